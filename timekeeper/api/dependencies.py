@@ -22,6 +22,7 @@ from timekeeper.auth.access_control import AccessControl, Action, Caller, bearer
 from timekeeper.auth.signed_tokens import PodAuthenticator
 from timekeeper.dashboard.serving import Assets
 from timekeeper.domain.money import Currency
+from timekeeper.domain.timestamps import Instant
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,6 @@ class Dependencies:
         feed: the states of namespaces, in the event loop.
         submissions: stores reports, in the event loop.
         loop: returns the event loop, once the worker has started.
-        now: returns nanoseconds since 1970.
         report_interval_seconds: the interval at which sidecars are asked to report.
         measures: the worker's metrics.
         assets: the files of the dashboard.
@@ -62,7 +62,7 @@ class Dependencies:
     feed: StatesFeed
     submissions: Submissions
     loop: Callable[[], asyncio.AbstractEventLoop]
-    now: Callable[[], int]
+    now: Callable[[], Instant]
     report_interval_seconds: int
     measures: Measures
     assets: Assets

@@ -12,10 +12,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator
 from itertools import groupby
 
-import redis
-
 from timekeeper.api.problems import invalid
-from timekeeper.domain.timestamps import HOUR
+from timekeeper.domain.timestamps import HOUR, Instant
 from timekeeper.domain.usage import Dimensions, Row, UsageSums, Use, values_of
 from timekeeper.domain.usage_folding import month_of
 from timekeeper.domain.windows import Window, month_start
@@ -23,6 +21,7 @@ from timekeeper.export import document
 from timekeeper.export.destination import Destination, ExportError, MonthUnavailableError
 from timekeeper.export.document import DocumentError, file_name, month_at, month_named, months_between
 from timekeeper.ledger import exports
+from timekeeper.ledger.client import Store
 from timekeeper.ledger.exports import Export, Exports
 
 MOST_MONTHS = 24
@@ -41,7 +40,7 @@ class ExportedMonths:
 
     def __init__(
         self,
-        client: redis.Redis,
+        client: Store,
         destination: Destination,
         retention_months: int,
         cache_bytes: int,
@@ -56,12 +55,11 @@ class ExportedMonths:
         self._bodies: OrderedDict[str, bytes] = OrderedDict()
         self._listed: tuple[float, frozenset[str]] | None = None
 
-    def add(self, sums: UsageSums, window: Window, now: int, held: Held, only: frozenset[str] | None) -> None:
+    def add(self, sums: UsageSums, window: Window, now: Instant, held: Held, only: frozenset[str] | None) -> None:
         """Adds the usage in a window that the store no longer holds, from exported files, to the sums of a query.
 
         Args:
             sums: the sums; they already contain the store's usage.
-            now: nanoseconds since 1970.
             held: pairs of an account and a past month of which the store still holds usage.
             only: the namespaces to add; None for all.
 
@@ -85,8 +83,8 @@ class ExportedMonths:
             for account, use in self._month(month, records, names, mine):
                 sums.add(account, use, only)
 
-    def kept_from(self, now: int) -> int:
-        """Returns the start of the first month whose usage the store is sure to hold, in nanoseconds since 1970."""
+    def kept_from(self, now: Instant) -> Instant:
+        """Returns the start of the first month whose usage the store is sure to hold."""
         return month_start(now, -self._retention_months)
 
     def _month(
@@ -145,12 +143,11 @@ class ExportedMonths:
         return names
 
 
-def held_before(account: str, use: Use, before: int) -> set[tuple[str, str]]:
+def held_before(account: str, use: Use, before: Instant) -> set[tuple[str, str]]:
     """Returns the pairs of an account and a month, such as 2026-10, in which it has usage before an instant.
 
     Args:
         use: the account's usage in the store.
-        before: nanoseconds since 1970.
     """
     return {(account, month_of(hour)) for hour in {row[0] for row in use.raw_rows} if hour * HOUR < before}
 

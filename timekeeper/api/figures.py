@@ -10,13 +10,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from heapq import nlargest
 
-import redis
 import structlog
 
 from timekeeper.domain.charges import rate_now
 from timekeeper.domain.sessions import Session
+from timekeeper.domain.timestamps import Instant
 from timekeeper.ledger import keys, present_use, reading
-from timekeeper.ledger.client import readable_answers
+from timekeeper.ledger.client import Store, readable_answers
 from timekeeper.ledger.entries import LedgerEntry
 from timekeeper.ledger.present_use import NamespaceUse, PresentUse
 from timekeeper.ledger.totals import Summary, SummaryError, decode_summary
@@ -42,7 +42,7 @@ class SessionFigures:
         account: the account that pays.
         rate: its present rate, in microGPU-seconds a second.
         amount: its cost in the present period of its account, in microGPU-seconds.
-        reported_at: the instant of its pod's last report, in nanoseconds since 1970; None without a report.
+        reported_at: the instant of its pod's last report; None without a report.
         used: the GPU time that its containers used, according to its reports, in microGPU-seconds; None without one.
         present_use: how busy its GPUs are now, according to Prometheus; None if that is unknown, or its pod reports.
     """
@@ -51,7 +51,7 @@ class SessionFigures:
     account: str
     rate: int
     amount: int
-    reported_at: int | None
+    reported_at: Instant | None
     used: int | None = None
     present_use: PresentUse | None = None
 
@@ -59,7 +59,7 @@ class SessionFigures:
 class Book:
     """Reads the ledger in the store for the REST API. Every method may raise redis.RedisError."""
 
-    def __init__(self, client: redis.Redis, now: Callable[[], int]) -> None:
+    def __init__(self, client: Store, now: Callable[[], Instant]) -> None:
         """Makes a reader; `client` returns bytes, `now` nanoseconds since 1970."""
         self._client = client
         self._now = now
@@ -127,11 +127,11 @@ class Book:
         names = sorted({name for budget in budgets for name in budget.namespaces})
         return present_use.of_namespaces(self._client, names, self._now())
 
-    def spent_in_period_of(self, account: str, instant: int) -> int | None:
+    def spent_in_period_of(self, account: str, instant: Instant) -> int | None:
         """Returns the amount that an account has spent in the period of an instant, in microGPU-seconds.
 
         Args:
-            instant: an instant in the period, in nanoseconds since 1970.
+            instant: an instant in the period.
 
         Returns:
             None if the ledger has no such period.

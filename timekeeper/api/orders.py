@@ -24,7 +24,7 @@ from timekeeper.api.models import CorrectionRequest
 from timekeeper.api.problems import ProblemError, invalid
 from timekeeper.domain.money import MAX_GPU_HOURS, MoneyError, from_signed_gpu_hours
 from timekeeper.domain.orders import no_less_than
-from timekeeper.domain.timestamps import TimeError, format_instant, parse_instant
+from timekeeper.domain.timestamps import Instant, TimeError, format_instant, parse_instant
 from timekeeper.sources.base import ExistsError, SourceError
 from timekeeper.sources.kubernetes import GRANTS
 
@@ -65,13 +65,12 @@ def grant_object(order: GrantOrder) -> Json:
     return order_object("GPUGrant", order.name, {**common, "expires": order.expires or None})
 
 
-def expiry_text(value: str | None, gpu_hours: str, now: int) -> str:
+def expiry_text(value: str | None, gpu_hours: str, now: Instant) -> str:
     """Checks the expiry of a grant that was ordered, and returns it unchanged; returns an empty text for None.
 
     Args:
         value: the expiry as an RFC 3339 timestamp; None for a grant that expires with its period.
         gpu_hours: the grant's amount as decimal text.
-        now: nanoseconds since 1970.
 
     Raises:
         ProblemError: the expiry is not a timestamp or has passed already, or the grant takes money away.
@@ -105,12 +104,11 @@ def correction_object(name: str, wanted: CorrectionRequest, effective: str, call
     return order_object("GPUCorrection", name, spec)
 
 
-def effective_text(value: str, now: int) -> str:
+def effective_text(value: str, now: Instant) -> str:
     """Checks the timestamp that names the period of a correction, and returns it unchanged.
 
     Args:
         value: an instant in the period to correct, as an RFC 3339 timestamp.
-        now: nanoseconds since 1970.
 
     Raises:
         ProblemError: it is not an RFC 3339 timestamp, or lies in the future.
@@ -435,7 +433,7 @@ class FolderOrders:
     It also reads the orders in the folder's file budgets.yaml.
     """
 
-    def __init__(self, folder: Path, now: Callable[[], int], kind: str = "GPUGrant") -> None:
+    def __init__(self, folder: Path, now: Callable[[], Instant], kind: str = "GPUGrant") -> None:
         """`now` returns nanoseconds since 1970, for creation timestamps."""
         self._folder = folder
         self._kind = kind

@@ -20,6 +20,7 @@ from timekeeper.api.models import MAX_REPORT_BYTES, Report
 from timekeeper.api.problems import OverloadedError, ProblemError
 from timekeeper.auth.signed_tokens import PodAuthenticator, PodIdentity
 from timekeeper.domain.reports import Counter
+from timekeeper.domain.timestamps import Instant
 from timekeeper.ledger.reports import IntakeOutcome, ReportIntake, Submission
 
 MAX_BATCH = 256
@@ -119,7 +120,7 @@ class ReportRoute:
         self,
         recognise: PodAuthenticator,
         submissions: Submissions,
-        now: Callable[[], int],
+        now: Callable[[], Instant],
         interval_seconds: int,
         measures: Measures,
     ) -> None:

@@ -22,7 +22,6 @@ from typing import Any
 from zlib import crc32
 
 import orjson
-import redis
 
 from timekeeper.api.exported_months import ExportedMonths, held_before
 from timekeeper.api.models import currency_answer
@@ -32,7 +31,7 @@ from timekeeper.auth.access_control import TooManyRequestsError
 from timekeeper.domain.charges import Assignments, payers_since
 from timekeeper.domain.forecast import LONGEST_LAG, UsageForecast, edges_at, usage_forecast
 from timekeeper.domain.money import GPU_HOUR, Currency, amount_cells
-from timekeeper.domain.timestamps import DAY, HOUR, format_instant
+from timekeeper.domain.timestamps import DAY, HOUR, Instant, format_instant
 from timekeeper.domain.usage import (
     LABEL,
     PLAIN,
@@ -60,6 +59,7 @@ from timekeeper.domain.windows import (
     steps,
 )
 from timekeeper.ledger import reading
+from timekeeper.ledger.client import Store
 from timekeeper.ledger.conversion import check_format
 from timekeeper.ledger.usage import (
     NOTHING_READ,
@@ -92,7 +92,7 @@ class Query:
         namespace: the only namespace to count; None for all.
         idle: whether to add the capacity that no pod held, as one item.
         idle_models: whether to add the capacity that no pod held, as one item for each model.
-        forecast: the instant up to which to forecast what is billed, in nanoseconds since 1970; None for no forecast.
+        forecast: the instant up to which to forecast what is billed; None for no forecast.
     """
 
     window: Window
@@ -103,16 +103,17 @@ class Query:
     namespace: str | None = None
     idle: bool = False
     idle_models: bool = False
-    forecast: int | None = None
+    forecast: Instant | None = None
 
 
-def read_query(arguments: Mapping[str, str], labels: Sequence[str], now: int, namespace: str | None = None) -> Query:
+def read_query(
+    arguments: Mapping[str, str], labels: Sequence[str], now: Instant, namespace: str | None = None
+) -> Query:
     """Parses a usage query from the parameters of an HTTP request.
 
     Args:
         arguments: the parameters' values, keyed by name.
         labels: the labels of pods by which usage can be queried.
-        now: nanoseconds since 1970.
         namespace: the only namespace to count; None for all.
 
     Raises:
@@ -147,7 +148,7 @@ def read_query(arguments: Mapping[str, str], labels: Sequence[str], now: int, na
     )
 
 
-def _forecast_end(text: str, window: Window, step: str | None, now: int) -> int | None:
+def _forecast_end(text: str, window: Window, step: str | None, now: Instant) -> int | None:
     if not text:
         return None
     if step is not None or not window.start <= now < window.end:
@@ -318,12 +319,8 @@ def divided(accounts: Iterable[str]) -> dict[int, list[str]]:
     return parts
 
 
-def closed_before(now: int) -> int:
-    """Returns the hour before which all days are closed, counted from 1970; a day begins with it.
-
-    Args:
-        now: nanoseconds since 1970.
-    """
+def closed_before(now: Instant) -> int:
+    """Returns the hour before which all days are closed, counted from 1970; a day begins with it."""
     return (now - OPEN_HOURS * HOUR) // DAY * HOURS_OF_A_DAY
 
 
@@ -342,18 +339,16 @@ class WholeUsage:
     """A query about the usage of all accounts, as of one instant.
 
     Attributes:
-        client: the store; its answers are bytes.
         assignments: keyed by namespace, its payers in order of time.
         within: the window of time, which begins with a day.
         closed: the cache of closed days.
-        now: nanoseconds since 1970.
     """
 
-    client: redis.Redis
+    client: Store
     assignments: Mapping[str, Assignments]
     within: Window
     closed: ClosedDays
-    now: int
+    now: Instant
 
     def add_to(self, sums: UsageSums) -> None:
         """Adds the usage of all accounts to the sums of a query.
@@ -470,9 +465,9 @@ class Usage:
 
 
 def find(
-    client: redis.Redis,
+    client: Store,
     query: Query,
-    now: int,
+    now: Instant,
     closed: ClosedDays | None = None,
     exported: ExportedMonths | None = None,
 ) -> Usage:
@@ -481,8 +476,6 @@ def find(
     Usage that the store no longer holds is read from exported files, if there are any.
 
     Args:
-        client: the store; its answers are bytes.
-        now: nanoseconds since 1970.
         closed: the cache of closed days; None for no cache.
         exported: the exported months; None if months are not exported.
 
@@ -520,7 +513,7 @@ def find(
     return Usage(query, items, None if last is None else cursor_of(last), forecast)
 
 
-def _comes_in_order(client: redis.Redis, query: Query) -> bool:
+def _comes_in_order(client: Store, query: Query) -> bool:
     """Whether a page can be found without reading all accounts.
 
     Where all items fit one page, idle capacity is computed from the same reads as they are. A forecast may name keys
@@ -533,7 +526,7 @@ def _comes_in_order(client: redis.Redis, query: Query) -> bool:
     return not query.idle or reading.count_namespaces(client) > query.limit
 
 
-def _forecast(client: redis.Redis, query: Query, now: int, end: int) -> UsageForecast:
+def _forecast(client: Store, query: Query, now: Instant, end: int) -> UsageForecast:
     """Returns the forecast of each key, measured by the use of pods in the last hour and the last day."""
     edges = edges_at(now)
     within = Window(edges.day, now // HOUR * HOUR + HOUR)
@@ -569,7 +562,7 @@ def _forecast(client: redis.Redis, query: Query, now: int, end: int) -> UsageFor
 
 
 def _not_known(
-    client: redis.Redis,
+    client: Store,
     aggregate: Sequence[str],
     late: Mapping[str, int],
     assignments: Mapping[str, Assignments],
@@ -581,7 +574,6 @@ def _not_known(
     whichever account paid for that use, and of the sessions that it has open.
 
     Args:
-        client: the store.
         aggregate: the dimensions of the keys.
         late: the accounts that are not settled, each with the instant of its last settlement.
         assignments: the payers of the namespaces that are asked about.
@@ -608,7 +600,7 @@ def _not_known(
 
 
 def _everything_and_files(
-    client: redis.Redis, query: Query, now: int, exported: ExportedMonths, sums: UsageSums
+    client: Store, query: Query, now: Instant, exported: ExportedMonths, sums: UsageSums
 ) -> UsageSums:
     """Adds all usage of the window, and that of exported files where the store no longer has it."""
     only = None if query.namespace is None else frozenset({query.namespace})
@@ -623,7 +615,7 @@ def _everything_and_files(
     return sums
 
 
-def _everything(client: redis.Redis, query: Query, now: int, closed: ClosedDays | None, sums: UsageSums) -> UsageSums:
+def _everything(client: Store, query: Query, now: Instant, closed: ClosedDays | None, sums: UsageSums) -> UsageSums:
     """Adds all usage of the window that the store has."""
     if query.namespace is not None:
         assignments = reading.assignments_of(client, [query.namespace])
@@ -638,7 +630,7 @@ def _everything(client: redis.Redis, query: Query, now: int, closed: ClosedDays 
     return sums
 
 
-def _in_order(client: redis.Redis, query: Query, divided_window: Steps, now: int) -> UsageSums | None:
+def _in_order(client: Store, query: Query, divided_window: Steps, now: Instant) -> UsageSums | None:
     """Returns sums that fill a page and at least one place more; None if reading in order does not find them.
 
     Steps that begin more than a day from now have no usage: no clock is that far ahead.
@@ -665,7 +657,7 @@ def _in_order(client: redis.Redis, query: Query, divided_window: Steps, now: int
 
 
 def _add(
-    client: redis.Redis,
+    client: Store,
     sums: UsageSums,
     accounts: Sequence[str],
     assignments: Mapping[str, Assignments],
@@ -684,7 +676,7 @@ def _are_enough(sums: UsageSums) -> bool:
 
 
 def _read(
-    client: redis.Redis,
+    client: Store,
     accounts: Sequence[str],
     assignments: Mapping[str, Assignments],
     within: Window,

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-import redis
-
 from timekeeper.audit.charges import Changes, payer_at, read_price_list
 from timekeeper.audit.cluster import RESERVED, AuditContext, ClusterView, ReadCluster
 from timekeeper.audit.difference import Difference, Figure
@@ -34,16 +32,20 @@ from timekeeper.audit.sums import (
     unseen_ends,
 )
 from timekeeper.domain.sessions import MeterFrom
+from timekeeper.domain.timestamps import Instant
 from timekeeper.ledger import reading
+from timekeeper.ledger.client import Store
 from timekeeper.settings import TimekeeperSettings
 
 
-def request_of(settings: TimekeeperSettings, accounts: tuple[str, ...] = (), period: int | None = None) -> AuditRequest:
+def request_of(
+    settings: TimekeeperSettings, accounts: tuple[str, ...] = (), period: Instant | None = None
+) -> AuditRequest:
     """Returns a request for an audit, whose rules of billing come from the timekeeper's settings.
 
     Args:
         accounts: the accounts to audit; empty for all of them.
-        period: the start of the period to audit, in nanoseconds since 1970; None for each account's present one.
+        period: the start of the period to audit; None for each account's present one.
     """
     metering = settings.metering
     return AuditRequest(
@@ -121,14 +123,14 @@ class AuditRequest:
 
     Attributes:
         accounts: the accounts to audit; empty for all of them.
-        period: the start of the period to audit, in nanoseconds since 1970; None for each account's present one.
+        period: the start of the period to audit; None for each account's present one.
         bill: the quantity that is billed: reserved, used, or max, the larger of the two.
         from_binding: whether pods are metered from their binding on; otherwise, once they run.
         patience_seconds: the longest wait for figures that the leader writes later than the figures they derive from.
     """
 
     accounts: tuple[str, ...] = ()
-    period: int | None = None
+    period: Instant | None = None
     bill: str = RESERVED
     from_binding: bool = True
     patience_seconds: float = 60.0
@@ -139,15 +141,13 @@ class AuditEnvironment:
     """The store, the cluster and the clock that an audit works with.
 
     Attributes:
-        client: the store; its answers are bytes.
         read_cluster: returns the API server's objects; None if they cannot be read.
-        now: returns nanoseconds since 1970.
         wait: sleeps that many seconds; returns whether the process ends.
     """
 
-    client: redis.Redis
+    client: Store
     read_cluster: ReadCluster
-    now: Callable[[], int]
+    now: Callable[[], Instant]
     wait: Callable[[float], bool]
 
 
@@ -156,7 +156,7 @@ class Audit:
     """The result of an audit.
 
     Attributes:
-        at: the instant at which it began, in nanoseconds since 1970.
+        at: the instant at which it began.
         accounts: the number of audited accounts.
         sessions: the number of audited sessions.
         entries: the number of audited ledger entries.
@@ -168,7 +168,7 @@ class Audit:
         unseen: the sessions whose end was not observed.
     """
 
-    at: int
+    at: Instant
     accounts: int
     sessions: int
     entries: int
@@ -304,7 +304,7 @@ def _unmetered(environment: AuditEnvironment, request: AuditRequest, cluster: Cl
             yield Difference(account, None, Figure.SESSION, uid, "nothing", "an open session", reason)
 
 
-def _unreadable_payers(client: redis.Redis) -> Iterator[Difference]:
+def _unreadable_payers(client: Store) -> Iterator[Difference]:
     """Yields the namespaces whose payers cannot be read: no session in them can be checked, or settled."""
     for namespace, (text, _) in sorted(reading.unreadable_payers(client).items()):
         expected = "the accounts that paid, and from when"

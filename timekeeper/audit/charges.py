@@ -14,6 +14,7 @@ from fairgpu.demand import is_native_sidecar, peak
 from fairgpu.json_values import list_of, mapping
 from fairgpu.models import best_key
 from timekeeper.audit.snapshot import SessionRecord
+from timekeeper.domain.timestamps import Instant
 
 GPU_SECOND = 1_000_000
 ANY_MODEL = "*"
@@ -44,7 +45,7 @@ def read_price_list(text: str | bytes | None) -> PriceList:
         return {}
 
 
-def pod_rate(pod: Json, prices: PriceList, instant: int) -> int | None:
+def pod_rate(pod: Json, prices: PriceList, instant: Instant) -> int | None:
     """Returns the rate of a pod in microGPU-seconds a second; None if its allocation alone does not decide it.
 
     The allocation does not decide it if it lacks the devices of a container with a GPU request, or is of another node.
@@ -52,7 +53,7 @@ def pod_rate(pod: Json, prices: PriceList, instant: int) -> int | None:
 
     Args:
         prices: the price of each model over time.
-        instant: the instant of the prices, in nanoseconds since 1970.
+        instant: the instant of the prices.
     """
     spec = mapping(pod.get("spec"))
     annotation = mapping(mapping(pod.get("metadata")).get("annotations")).get(names.ALLOCATION)
@@ -84,12 +85,11 @@ def _device_rate(device: Json, prices: PriceList, instant: int) -> int:
     return math.ceil(GPU_SECOND * price_at(prices, device["model"], instant) * share)
 
 
-def price_at(prices: PriceList, model: str, instant: int) -> Fraction:
+def price_at(prices: PriceList, model: str, instant: Instant) -> Fraction:
     """Returns the price of a model at an instant; 1 if it has none.
 
     Args:
         prices: the price of each model over time.
-        instant: nanoseconds since 1970.
     """
     current = {key: price for key, points in prices.items() for since, price in points if since <= instant}
     named = [key for key, price in current.items() if price >= 0 and key not in {ANY_MODEL, BY_WORDS}]
@@ -108,7 +108,7 @@ Changes = Sequence[tuple[int, str]]
 """(from, account): the payer of a namespace from an instant on; the first one also pays for all time before."""
 
 
-def charge(record: SessionRecord, payers: Changes, account: str, period: tuple[int, int], until: int) -> int:
+def charge(record: SessionRecord, payers: Changes, account: str, period: tuple[int, int], until: Instant) -> int:
     """Returns the cost of a session to an account in a period, in microGPU-seconds.
 
     Between two changes of payer or rate, the cost is rate x time, rounded down.
@@ -116,7 +116,7 @@ def charge(record: SessionRecord, payers: Changes, account: str, period: tuple[i
     Args:
         payers: the payers of its namespace, in order of time.
         period: the start and the end of the period, in nanoseconds since 1970.
-        until: the instant up to which the session is charged, in nanoseconds since 1970.
+        until: the instant up to which the session is charged.
     """
     low, high = max(record.start, period[0]), min(until, period[1])
     if low >= high:
@@ -130,18 +130,17 @@ def charge(record: SessionRecord, payers: Changes, account: str, period: tuple[i
     )
 
 
-def rate_at(record: SessionRecord, instant: int) -> int:
-    """Returns the rate of a session at an instant (nanoseconds since 1970), in microGPU-seconds a second."""
+def rate_at(record: SessionRecord, instant: Instant) -> int:
+    """Returns the rate of a session at an instant, in microGPU-seconds a second."""
     rate: int = _at(record.tariff, instant)
     return rate
 
 
-def payer_at(payers: Changes, instant: int) -> str:
+def payer_at(payers: Changes, instant: Instant) -> str:
     """Returns the account that pays for a namespace at an instant.
 
     Args:
         payers: the payers of the namespace, in order of time.
-        instant: nanoseconds since 1970.
     """
     account: str = _at(payers, instant)
     return account

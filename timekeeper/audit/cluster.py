@@ -10,7 +10,7 @@ from typing import Any
 from fairgpu.json_values import mapping
 from timekeeper.audit.charges import Changes, PriceList
 from timekeeper.audit.snapshot import SessionRecord
-from timekeeper.domain.timestamps import TimeError, parse_duration
+from timekeeper.domain.timestamps import Instant, TimeError, parse_duration
 from timekeeper.sources.base import Mirror, Mirrors, uid_of
 
 GPU_HOUR = 3_600_000_000
@@ -64,14 +64,13 @@ def read_limits(spec: Json | None) -> BudgetLimits | None:
         return None
 
 
-def state(limits: BudgetLimits, available: int | None, spent: int, exhausted_at: int | None, now: int) -> str:
+def state(limits: BudgetLimits, available: int | None, spent: int, exhausted_at: Instant | None, now: Instant) -> str:
     """Returns the state that a budget's figures imply: unlimited, open, grace, over or held.
 
     Args:
         available: the available amount, in microGPU-seconds; None for no limit.
         spent: the amount spent, in microGPU-seconds.
-        exhausted_at: the instant at which spending reached the available amount, in nanoseconds since 1970, or None.
-        now: nanoseconds since 1970.
+        exhausted_at: the instant at which spending reached the available amount, or None.
     """
     if available is None:
         return "unlimited"
@@ -186,12 +185,11 @@ class AuditContext:
         states: keyed by namespace, its published state as JSON.
         prices: the price of each model over time, as sessions were charged.
         cluster: budgets and pods, read before the snapshots; None if the API server cannot be read.
-        settled: the instant up to which all sessions were settled before the snapshots, in nanoseconds since 1970; None
-            if it is unknown.
-        now: nanoseconds since 1970, after the snapshots.
+        settled: the instant up to which all sessions were settled before the snapshots; None if it is unknown.
+        now: the time after the snapshots.
         bill: the quantity that is billed: reserved, used, or max, the larger of the two.
         from_binding: whether pods are metered from their binding on.
-        since: the instant from which pods of other stacks are metered, in nanoseconds since 1970.
+        since: the instant from which pods of other stacks are metered.
         left: the open sessions on silent nodes that former payers of their namespaces hold. Such a session stays under
             the account that paid at its last sign of life, and counts towards the rate of the present payer.
     """
@@ -200,9 +198,9 @@ class AuditContext:
     states: Mapping[str, str]
     prices: PriceList
     cluster: ClusterView | None
-    settled: int | None
-    now: int
+    settled: Instant | None
+    now: Instant
     bill: str = RESERVED
     from_binding: bool = True
-    since: int = 0
+    since: Instant = 0
     left: Sequence[SessionRecord] = ()

@@ -23,7 +23,7 @@ from timekeeper.audit.difference import Difference, Figure
 from timekeeper.audit.sums import UnseenEnd
 from timekeeper.domain.money import display
 from timekeeper.domain.timestamps import TimeError, format_exact, parse_instant
-from timekeeper.ledger.client import StoreError
+from timekeeper.ledger.client import Store, StoreError
 from timekeeper.ledger.connection import unreachable_message
 from timekeeper.settings import TimekeeperSettings
 from timekeeper.sources.base import Mirrors
@@ -147,13 +147,10 @@ FIRST_READ_SECONDS = 60.0
 """The time-out for the first lists of budgets and pods."""
 
 
-def run(
-    client: redis.Redis, settings: TimekeeperSettings, arguments: argparse.Namespace, environ: Mapping[str, str]
-) -> int:
+def run(client: Store, settings: TimekeeperSettings, arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     """Runs the command `fairgpu audit`; returns 1 if a figure differs or a requested period is missing, else 0.
 
     Args:
-        client: the store; its answers are bytes.
         arguments: `budget`, `period`, `output`, `store_only` and `standalone`.
         environ: the environment variables, which name the API server.
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from timekeeper.domain.timestamps import Instant
+
 
 class Figure(StrEnum):
     """The figures that an audit recomputes."""
@@ -85,7 +87,7 @@ class Difference:
 
     Attributes:
         account: the budget, or `namespace:NAME` for a namespace that no budget names.
-        period: the period's start, in nanoseconds since 1970; None for a figure of no period.
+        period: the period's start; None for a figure of no period.
         figure: the kind of figure.
         subject: the session, grant, namespace or field of the figure; empty for a figure of the account itself.
         stored: the value in the store or in a status.
@@ -94,7 +96,7 @@ class Difference:
     """
 
     account: str
-    period: int | None
+    period: Instant | None
     figure: Figure
     subject: str
     stored: str

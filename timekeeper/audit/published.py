@@ -18,7 +18,7 @@ from timekeeper.audit.cluster import AuditContext, BudgetLimits, acted_on, state
 from timekeeper.audit.difference import SUMMARY, Difference, Figure, shown
 from timekeeper.audit.snapshot import SessionRecord, Snapshot, read_amount, read_session, whole
 from timekeeper.audit.sums import CORRECTION, MONEY, Sums, difference
-from timekeeper.domain.timestamps import format_instant, instant_or_none
+from timekeeper.domain.timestamps import Instant, format_instant, instant_or_none
 
 REFRESH_SHARE = 100
 """The remaining amount is published again once it has changed by the available amount divided by this number."""
@@ -106,7 +106,7 @@ def _credited(snapshot: Snapshot, money: int) -> dict[str, tuple[Figure, Any, st
     }
 
 
-def _check_exhausted(snapshot: Snapshot, available: Any, total: int, now: int) -> Iterator[Difference]:
+def _check_exhausted(snapshot: Snapshot, available: Any, total: int, now: Instant) -> Iterator[Difference]:
     stored = snapshot.sums.get("exhausted", "")
     if not isinstance(available, int) or total < available:
         if stored:
@@ -142,7 +142,7 @@ def _check_state(
         yield difference(snapshot, Figure.REMAINING, subject, stored, expected, reason)
 
 
-def _rate(running: Sequence[SessionRecord], payers: Mapping[str, Changes], account: str, now: int) -> int:
+def _rate(running: Sequence[SessionRecord], payers: Mapping[str, Changes], account: str, now: Instant) -> int:
     return sum(
         rate_at(record, now)
         for record in running
@@ -236,7 +236,7 @@ def check_burning(snapshot: Snapshot, item: Json) -> Iterator[Difference]:
             yield difference(snapshot, Figure.BURNED, f"status.expiring {name}", str(stored), str(left), reason)
 
 
-def burned(own: int, open_credits: list[_Credit], end: int, spent: int) -> dict[str, int | None]:
+def burned(own: int, open_credits: list[_Credit], end: Instant, spent: int) -> dict[str, int | None]:
     """Returns the amount left of each credit after an amount is spent, keyed by grant; None for an expired credit.
 
     Amounts are microGPU-seconds. The money that expires soonest is spent first.
@@ -244,7 +244,7 @@ def burned(own: int, open_credits: list[_Credit], end: int, spent: int) -> dict[
     Args:
         own: the period's money that expires with the period; below 0 it is a debt.
         open_credits: the credits, which outlive the period; the function lowers what is left of each.
-        end: the period's end, in nanoseconds since 1970.
+        end: the period's end.
         spent: the amount that the period has spent.
     """
     mine = _Credit(_NO_NAME, max(own, 0), (end, 0, _NO_NAME), 0, end, expired=False)

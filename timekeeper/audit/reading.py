@@ -6,14 +6,13 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import redis
-
 from timekeeper.audit.charges import Changes
 from timekeeper.audit.snapshot import Entry, SessionRecord, Snapshot, present_start, read_session, whole
 from timekeeper.audit.sums import hours_around
+from timekeeper.domain.timestamps import Instant
 from timekeeper.domain.usage_folding import parse_part
 from timekeeper.ledger import keys, reading
-from timekeeper.ledger.client import Call, StoreError, run, run_one
+from timekeeper.ledger.client import Call, Store, StoreError, run, run_one
 from timekeeper.ledger.entries import entry_order
 from timekeeper.ledger.usage import ATTEMPTS, Rest, Unread, read_rest
 
@@ -22,14 +21,13 @@ HOUR_MS = 3_600_000
 """The assumed largest difference between the leader's clock and Redis's, in milliseconds; Redis orders the entries."""
 
 
-def present_periods(client: redis.Redis, accounts: Sequence[str], now: int) -> dict[str, int]:
+def present_periods(client: Store, accounts: Sequence[str], now: Instant) -> dict[str, int]:
     """Returns the start of each account's present period, in nanoseconds since 1970, keyed by account.
 
     Accounts without a period are left out.
 
     Args:
-        client: the store; its answers are bytes.
-        now: the instant that decides which period is present, in nanoseconds since 1970.
+        now: the instant that decides which period is present.
 
     Raises:
         redis.RedisError: Redis does not answer.
@@ -47,14 +45,13 @@ def present_periods(client: redis.Redis, accounts: Sequence[str], now: int) -> d
     return latest
 
 
-def read_snapshots(client: redis.Redis, wanted: Mapping[str, int], *, whole_ledger: bool = False) -> Iterator[Snapshot]:
+def read_snapshots(client: Store, wanted: Mapping[str, int], *, whole_ledger: bool = False) -> Iterator[Snapshot]:
     """Yields a snapshot of each wanted period, each as of one moment.
 
     One script reads the hashes of a snapshot. Rows of hours that are too many for it are read afterwards and compared
     with their revisions. The ledger, whose entries never change, is read up to its last entry at that moment.
 
     Args:
-        client: the store; its answers are bytes.
         wanted: keyed by account, the start of the period in nanoseconds since 1970.
         whole_ledger: whether to read entries that were written before their period began, too; only a wrong clock
             writes such entries.
@@ -71,14 +68,11 @@ def read_snapshots(client: redis.Redis, wanted: Mapping[str, int], *, whole_ledg
         yield _snapshot(client, name, start, whole_answer, (rest, sums), whole_ledger=whole_ledger)
 
 
-def payers_of(client: redis.Redis, namespaces: Sequence[str]) -> dict[str, Changes]:
+def payers_of(client: Store, namespaces: Sequence[str]) -> dict[str, Changes]:
     """Returns the payers of each namespace in order of time, keyed by namespace.
 
     Namespaces without a readable record are left out. The function must be called after the snapshots are taken: a
     later change of payers affects no session before it.
-
-    Args:
-        client: the store; its answers are bytes.
 
     Raises:
         redis.RedisError: Redis does not answer.
@@ -86,11 +80,10 @@ def payers_of(client: redis.Redis, namespaces: Sequence[str]) -> dict[str, Chang
     return {**reading.assignments_of(client, namespaces)}
 
 
-def left_on_nodes(client: redis.Redis, payers: Mapping[str, Changes], nodes: Container[str]) -> list[SessionRecord]:
+def left_on_nodes(client: Store, payers: Mapping[str, Changes], nodes: Container[str]) -> list[SessionRecord]:
     """Returns the open sessions on the given nodes that the store keeps under accounts of former payers.
 
     Args:
-        client: the store; its answers are bytes.
         payers: keyed by namespace, its payers in order of time; all but the last one are former payers.
         nodes: the names of the nodes.
 
@@ -105,11 +98,8 @@ def left_on_nodes(client: redis.Redis, payers: Mapping[str, Changes], nodes: Con
     return [record for record in records if record is not None and record.node in nodes]
 
 
-def states_of(client: redis.Redis, namespaces: Sequence[str]) -> dict[str, str]:
+def states_of(client: Store, namespaces: Sequence[str]) -> dict[str, str]:
     """Returns the published state of each namespace as JSON, keyed by namespace; those without one are left out.
-
-    Args:
-        client: the store; its answers are bytes.
 
     Raises:
         redis.RedisError: Redis does not answer.
@@ -120,13 +110,13 @@ def states_of(client: redis.Redis, namespaces: Sequence[str]) -> dict[str, str]:
     return {name: _text(text) for name, text in zip(namespaces, texts, strict=True) if text is not None}
 
 
-def prices(client: redis.Redis) -> bytes | None:
+def prices(client: Store) -> bytes | None:
     """Returns the price list at which sessions were charged, as JSON; None if the store has none."""
     stored: Any = client.get(keys.PRICES)
     return stored if isinstance(stored, bytes) else None
 
 
-def metered_uids(client: redis.Redis) -> set[str]:
+def metered_uids(client: Store) -> set[str]:
     """Returns the uids of all open sessions in the store.
 
     Raises:
@@ -156,7 +146,7 @@ def _call(name: str, start: int, most_rows: int) -> Call:
     return Call("snapshot", touched, (*hours_around(start), most_rows))
 
 
-def _with_rest(client: redis.Redis, name: str, start: int, answer: Any) -> tuple[Any, Rest, Rest]:
+def _with_rest(client: Store, name: str, start: int, answer: Any) -> tuple[Any, Rest, Rest]:
     """Returns the answer with the rows and sums that were too many for it; runs the script again if these changed."""
     for bounds in ATTEMPTS[1:]:
         rest = _rest(client, name, _unread(start, answer))
@@ -166,7 +156,7 @@ def _with_rest(client: redis.Redis, name: str, start: int, answer: Any) -> tuple
     return answer, *(_rest(client, name, _unread(start, answer)) or (Rest(), Rest()))
 
 
-def _rest(client: redis.Redis, name: str, unread: Unread) -> tuple[Rest, Rest] | None:
+def _rest(client: Store, name: str, unread: Unread) -> tuple[Rest, Rest] | None:
     """Returns rows and packed rows, and sums, of the same hours; None if some of these have changed since."""
     rest = read_rest(client, name, unread, ())
     sums = read_rest(client, name, replace(unread, parts=()), (), details=False) if unread.hours else Rest()
@@ -183,7 +173,7 @@ def _unread(start: int, answer: Any) -> Unread:
 
 
 def _snapshot(
-    client: redis.Redis, name: str, start: int, answer: Sequence[Any], others: tuple[Rest, Rest], *, whole_ledger: bool
+    client: Store, name: str, start: int, answer: Sequence[Any], others: tuple[Rest, Rest], *, whole_ledger: bool
 ) -> Snapshot:
     head, periods, sums, amounts, sessions, ended, *orders = (_by_key(found) for found in answer[:9])
     grants, corrections, stored_credits = orders
@@ -211,7 +201,7 @@ def _snapshot(
     )
 
 
-def _reports(client: redis.Redis, uids: Sequence[str]) -> dict[str, tuple[str, str]]:
+def _reports(client: Store, uids: Sequence[str]) -> dict[str, tuple[str, str]]:
     """Returns the report limits and states of sessions; sessions without any are left out."""
     pipeline = client.pipeline(transaction=False)
     for uid in uids:
@@ -227,7 +217,7 @@ def _by_field(read: Sequence[Any], rest: Rest) -> dict[str, str]:
     return {f"{_text(hour)} {to}": row for hour, rows in by_hour for to, row in _by_key(rows).items()}
 
 
-def _entries(client: redis.Redis, account: str, start: int, after: str, last: str) -> Iterator[Entry]:
+def _entries(client: Store, account: str, start: int, after: str, last: str) -> Iterator[Entry]:
     """Yields the entries of a period between two ids, the latter included."""
     while last:
         page = reading.ledger_page(client, account, after, ENTRIES_PER_PAGE)

@@ -27,7 +27,7 @@ from timekeeper.audit.sums import difference
 from timekeeper.domain.holdings import kai
 from timekeeper.domain.holdings.claims import DRIVERS, extended_claim
 from timekeeper.domain.holdings.holding import read_bound_pod
-from timekeeper.domain.timestamps import instant_or_none
+from timekeeper.domain.timestamps import Instant, instant_or_none
 
 Json = Mapping[str, Any]
 Missing = tuple[int, int]
@@ -211,7 +211,7 @@ SKEW = 60 * 10**9
 
 
 def check_against_pods(
-    snapshot: Snapshot, cluster: ClusterView, prices: PriceList, now: int, since: int, *, from_binding: bool
+    snapshot: Snapshot, cluster: ClusterView, prices: PriceList, now: Instant, since: Instant, *, from_binding: bool
 ) -> Iterator[Difference]:
     """Checks the open sessions of an account against their pods and ResourceClaims, and yields each difference.
 
@@ -219,8 +219,7 @@ def check_against_pods(
         snapshot: the account's present period.
         cluster: the pods that hold or ask for a GPU, and the claims.
         prices: the price of each model over time, as sessions were charged.
-        now: nanoseconds since 1970.
-        since: the instant from which pods of other stacks are metered, in nanoseconds since 1970.
+        since: the instant from which pods of other stacks are metered.
         from_binding: whether pods are metered from their binding on.
     """
     for uid in sorted(snapshot.sessions):
@@ -255,7 +254,7 @@ def _devices(claim: Json) -> list[Any]:
     return results if isinstance(results, list) else []
 
 
-def unmetered(cluster: ClusterView, metered: set[str], settled: int) -> Iterator[tuple[str, str]]:
+def unmetered(cluster: ClusterView, metered: set[str], settled: Instant) -> Iterator[tuple[str, str]]:
     """Yields the pods and ResourceClaims that hold a GPU and have no session, each as namespace and uid.
 
     A pod counts if it has not ended and was bound more than a minute before the last settlement. A claim counts if it
@@ -263,7 +262,7 @@ def unmetered(cluster: ClusterView, metered: set[str], settled: int) -> Iterator
 
     Args:
         metered: the uids of the open sessions.
-        settled: the instant of the last settlement, in nanoseconds since 1970.
+        settled: the instant of the last settlement.
     """
     yield from _unmetered_claims(cluster, {uid.rsplit("-", 2)[0] for uid in metered}, settled)
     for uid, pod in cluster.pods.items():
@@ -291,8 +290,8 @@ def _asks_for_a_part(pod: Json) -> bool:
     return bool(asking.resources - {PRIORITY} - by_claim) and not kai.reserves(asking)
 
 
-def bound_at(pod: Json) -> int | None:
-    """Returns the instant at which a pod was bound, in nanoseconds since 1970 by the API server's clock.
+def bound_at(pod: Json) -> Instant | None:
+    """Returns the instant at which a pod was bound by the API server's clock.
 
     Returns:
         None if the pod has no node, or its status does not state the instant.

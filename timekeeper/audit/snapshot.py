@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from timekeeper.domain.timestamps import Instant
+
 _WHOLE = re.compile(r"0|-?[1-9][0-9]{0,23}")
 _AMOUNT = re.compile(r"([0-9]+) ([0-9]+) ([0-9]+) ([0-9]+) ([ocg])(?: .*)?")
 
@@ -21,9 +23,9 @@ class Entry:
     Attributes:
         id: the entry's id.
         kind: the reason for the entry, such as close or grant.
-        period: the start of its period, in nanoseconds since 1970.
+        period: the start of its period.
         amount: its amount, in microGPU-seconds.
-        at: the instant at which it was written, in nanoseconds since 1970.
+        at: the instant at which it was written.
         session: the uid of its session; empty for none.
         name: the name of the pod or of the order.
         note: further facts, such as how the session's end was proved.
@@ -32,9 +34,9 @@ class Entry:
 
     id: str
     kind: str
-    period: int
+    period: Instant
     amount: int
-    at: int
+    at: Instant
     session: str
     name: str
     note: str
@@ -47,7 +49,7 @@ class Snapshot:
 
     Attributes:
         account: the account.
-        start: the period's start, in nanoseconds since 1970.
+        start: the period's start.
         head: the fields of the account as a whole.
         periods: keyed by the start of each of its periods, the end.
         sums: keyed by name, the period's sums.
@@ -66,7 +68,7 @@ class Snapshot:
     """
 
     account: str
-    start: int
+    start: Instant
     head: Mapping[str, str]
     periods: Mapping[str, str]
     sums: Mapping[str, str]
@@ -101,21 +103,20 @@ class Snapshot:
         except (ValueError, KeyError, TypeError):
             return ()
 
-    def is_present(self, now: int) -> bool:
+    def is_present(self, now: Instant) -> bool:
         """Returns whether the period is the account's present one at an instant (nanoseconds since 1970)."""
         latest = whole(self.head.get("period"))
         return latest is not None and self.start == present_start(latest, self.periods, now)
 
 
-def present_start(latest: int, periods: Iterable[str], now: int) -> int:
-    """Returns the start of an account's present period, in nanoseconds since 1970.
+def present_start(latest: int, periods: Iterable[str], now: Instant) -> Instant:
+    """Returns the start of an account's present period.
 
     That is its latest period. If a clock that was ahead has opened later periods, it is the last that has begun.
 
     Args:
         latest: the start of the latest period, by the account's record.
         periods: the starts of its periods as text; read only if the latest one has not begun.
-        now: nanoseconds since 1970.
     """
     if latest <= now:
         return latest

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from timekeeper.audit.difference import Difference, Figure
 from timekeeper.audit.snapshot import FINALIZED, OPEN, Entry, SessionAmount, Snapshot, read_amount, whole
 from timekeeper.domain.sessions import EndProof
+from timekeeper.domain.timestamps import Instant
 from timekeeper.domain.usage import Dimensions, UsageFigures, of_values
 from timekeeper.domain.usage_folding import totals_of, unfold
 from timekeeper.ledger.entries import Ending, read_ending
@@ -21,13 +22,13 @@ LONGEST_DAYS = 62
 """The longest period whose hours are all read, in days."""
 
 
-def hours_around(start: int) -> tuple[int, int]:
+def hours_around(start: Instant) -> tuple[int, int]:
     """Returns the first hour of usage that a period may contain, and the hour after the last.
 
     Both are whole hours since 1970.
 
     Args:
-        start: the period's start, in nanoseconds since 1970.
+        start: the period's start.
     """
     return start // HOUR, start // HOUR + LONGEST_DAYS * 24 + 1
 
@@ -85,16 +86,16 @@ class UnseenEnd:
         account: the account that paid.
         namespace: the pod's namespace.
         pod: the pod, or the ResourceClaim.
-        start: the session's start, in nanoseconds since 1970.
-        end: the last sign of life, in nanoseconds since 1970.
+        start: the session's start.
+        end: the last sign of life.
         amount: its amount in the audited period, in microGPU-seconds.
     """
 
     account: str
     namespace: str
     pod: str
-    start: int
-    end: int
+    start: Instant
+    end: Instant
     amount: int
 
 
@@ -248,14 +249,13 @@ def check_sums(snapshot: Snapshot, sums: Sums) -> Iterator[Difference]:
     yield from _check_orders(snapshot)
 
 
-def check_closing_balance(snapshot: Snapshot, now: int) -> Iterator[Difference]:
+def check_closing_balance(snapshot: Snapshot, now: Instant) -> Iterator[Difference]:
     """Checks the closing balance of the preceding period, as the present one recorded it; yields at most a difference.
 
     It must be the total of the preceding period, since money was carried over according to it.
 
     Args:
         snapshot: the present period; any other is skipped.
-        now: nanoseconds since 1970.
     """
     stored = snapshot.sums.get("struck")
     if snapshot.is_present(now) and stored is not None and snapshot.before and stored != snapshot.before:

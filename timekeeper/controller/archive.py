@@ -9,16 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Container
 from dataclasses import dataclass
 
-import redis
 import structlog
 
 from timekeeper.controller.state.accounts import DEFAULT_PREFIX, Account
 from timekeeper.controller.state.books import Books
 from timekeeper.domain.charges import Assignments
-from timekeeper.domain.timestamps import DAY, HOUR
+from timekeeper.domain.timestamps import DAY, HOUR, Instant
 from timekeeper.domain.windows import Retention, month_start, parse_month
 from timekeeper.ledger import shared
-from timekeeper.ledger.client import isolate_failures
+from timekeeper.ledger.client import FencingToken, Store, isolate_failures
 from timekeeper.ledger.compaction import (
     Cutoffs,
     drop_account,
@@ -54,14 +53,13 @@ class _Run:
     """One run: its instant, when it ends, and what it has to do.
 
     Attributes:
-        now: nanoseconds since 1970.
         ends: whether the time is up.
         unfolded: the sessions that the leader finalized lately, whose amounts stay.
         cutoffs: the instants before which hours and entries are compacted.
         due: the accounts that hold such hours or entries.
     """
 
-    now: int
+    now: Instant
     ends: Callable[[], bool]
     unfolded: Container[str]
     cutoffs: Cutoffs
@@ -73,10 +71,10 @@ class Archivist:
 
     def __init__(
         self,
-        client: redis.Redis,
+        client: Store,
         source: Source,
         books: Books,
-        epoch: int,
+        epoch: FencingToken,
         retention: Retention,
         time_is_up: Callable[[], Callable[[], bool]] = lambda: lambda: False,
     ) -> None:
@@ -98,11 +96,8 @@ class Archivist:
         self._hour = 0
         self._after = ""
 
-    def archive(self, now: int) -> None:
+    def archive(self, now: Instant) -> None:
         """Compacts and deletes old records of the next few accounts; it does nothing once this hour's run is complete.
-
-        Args:
-            now: nanoseconds since 1970.
 
         Raises:
             StoreError: the store refused or does not answer; the next run continues where this one stopped.
@@ -190,7 +185,7 @@ class Archivist:
                 return False
         return True
 
-    def _fold_amounts(self, account: Account, now: int, unfolded: Container[str]) -> None:
+    def _fold_amounts(self, account: Account, now: Instant, unfolded: Container[str]) -> None:
         """Folds the amounts of finalized sessions: hourly in the open period, daily in those before it.
 
         The sessions in `unfolded`, which the leader finalized lately, keep their amounts.

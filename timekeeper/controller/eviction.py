@@ -18,7 +18,7 @@ from timekeeper.domain.budgets import Budget
 from timekeeper.domain.money import SECOND, display
 from timekeeper.domain.pods import PodFacts
 from timekeeper.domain.state import Enforcement, OnExhausted
-from timekeeper.domain.timestamps import SKEW, format_exact, format_instant
+from timekeeper.domain.timestamps import SKEW, Instant, format_exact, format_instant
 from timekeeper.sources.base import MAX_TERMINATION_SECONDS, ObjectEvent
 
 
@@ -29,12 +29,12 @@ class Due:
     Attributes:
         pod: the pod.
         step: the write.
-        at: the instant of the pod's eviction, in nanoseconds since 1970; 0 if the write removes a notice.
+        at: the instant of the pod's eviction; 0 if the write removes a notice.
     """
 
     pod: PodFacts
     step: Step
-    at: int = 0
+    at: Instant = 0
 
 
 def must_go(budget: Budget, figures: Figures) -> bool:
@@ -45,7 +45,7 @@ def must_go(budget: Budget, figures: Figures) -> bool:
     return budget.enforcement is Enforcement.EVICT and figures.state in {BudgetState.OVER, BudgetState.HELD}
 
 
-def due(budget: Budget, figures: Figures, pods: Iterable[PodFacts], now: int) -> list[Due]:
+def due(budget: Budget, figures: Figures, pods: Iterable[PodFacts], now: Instant) -> list[Due]:
     """Returns the notices, evictions and removals of notices that are due on a budget's pods, in the order of writing.
 
     Pods admitted over budget go first, then pods without a high task priority. Among equals, the pod that has run for
@@ -54,7 +54,6 @@ def due(budget: Budget, figures: Figures, pods: Iterable[PodFacts], now: int) ->
 
     Args:
         pods: all pods of the namespaces that it pays for.
-        now: nanoseconds since 1970.
     """
     running = [pod for pod in pods if pod.bound and not pod.terminal and not ends_anyway(pod)]
     if not must_go(budget, figures):
@@ -84,7 +83,7 @@ def ends_anyway(pod: PodFacts) -> bool:
     return pod.deletion_grace is not None and pod.deletion_grace <= MAX_TERMINATION_SECONDS
 
 
-def _has_notice(pod: PodFacts, budget: Budget, figures: Figures, now: int) -> bool:
+def _has_notice(pod: PodFacts, budget: Budget, figures: Figures, now: Instant) -> bool:
     """Whether the pod carries a notice that counts.
 
     A notice counts if it ends after the budget was exhausted. It must also end at most `eviction_notice` from now.
@@ -103,7 +102,7 @@ FRESH = 30 * SECOND
 
 
 def eviction_writes(
-    books: Books, settled_at: int, surely_past: int, now: int, without_notice_seconds: float
+    books: Books, settled_at: Instant, surely_past: Instant, now: Instant, without_notice_seconds: float
 ) -> tuple[PodWrite, ...] | None:
     """Returns the writes to pods, for the pod writer, by which all spent budgets evict their pods.
 
@@ -111,9 +110,8 @@ def eviction_writes(
 
     Args:
         books: the leader's state, with the figures of all budgets.
-        settled_at: the instant of the last reconciliation, in nanoseconds since 1970.
-        surely_past: the instant up to which time had passed by every clock then, in nanoseconds since 1970.
-        now: the present, in nanoseconds since 1970.
+        settled_at: the instant of the last reconciliation.
+        surely_past: the instant up to which time had passed by every clock then.
         without_notice_seconds: the time for which the write of a notice is tried; after it, the pod is evicted without
             one.
 

@@ -15,12 +15,12 @@ import structlog
 
 from fairgpu.leadership import CurrentTerm
 from timekeeper.controller.metrics import ExportMeasures
-from timekeeper.domain.timestamps import DAY
+from timekeeper.domain.timestamps import DAY, Instant
 from timekeeper.export import document
 from timekeeper.export.destination import ChangedError, DeposedError, Destination, ExportError
 from timekeeper.export.document import Account, Document, DocumentError, closed_months, file_name, window_of
 from timekeeper.ledger import exports, reading
-from timekeeper.ledger.client import StoreError
+from timekeeper.ledger.client import Store, StoreError
 from timekeeper.ledger.exports import Export, Exports
 
 IDLE_SECONDS = 30.0
@@ -57,7 +57,7 @@ class Exporter:
 
     def __init__(
         self,
-        client: redis.Redis,
+        client: Store,
         destination: Destination,
         term: CurrentTerm,
         hourly_days: int,
@@ -77,12 +77,11 @@ class Exporter:
         self._not_before: dict[str, float] = {}
         self._attempts: dict[str, int] = {}
 
-    def run(self, wait: Callable[[float], bool], now: Callable[[], int]) -> None:
+    def run(self, wait: Callable[[float], bool], now: Callable[[], Instant]) -> None:
         """Exports closed months until the process ends.
 
         Args:
             wait: sleeps that many seconds, or until the process ends; returns whether it ends.
-            now: returns nanoseconds since 1970.
         """
         while not wait(IDLE_SECONDS if self._number is not None else 1.0):
             try:
@@ -93,11 +92,8 @@ class Exporter:
                 self._measures.outcomes.labels("failed").inc()
                 _log.exception("export failed unexpectedly")
 
-    def step(self, now: int) -> None:
+    def step(self, now: Instant) -> None:
         """Writes the files of the closed months that are due, if this process leads.
-
-        Args:
-            now: nanoseconds since 1970.
 
         Raises:
             redis.RedisError: the store does not answer.
@@ -125,7 +121,7 @@ class Exporter:
         left = exports.load(self._client)
         self._measures.pending.set(sum(month in self._suspect or not left.is_confirmed(month) for month in due))
 
-    def _check_files(self, records: Exports, now: int) -> None:
+    def _check_files(self, records: Exports, now: Instant) -> None:
         """Finds the files that are not as they were last written, once a day and at the start of each term."""
         if now // DAY == self._looked_day:
             return

@@ -32,7 +32,8 @@ from timekeeper.controller.state.other_stacks import doubtful, held_idle, unknow
 from timekeeper.domain.holdings.holding import Doubt
 from timekeeper.domain.money import GPU_SECOND, SECOND
 from timekeeper.domain.sessions import Session
-from timekeeper.ledger.client import FencedError, StoreEmptyError, StoreError
+from timekeeper.domain.timestamps import Instant
+from timekeeper.ledger.client import FencedError, Store, StoreEmptyError, StoreError
 from timekeeper.ledger.connection import store_clock
 from timekeeper.ledger.writing import HeldTerm, LedEpoch, take_epoch
 from timekeeper.sources.base import OBSERVED_TO_THE_END, Source, SourceError
@@ -93,10 +94,8 @@ class TaskEnvironment:
     """The store, the cluster, the term and the clock with which the leader's tasks work.
 
     Attributes:
-        client: the store; its answers are bytes.
         source: the cluster: pods, budgets and grants.
         term: the term in which this process leads, if it does.
-        now: returns nanoseconds since 1970.
         most_notifications: the most notifications that may wait for delivery; 0 if notifications are not configured.
         holder: a text that identifies this process; the store keeps it with the fencing token.
         without_notice_seconds: the time for which the write of an eviction notice is tried; after it, the pod is
@@ -104,10 +103,10 @@ class TaskEnvironment:
         progress: records each begin and end of a task, and each answer of the store and of the API server.
     """
 
-    client: redis.Redis
+    client: Store
     source: Source
     term: Term
-    now: Callable[[], int]
+    now: Callable[[], Instant]
     most_notifications: int = 0
     holder: str = ""
     without_notice_seconds: float = 600.0

@@ -18,6 +18,7 @@ from timekeeper.controller.state.figures import Figures
 from timekeeper.domain.forecast import lasts_until, runs_out_early
 from timekeeper.domain.holdings.holding import Doubt
 from timekeeper.domain.money import GPU_SECOND, SECOND
+from timekeeper.ledger.client import Store
 from timekeeper.ledger.connection import ask_each
 
 EVICTION_OUTCOMES = ("notice", "evict", "call-off", "without-notice", "blocked", "refused", "failed")
@@ -276,7 +277,7 @@ class StoreMeasures:
         self._used = gauge("memory_used_bytes", "Memory that Redis uses.")
         self._limit = gauge("memory_limit_bytes", "The most memory that Redis may use; 0 for no limit.")
 
-    def look(self, client: redis.Redis) -> None:
+    def look(self, client: Store) -> None:
         """Asks the store's servers for their health, and sets the metrics to it."""
         try:
             health = worst(ask_each(client, lambda server: read_health(server.info())))

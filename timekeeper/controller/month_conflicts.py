@@ -18,12 +18,12 @@ import redis
 
 from fairgpu.client.tables import print_text
 from fairgpu.commands import CommandError
-from timekeeper.domain.timestamps import DAY, TimeError, format_instant
+from timekeeper.domain.timestamps import DAY, Instant, TimeError, format_instant
 from timekeeper.export import document
 from timekeeper.export.destination import Destination, ExportError, Stored, destination
 from timekeeper.export.document import Document, DocumentError, closed_months, closed_until, file_name, window_of
 from timekeeper.ledger import exports, reading
-from timekeeper.ledger.client import StoreError
+from timekeeper.ledger.client import Store, StoreError
 from timekeeper.ledger.connection import unreachable_message
 from timekeeper.ledger.exports import Export
 from timekeeper.settings import TimekeeperSettings
@@ -59,12 +59,10 @@ class Month:
     rows: int | None = None
 
 
-def look(client: redis.Redis, place: Destination, now: int, hourly_days: int) -> list[Month]:
+def look(client: Store, place: Destination, now: Instant, hourly_days: int) -> list[Month]:
     """Returns all closed months with the states of their exported files, in order of time.
 
     Args:
-        client: the store; its answers are bytes.
-        now: nanoseconds since 1970.
         hourly_days: the number of whole days before today whose usage is kept by the hour.
     """
     records = exports.load(client)
@@ -80,13 +78,12 @@ def look(client: redis.Redis, place: Destination, now: int, hourly_days: int) ->
     return months
 
 
-def keep(client: redis.Redis, place: Destination, month: str) -> Export:
+def keep(client: Store, place: Destination, month: str) -> Export:
     """Records a month's present file as its export, so that its usage counts and not the store's; returns the record.
 
     The admin must decide again once the store has later usage of the month.
 
     Args:
-        client: the store; its answers are bytes.
         place: the destination of exported months.
         month: the month, such as 2026-10.
 
@@ -107,13 +104,12 @@ def keep(client: redis.Redis, place: Destination, month: str) -> Export:
     return kept
 
 
-def rewrite(client: redis.Redis, place: Destination, month: str) -> tuple[Export, str | None]:
+def rewrite(client: Store, place: Destination, month: str) -> tuple[Export, str | None]:
     """Writes a month's file anew, with the store's usage of each account that has any.
 
     The file's usage of other accounts stays if it is readable. The old file is kept under another name.
 
     Args:
-        client: the store; its answers are bytes.
         place: the destination of exported months.
         month: the month, such as 2026-10.
 
@@ -150,11 +146,10 @@ def _in_place_of(stored: Stored | None, rows: Sequence[document.Account]) -> Doc
     return document.write(rows)
 
 
-def run(client: redis.Redis, settings: TimekeeperSettings, arguments: argparse.Namespace) -> int:
+def run(client: Store, settings: TimekeeperSettings, arguments: argparse.Namespace) -> int:
     """Carries out an action of `fairgpu timekeeper months` and prints its result; returns the exit status.
 
     Args:
-        client: the store; its answers are bytes.
         settings: the settings, which name the destination of months.
         arguments: `action` (list, keep or rewrite) and `month`.
 
@@ -183,7 +178,7 @@ def run(client: redis.Redis, settings: TimekeeperSettings, arguments: argparse.N
         raise CommandError(str(error)) from error
 
 
-def _list(client: redis.Redis, place: Destination, hourly_days: int) -> int:
+def _list(client: Store, place: Destination, hourly_days: int) -> int:
     months = look(client, place, time.time_ns(), hourly_days)
     if not months:
         return print_text("No month is closed yet of which anything was used.")

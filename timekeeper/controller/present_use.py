@@ -23,7 +23,9 @@ from timekeeper.controller.metrics import PRESENT_USE_SERIES, PresentUseMeasures
 from timekeeper.domain.money import SECOND
 from timekeeper.domain.present_use import AnswerError, AnswerRules, BusyPods, FullName, error_text, read_answer
 from timekeeper.domain.sessions import Session
+from timekeeper.domain.timestamps import Instant
 from timekeeper.ledger import present_use
+from timekeeper.ledger.client import Store
 from timekeeper.ledger.present_use import NamespaceUse, PresentUse
 from timekeeper.settings import PrometheusSettings
 
@@ -166,7 +168,7 @@ class PresentUseReader:
     def __init__(
         self,
         prometheus: PrometheusSettings,
-        client: redis.Redis,
+        client: Store,
         term: CurrentTerm,
         open_sessions: Callable[[], Sequence[Session] | None],
         measures: PresentUseMeasures,
@@ -180,23 +182,18 @@ class PresentUseReader:
         self._measures = measures
         self._failing = False
 
-    def run(self, wait: Callable[[float], bool], now: Callable[[], int]) -> None:
+    def run(self, wait: Callable[[float], bool], now: Callable[[], Instant]) -> None:
         """Asks Prometheus until the process ends.
 
         Args:
             wait: sleeps that many seconds, or until the process ends; returns whether it ends.
-            now: returns nanoseconds since 1970.
         """
         seconds = IDLE_SECONDS
         while not wait(seconds):
             seconds = self.step(now)
 
-    def step(self, now: Callable[[], int]) -> float:
-        """Asks Prometheus once and stores its answer, if this process leads; returns the seconds until the next call.
-
-        Args:
-            now: returns nanoseconds since 1970.
-        """
+    def step(self, now: Callable[[], Instant]) -> float:
+        """Asks Prometheus once and stores its answer, if this process leads; returns the seconds to wait then."""
         # Once, before the query: a process that has lost its term meanwhile knows no sessions.
         metered = self._open_sessions()
         if self._term.number() is None or metered is None:
@@ -220,7 +217,7 @@ class PresentUseReader:
         self._failing = bool(error)
         return self._prometheus.every_seconds
 
-    def _refresh(self, metered: Sequence[Session], now: Callable[[], int]) -> str:
+    def _refresh(self, metered: Sequence[Session], now: Callable[[], Instant]) -> str:
         answer = read_answer(ask(self._prometheus), self._rules, now())
         at = now()
         if answer.warnings:

@@ -20,7 +20,7 @@ from timekeeper.domain.money import SECOND, display
 from timekeeper.domain.pods import PodFacts
 from timekeeper.domain.reservations import rate_at
 from timekeeper.domain.state import Admission, Enforcement, Limits, OnExhausted
-from timekeeper.domain.timestamps import MINUTE, format_instant
+from timekeeper.domain.timestamps import MINUTE, Instant, format_instant
 from timekeeper.sources.base import ObjectEvent, Source
 
 EVENT_REPEAT_INTERVAL = 30 * MINUTE
@@ -130,14 +130,13 @@ def in_order(waiting: Iterable[Candidate]) -> list[Candidate]:
     )
 
 
-def first_minutes(running: Sequence[tuple[int, int]], min_runtime: int, now: int) -> int:
+def first_minutes(running: Sequence[tuple[int, int]], min_runtime: int, now: Instant) -> int:
     """Returns the amount that young sessions may still spend in their first minutes, in microGPU-seconds.
 
     Args:
         running: for each running session of the account, its rate (microGPU-seconds a second) and its start
             (nanoseconds since 1970).
         min_runtime: the time that must be paid for before a pod is released, in nanoseconds.
-        now: nanoseconds since 1970.
     """
     return sum(cost(rate, start + min_runtime - now) for rate, start in running if start + min_runtime > now)
 
@@ -165,12 +164,11 @@ class WaitReporter:
     books: Books
     _reported: dict[str, _Reported] = field(default_factory=dict)
 
-    def notices(self, waiting: Iterable[tuple[str, Sequence[Candidate]]], now: int) -> list[ObjectEvent]:
+    def notices(self, waiting: Iterable[tuple[str, Sequence[Candidate]]], now: Instant) -> list[ObjectEvent]:
         """Returns events for waiting pods that had none recently, or whose budget got money that does not suffice.
 
         Args:
             waiting: pairs of an account and the pods that stay behind its scheduling gate.
-            now: nanoseconds since 1970.
         """
         self._reported = {
             uid: reported
@@ -235,15 +233,14 @@ class Releaser:
         self._reporter = WaitReporter(self.source, self.books)
 
     def releases(
-        self, now: int, surely_past: int, progress: Progress
+        self, now: Instant, surely_past: Instant, progress: Progress
     ) -> tuple[tuple[PodWrite, ...], list[ObjectEvent]]:
         """Returns the removals of scheduling gates that are due, in order, and the events of pods that still wait.
 
         The money of a period releases pods only once the period has begun by the store's clock, too.
 
         Args:
-            now: nanoseconds since 1970.
-            surely_past: the instant up to which time had passed by every clock, in nanoseconds since 1970.
+            surely_past: the instant up to which time had passed by every clock.
             progress: the outcome of earlier removals.
         """
         waiting: dict[str, list[Candidate]] = {}
@@ -282,7 +279,7 @@ class Releaser:
     def _safe(self, name: str) -> bool:
         return self.books.accounts[name].budget.admission is Admission.SAFE
 
-    def _candidate(self, facts: PodFacts, now: int) -> Candidate:
+    def _candidate(self, facts: PodFacts, now: Instant) -> Candidate:
         books, name = self.books, self.books.account_of(facts.namespace)
         assert facts.reservation is not None  # noqa: S101 - the caller has looked
         rate = rate_at(facts.reservation, books.prices, now, books.rules.charge)
@@ -290,7 +287,7 @@ class Releaser:
             return Candidate(facts, rate, commitment_of(books, facts, now))
         return Candidate(facts, rate, cost(rate, books.accounts[name].budget.min_runtime))
 
-    def _promised(self, name: str, now: int) -> int:
+    def _promised(self, name: str, now: Instant) -> int:
         """Returns the amount that running pods, and pods admitted under safe admission, may still spend."""
         account = self.books.accounts[name]
         if self._safe(name):

@@ -41,6 +41,7 @@ from timekeeper.controller.present_use import PresentUseReader
 from timekeeper.controller.report.announcements import NotificationSender, Receiver
 from timekeeper.controller.state.books import controller_rules
 from timekeeper.export.destination import destination
+from timekeeper.ledger.client import Store
 from timekeeper.ledger.connection import connect as connect_to_store
 from timekeeper.ledger.reading import highest_epoch
 from timekeeper.settings import JobsSettings, NotificationSettings, TimekeeperSettings
@@ -134,7 +135,7 @@ def _join(*threads: tuple[threading.Thread | None, float]) -> None:
 
 def _auditor(
     settings: TimekeeperSettings,
-    client: redis.Redis,
+    client: Store,
     source: Source,
     term: Term,
     measures: JobMeasures,
@@ -148,7 +149,7 @@ def _auditor(
 
 
 def _sender(
-    settings: NotificationSettings, client: redis.Redis, term: Term, measures: JobMeasures, ending: threading.Event
+    settings: NotificationSettings, client: Store, term: Term, measures: JobMeasures, ending: threading.Event
 ) -> threading.Thread | None:
     if settings.url_file is None:
         return None
@@ -158,7 +159,7 @@ def _sender(
 
 
 def _exporter(
-    settings: TimekeeperSettings, client: redis.Redis, term: Term, measures: JobMeasures, ending: threading.Event
+    settings: TimekeeperSettings, client: Store, term: Term, measures: JobMeasures, ending: threading.Event
 ) -> threading.Thread | None:
     export_measures = ExportMeasures(measures.registry)
     place = destination(settings.export)
@@ -170,7 +171,7 @@ def _exporter(
 
 def _read_present_use(
     settings: TimekeeperSettings,
-    client: redis.Redis,
+    client: Store,
     term: Term,
     tasks: LeaderTasks,
     measures: JobMeasures,

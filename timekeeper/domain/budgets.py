@@ -13,7 +13,7 @@ from timekeeper.domain.money import MoneyError, from_gpu_hours
 from timekeeper.domain.periods import ALLOWED, LAST_DAY_OF_EVERY_MONTH, CronError, Every, PeriodRule, check_cron
 from timekeeper.domain.pricing import FOREVER
 from timekeeper.domain.state import Admission, Enforcement, Limits, OnExhausted
-from timekeeper.domain.timestamps import HOUR, MINUTE, TimeError, parse_duration, parse_instant
+from timekeeper.domain.timestamps import HOUR, MINUTE, Instant, TimeError, parse_duration, parse_instant
 
 WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 DEFAULT_MIN_RUNTIME = 10 * MINUTE
@@ -72,7 +72,7 @@ class Budget:
         default_commit: under safe admission, the run time that is assumed of a pod that states none.
         pending_commit: under safe admission, the time for which the cost of a pod that does not run yet is kept for it.
         eviction_notice: the time between the announcement of a pod's eviction and the eviction.
-        created: the object's creation, in nanoseconds since 1970, according to the API server's clock.
+        created: the object's creation, according to the API server's clock.
         uid: the object's uid.
         generation: the object's generation.
     """
@@ -91,7 +91,7 @@ class Budget:
     default_commit: int = DEFAULT_COMMIT
     pending_commit: int = DEFAULT_PENDING_COMMIT
     eviction_notice: int = DEFAULT_EVICTION_NOTICE
-    created: int = 0
+    created: Instant = 0
     uid: str = ""
     generation: int = 0
 

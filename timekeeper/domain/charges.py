@@ -10,18 +10,17 @@ from timekeeper.domain.money import SECOND
 from timekeeper.domain.periods import Period
 from timekeeper.domain.pricing import FOREVER
 from timekeeper.domain.reservations import Tariff
-from timekeeper.domain.timestamps import HOUR
+from timekeeper.domain.timestamps import HOUR, Instant
 
 Assignments = tuple[tuple[int, str], ...]
 """(from, account): the payer of a namespace from an instant on; the first one also pays for all time before."""
 
 
-def payers_since(assignments: Assignments, instant: int) -> set[str]:
+def payers_since(assignments: Assignments, instant: Instant) -> set[str]:
     """Returns the accounts that have paid for a namespace at an instant or later.
 
     Args:
         assignments: (from, account) pairs: the namespace's payers over time.
-        instant: nanoseconds since 1970.
     """
     ends = [since for since, _ in assignments[1:]] + [FOREVER]
     return {account for (_, account), end in zip(assignments, ends, strict=True) if end > instant}
@@ -89,12 +88,11 @@ def segment_cost(tariff: Tariff, start: int, end: int) -> int:
     return total
 
 
-def rate_now(tariff: Tariff, now: int) -> int:
+def rate_now(tariff: Tariff, now: Instant) -> int:
     """Returns the rate at an instant, in microGPU-seconds a second; 0 for a tariff without rates.
 
     Args:
         tariff: pairs of an instant and the rate from then on, in microGPU-seconds a second.
-        now: nanoseconds since 1970.
     """
     rate = tariff[0][1] if tariff else 0
     for since, later in tariff[1:]:
@@ -103,12 +101,11 @@ def rate_now(tariff: Tariff, now: int) -> int:
     return rate
 
 
-def sum_of_rates(tariffs: Iterable[Tariff], now: int) -> int:
+def sum_of_rates(tariffs: Iterable[Tariff], now: Instant) -> int:
     """Returns the sum of the rates of tariffs at an instant, in microGPU-seconds a second.
 
     Args:
         tariffs: one for each session: pairs of an instant and the rate from then on, in microGPU-seconds a second.
-        now: nanoseconds since 1970.
     """
     return sum([rate_now(tariff, now) for tariff in tariffs])
 
@@ -144,14 +141,14 @@ class HourlyPoint(NamedTuple):
     """A session's amounts in a period up to an instant, in microGPU-seconds.
 
     Attributes:
-        until: the instant, in nanoseconds since 1970.
+        until: the instant.
         billed: the money that was charged.
         core: the GPU time that was reserved.
         memory: the device memory that was reserved: the whole memory of one device counts as one GPU.
         used: the GPU time that its reports state; None if it has sent none.
     """
 
-    until: int
+    until: Instant
     billed: int
     core: int
     memory: int
@@ -203,7 +200,9 @@ def hourly_points(
     return points
 
 
-def with_used(points: Sequence[HourlyPoint], stored: HourlyPoint | None, start: int, used: int) -> list[HourlyPoint]:
+def with_used(
+    points: Sequence[HourlyPoint], stored: HourlyPoint | None, start: Instant, used: int
+) -> list[HourlyPoint]:
     """Returns hourly points with the used GPU time set.
 
     The time that was used after the stored point is spread evenly over the time since then.
@@ -211,7 +210,7 @@ def with_used(points: Sequence[HourlyPoint], stored: HourlyPoint | None, start: 
     Args:
         points: the points in order of time; their `used` is replaced.
         stored: the last point that the store holds; None for none.
-        start: the later of the session's and the period's start, in nanoseconds since 1970.
+        start: the later of the session's and the period's start.
         used: microGPU-seconds up to the last point, cumulative in the period.
     """
     if not points:

@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from timekeeper.domain.timestamps import Instant
+
 OWN = ""
 """The name of the period's own money; no grant can have it."""
 
@@ -24,14 +26,14 @@ class Credit:
     Attributes:
         name: the grant's name.
         amount: the money that it brought into the period; once it has expired, the part that was spent.
-        expires: when it expires, in nanoseconds since 1970.
+        expires: the instant at which it expires.
         since: the amount that the period had spent when the grant arrived; 0 if the period began with it.
         expired: whether it has expired within the period.
     """
 
     name: str
     amount: int
-    expires: int
+    expires: Instant
     since: int = 0
     expired: bool = False
 
@@ -51,7 +53,7 @@ class Burned:
     debt: int
 
 
-def burn(own: int, period_credits: Iterable[Credit], end: int, spent: int) -> Burned:
+def burn(own: int, period_credits: Iterable[Credit], end: Instant, spent: int) -> Burned:
     """Computes the money that is left in a period. Amounts are microGPU-seconds.
 
     Spending uses up first the money that expires first. Of two credits that expire at once, the one whose name sorts
@@ -62,7 +64,7 @@ def burn(own: int, period_credits: Iterable[Credit], end: int, spent: int) -> Bu
         own: the money that ends with the period: its allowance, grants without an expiry, and what was rolled over into
             it; below 0 it is a debt from the start.
         period_credits: the period's credits. An expired one counts with the part that was spent of it.
-        end: the period's end, in nanoseconds since 1970.
+        end: the period's end.
         spent: the amount that was spent in the period; below 0 it adds to `own`.
     """
     own, spent = own - min(spent, 0), max(spent, 0)
@@ -89,7 +91,7 @@ def burn(own: int, period_credits: Iterable[Credit], end: int, spent: int) -> Bu
     return Burned(left.pop(OWN), left, debt)
 
 
-def expiring(own: int, period_credits: Mapping[str, Credit], name: str, end: int, spent: int) -> Credit:
+def expiring(own: int, period_credits: Mapping[str, Credit], name: str, end: Instant, spent: int) -> Credit:
     """Returns a credit as it is after its expiry within a period: it keeps the part that was spent and loses the rest.
 
     Amounts are microGPU-seconds.
@@ -98,7 +100,7 @@ def expiring(own: int, period_credits: Mapping[str, Credit], name: str, end: int
         own: the money that ends with the period.
         period_credits: the period's credits, keyed by name; those that expired earlier are marked as expired.
         name: the name of the credit that expires.
-        end: the period's end, in nanoseconds since 1970.
+        end: the period's end.
         spent: the amount that the period had spent when the credit expired.
     """
     left = burn(own, period_credits.values(), end, spent).credits[name]
@@ -106,7 +108,7 @@ def expiring(own: int, period_credits: Mapping[str, Credit], name: str, end: int
     return Credit(name, credit.amount - left, credit.expires, credit.since, expired=True)
 
 
-def carried(own: int, period_credits: Mapping[str, Credit], end: int, spent: int) -> Sequence[Credit]:
+def carried(own: int, period_credits: Mapping[str, Credit], end: Instant, spent: int) -> Sequence[Credit]:
     """Returns the credits that the next period begins with, each with the amount that is left of it.
 
     Credits that expire by the end of the ending period, and credits that are used up, are left out.
@@ -116,7 +118,7 @@ def carried(own: int, period_credits: Mapping[str, Credit], end: int, spent: int
     Args:
         own: the money that ends with the ending period.
         period_credits: the ending period's credits, keyed by name.
-        end: the period's end, in nanoseconds since 1970.
+        end: the period's end.
         spent: the amount that was spent in the period.
     """
     left = burn(own, period_credits.values(), end, spent).credits
@@ -127,14 +129,14 @@ def carried(own: int, period_credits: Mapping[str, Credit], end: int, spent: int
     ]
 
 
-def rolled_over(cap: int, own: int, period_credits: Iterable[Credit], end: int, spent: int, lasting: int) -> int:
+def rolled_over(cap: int, own: int, period_credits: Iterable[Credit], end: Instant, spent: int, lasting: int) -> int:
     """Returns the amount of a period's own money that rolls over into the next one. Amounts are microGPU-seconds.
 
     Args:
         cap: the most that may be rolled over.
         own: the money that ends with the ending period.
         period_credits: the ending period's credits.
-        end: the period's end, in nanoseconds since 1970.
+        end: the period's end.
         spent: the amount that was spent in the period.
         lasting: the part of `own` that may roll over: the allowance, and what was rolled over into the period. Grants
             without an expiry end with their period, so they are used up first.

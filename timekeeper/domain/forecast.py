@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from timekeeper.domain.money import SECOND
-from timekeeper.domain.timestamps import DAY, HOUR, MINUTE
+from timekeeper.domain.timestamps import DAY, HOUR, MINUTE, Instant
 
 FINE: Final = 5 * MINUTE
 """The distance between samples of the last hour."""
@@ -42,12 +42,12 @@ class BurnRecord(NamedTuple):
 
     Attributes:
         samples: the samples.
-        period: the start of the period in which the last sample was taken, in nanoseconds since 1970.
+        period: the start of the period in which the last sample was taken.
         total: the amount that this period had spent at the last sample, in microGPU-seconds.
     """
 
     samples: tuple[SpendSample, ...]
-    period: int
+    period: Instant
     total: int
 
 
@@ -77,13 +77,15 @@ class Burns(NamedTuple):
     day: Burn | None = None
 
 
-def sampled(record: BurnRecord | None, now: int, period: int, totals: Mapping[int, int], offset: int = 0) -> BurnRecord:
+def sampled(
+    record: BurnRecord | None, now: Instant, period: Instant, totals: Mapping[int, int], offset: int = 0
+) -> BurnRecord:
     """Returns an account's recent spending with a new sample if one is due, else as it was.
 
     Args:
         record: the samples so far; None for none.
-        now: the instant up to which the account is settled, in nanoseconds since 1970.
-        period: the start of its present period, in nanoseconds since 1970.
+        now: the instant up to which the account is settled.
+        period: the start of its present period.
         totals: the amounts spent in that period and in those before it, in microGPU-seconds, keyed by their starts.
         offset: the time in nanoseconds before each full five minutes at which a sample is due; it differs between
             accounts, so that they are not all sampled at once.
@@ -100,13 +102,13 @@ def sampled(record: BurnRecord | None, now: int, period: int, totals: Mapping[in
     return BurnRecord(samples, period, totals[period])
 
 
-def burns(record: BurnRecord | None, now: int, period: int, totals: Mapping[int, int]) -> Burns:
+def burns(record: BurnRecord | None, now: Instant, period: Instant, totals: Mapping[int, int]) -> Burns:
     """Returns the amounts that an account spent in the last hour and the last day.
 
     Args:
         record: the samples of its spending; None for none.
-        now: the instant up to which the account is settled, in nanoseconds since 1970.
-        period: the start of its present period, in nanoseconds since 1970.
+        now: the instant up to which the account is settled.
+        period: the start of its present period.
         totals: the amounts spent in that period and in those before it, in microGPU-seconds, keyed by their starts.
     """
     spent = None if record is None else _spent(record, period, totals)
@@ -130,15 +132,15 @@ def burns_at_last_sample(record: BurnRecord | None) -> Burns:
     return Burns(_since(record.samples, latest, latest.at - HOUR), _since(record.samples, latest, latest.at - DAY))
 
 
-def lasts_until(remaining: int, burn: Burn | None, now: int, before: int) -> int | None:
-    """Returns when a budget's money runs out if spending goes on at the same rate, in nanoseconds since 1970.
+def lasts_until(remaining: int, burn: Burn | None, now: Instant, before: Instant) -> Instant | None:
+    """Returns when a budget's money runs out if spending goes on at the same rate.
 
     None if that is not before `before`, if nothing is being spent, or if no money is left already.
 
     Args:
         remaining: the amount that is left now, in microGPU-seconds.
         burn: the spending from which the rate is taken; None for none.
-        before: the end of the period, in nanoseconds since 1970.
+        before: the end of the period.
     """
     if burn is None or burn.spent <= 0 or remaining <= 0:
         return None
@@ -146,7 +148,7 @@ def lasts_until(remaining: int, burn: Burn | None, now: int, before: int) -> int
     return moment if moment < before else None
 
 
-def runs_out_early(remaining: int, burns: Burns, now: int, before: int) -> bool:
+def runs_out_early(remaining: int, burns: Burns, now: Instant, before: Instant) -> bool:
     """Returns whether a budget's money runs out before an instant, both at the last hour's and at the last day's rate.
 
     The long window shows that the spending is significant, the short one that it still goes on
@@ -156,8 +158,6 @@ def runs_out_early(remaining: int, burns: Burns, now: int, before: int) -> bool:
     Args:
         remaining: the amount that is left now, in microGPU-seconds.
         burns: the spending of the last hour and the last day.
-        now: nanoseconds since 1970.
-        before: the instant, in nanoseconds since 1970.
     """
     windows = (burns.hour, burns.day)
     if any(burn is None or burn.until - burn.since < SHORTEST_MEASURE for burn in windows):
@@ -177,12 +177,8 @@ class Edges(NamedTuple):
     hour: int
 
 
-def edges_at(now: int) -> Edges:
-    """Returns the instants from which the spending of the last hour and the last day of usage is measured.
-
-    Args:
-        now: nanoseconds since 1970, as are the instants.
-    """
+def edges_at(now: Instant) -> Edges:
+    """Returns the instants from which the spending of the last hour and the last day of usage is measured."""
     return Edges((now - DAY) // HOUR * HOUR, (now - HOUR) // HOUR * HOUR)
 
 
@@ -231,7 +227,7 @@ class UsageForecast:
 
 def usage_forecast(
     spent: Mapping[tuple[str, ...], tuple[int, int]],
-    now: int,
+    now: Instant,
     end: int,
     *,
     settled: int | None,
@@ -284,7 +280,7 @@ def _base(samples: Sequence[SpendSample], edge: int) -> int:
     return max(bisect_right(samples, edge, key=lambda sample: sample.at) - 1, 0)
 
 
-def _thinned(samples: Sequence[SpendSample], now: int) -> tuple[SpendSample, ...]:
+def _thinned(samples: Sequence[SpendSample], now: Instant) -> tuple[SpendSample, ...]:
     """Returns the samples that a forecast needs: of the last hour all, of each earlier hour of the last day one.
 
     Of samples in a row with the same amount, only the first and the last are kept.

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from fairgpu.faults import Fault, explain, show
 from fairgpu.json_values import mapping
 from timekeeper.domain.money import GPU_HOUR, MoneyError, from_signed_gpu_hours
-from timekeeper.domain.timestamps import TimeError, parse_instant
+from timekeeper.domain.timestamps import Instant, TimeError, parse_instant
 
 MAX_REASON = 1024
 MAX_NAME = 253
@@ -28,11 +28,11 @@ class OrderEntry(NamedTuple):
     """The ledger's record of a grant or a correction.
 
     Attributes:
-        period: the start of the period that the order changed, in nanoseconds since 1970.
+        period: the start of the period that the order changed.
         amount: microGPU-seconds.
     """
 
-    period: int
+    period: Instant
     amount: int
 
 
@@ -133,10 +133,9 @@ class Grant:
         amount: microGPU-seconds; below 0 if money is taken away.
         reason: the reason, for readers of the ledger.
         requested_by: the author; may be empty.
-        created: nanoseconds since 1970, according to the API server's clock. The period that holds it gets the money.
+        created: the object's creation by the API server's clock. The period that holds it gets the money.
         applied: whether the object's status says that the ledger holds the grant.
-        expires: the instant at which the money expires, in nanoseconds since 1970; None if it expires with its
-            period.
+        expires: the instant at which the money expires; None if it expires with its period.
         refused: the reason for which the ledger refused the grant for good, from the object's status; empty if it
             did not.
     """
@@ -146,9 +145,9 @@ class Grant:
     amount: int
     reason: str
     requested_by: str
-    created: int
+    created: Instant
     applied: bool = False
-    expires: int | None = None
+    expires: Instant | None = None
     refused: str = ""
 
     @property
@@ -221,7 +220,7 @@ class Correction:
         name: the correction's name, its idempotency key within its budget.
         budget: the name of the budget whose spending is corrected.
         amount: microGPU-seconds; below 0 if less was spent.
-        effective: an instant in the corrected period, in nanoseconds since 1970.
+        effective: an instant in the corrected period.
         namespace: the namespace whose use is corrected; empty for the budget as a whole.
         reason: the reason, for readers of the ledger.
         requested_by: the author; may be empty.
@@ -233,7 +232,7 @@ class Correction:
     name: str
     budget: str
     amount: int
-    effective: int
+    effective: Instant
     namespace: str
     reason: str
     requested_by: str

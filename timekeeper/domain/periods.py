@@ -17,7 +17,7 @@ from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
 
-from timekeeper.domain.timestamps import HOUR, from_datetime, to_datetime
+from timekeeper.domain.timestamps import HOUR, Instant, from_datetime, to_datetime
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -116,8 +116,8 @@ class Period:
     start: int
     end: int
 
-    def holds(self, instant: int) -> bool:
-        """Returns whether an instant (nanoseconds since 1970) lies in the period."""
+    def holds(self, instant: Instant) -> bool:
+        """Returns whether an instant lies in the period."""
         return self.start <= instant < self.end
 
 
@@ -131,8 +131,8 @@ def boundary_after(rule: PeriodRule, instant: int) -> int:
     return min(boundary for boundary in _boundaries_near(rule, instant) if boundary > instant)
 
 
-def first_period(rule: PeriodRule, instant: int) -> Period:
-    """Returns the period that holds an instant (nanoseconds since 1970), for an account that has no period yet."""
+def first_period(rule: PeriodRule, instant: Instant) -> Period:
+    """Returns the period that holds an instant, for an account that has no period yet."""
     return Period(boundary_before(rule, instant), boundary_after(rule, instant))
 
 
@@ -150,8 +150,8 @@ def following_period(rule: PeriodRule, last: Period) -> Period:
     return Period(last.end, end)
 
 
-def periods_until(rule: PeriodRule, last: Period, instant: int) -> Iterator[Period]:
-    """Yields the periods after `last`, up to and including the one that holds an instant (nanoseconds since 1970)."""
+def periods_until(rule: PeriodRule, last: Period, instant: Instant) -> Iterator[Period]:
+    """Yields the periods after `last`, up to and including the one that holds an instant."""
     while last.end <= instant:
         last = following_period(rule, last)
         yield last

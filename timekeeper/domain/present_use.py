@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from fairgpu.json_values import mapping
 from timekeeper.domain.money import SECOND
 from timekeeper.domain.sessions import CLAIM
-from timekeeper.domain.timestamps import MINUTE
+from timekeeper.domain.timestamps import MINUTE, Instant
 
 FullName = tuple[str, str]
 """A namespace, and the name of a session in it: the pod's, or CLAIM and the resource claim's."""
@@ -100,14 +100,13 @@ class _Series(NamedTuple):
     share: float | SeriesFault
 
 
-def read_answer(body: bytes, rules: AnswerRules, now: int) -> BusyPods:
+def read_answer(body: bytes, rules: AnswerRules, now: Instant) -> BusyPods:
     """Reads Prometheus's answer to an instant query (https://prometheus.io/docs/prometheus/latest/querying/api/).
 
     Each series is read as soon as it is decoded: with all its labels, an answer takes four times the memory.
 
     Args:
         rules: the rules by which a series is read.
-        now: nanoseconds since 1970.
 
     Raises:
         AnswerError: the body is an error or no answer, or was evaluated more than STALE before or after `now`.
@@ -210,7 +209,7 @@ def _named(labels: Mapping[str, Any], pairs: Sequence[FullName]) -> FullName | N
     return None
 
 
-def _share(sample: Any, full: float, now: int) -> float | SeriesFault:
+def _share(sample: Any, full: float, now: Instant) -> float | SeriesFault:
     """Returns the part of full use that a sample states, or why it states none.
 
     Raises:

@@ -14,6 +14,7 @@ from fractions import Fraction
 from fairgpu.allocation import DeviceShare
 from fairgpu.models import match
 from timekeeper.domain.money import GPU_SECOND
+from timekeeper.domain.timestamps import Instant
 
 
 class Bill(StrEnum):
@@ -64,14 +65,13 @@ Prices = Mapping[str, tuple[PricePoint, ...]]
 """Each model's points in order of time."""
 
 
-def price_at(prices: Prices, model: str, instant: int) -> Fraction:
+def price_at(prices: Prices, model: str, instant: Instant) -> Fraction:
     """Returns a model's price at an instant: the one that is set for the model, else that for ANY_MODEL, else 1.
 
     If several are set for words of the model's name, the one that matches best counts.
 
     Args:
         prices: the prices over time, keyed by a model's name or some of its words.
-        instant: nanoseconds since 1970.
     """
     if by_words(prices, instant):
         matches = [
@@ -87,7 +87,7 @@ def price_at(prices: Prices, model: str, instant: int) -> Fraction:
     return ONE if price is None else price
 
 
-def by_words(prices: Prices, instant: int) -> bool:
+def by_words(prices: Prices, instant: Instant) -> bool:
     """Returns whether a key of the prices stands for every model whose name contains the key's words, at an instant.
 
     It does from the instant that the prices have under the key BY_WORDS. Before, a key stands only for the model with
@@ -95,19 +95,17 @@ def by_words(prices: Prices, instant: int) -> bool:
 
     Args:
         prices: the prices over time, keyed by a model's name or some of its words.
-        instant: nanoseconds since 1970.
     """
     points = prices.get(BY_WORDS, ())
     return bool(points) and points[0].effective_from <= instant
 
 
-def named_price(prices: Prices, key: str, instant: int) -> Fraction | None:
+def named_price(prices: Prices, key: str, instant: Instant) -> Fraction | None:
     """Returns the price that is set for exactly this key at an instant; None if none is set.
 
     Args:
         prices: the prices over time, keyed by a model's name or some of its words.
         key: a model's name, some of its words, or ANY_MODEL.
-        instant: nanoseconds since 1970.
     """
     if key == BY_WORDS:
         return None
@@ -117,25 +115,23 @@ def named_price(prices: Prices, key: str, instant: int) -> Fraction | None:
     return None
 
 
-def prices_in_force(prices: Prices, instant: int) -> dict[str, Fraction]:
+def prices_in_force(prices: Prices, instant: Instant) -> dict[str, Fraction]:
     """Returns the prices at an instant, keyed by a model's name or some of its words; ANY_MODEL costs 1 if none is set.
 
     Args:
         prices: the prices over time, keyed by the same names.
-        instant: nanoseconds since 1970.
     """
     named = {key: price for key in prices if (price := named_price(prices, key, instant)) is not None}
     return {ANY_MODEL: ONE} | named
 
 
-def dearest_at(prices: Prices, instant: int) -> Fraction:
+def dearest_at(prices: Prices, instant: Instant) -> Fraction:
     """Returns the highest price of any model at an instant.
 
     It is charged for a reservation whose devices are unknown.
 
     Args:
         prices: the prices over time, keyed by a model's name or some of its words.
-        instant: nanoseconds since 1970.
     """
     return max(prices_in_force(prices, instant).values())
 
@@ -152,7 +148,7 @@ def price_changes(prices: Prices, after: int, before: int) -> tuple[int, ...]:
     return tuple(sorted(moment for moment in moments if after < moment < before))
 
 
-def amended(history: Prices, configured: Prices, now: int) -> Prices:
+def amended(history: Prices, configured: Prices, now: Instant) -> Prices:
     """Returns the prices after an admin changed the setting: as configured from now on, and as they were before now.
 
     Metered use is never priced again, so a price that is configured for the past takes effect now. A name that the
@@ -161,7 +157,6 @@ def amended(history: Prices, configured: Prices, now: int) -> Prices:
     Args:
         history: the prices that were charged so far, keyed by a model's name or some of its words.
         configured: the prices in the settings, keyed by the same names.
-        now: nanoseconds since 1970.
     """
     result: dict[str, tuple[PricePoint, ...]] = {}
     moments = (now, *price_changes(configured, now, FOREVER))
@@ -198,12 +193,14 @@ def device_rate(device: DeviceShare, price: Fraction, best_effort_floor_percent:
     return -(-GPU_SECOND * price.numerator * held // (price.denominator * whole))
 
 
-def devices_rate(devices: Sequence[DeviceShare], prices: Prices, instant: int, best_effort_floor_percent: int) -> int:
+def devices_rate(
+    devices: Sequence[DeviceShare], prices: Prices, instant: Instant, best_effort_floor_percent: int
+) -> int:
     """Returns the rate of several vGPUs together, in microGPU-seconds a second.
 
     Args:
         prices: the prices over time, keyed by a model's name or some of its words.
-        instant: the instant of the prices, in nanoseconds since 1970.
+        instant: the instant of the prices.
         best_effort_floor_percent: the least share of GPU time, in percent, that a best-effort vGPU is charged for.
     """
     return sum(

@@ -18,7 +18,7 @@ from timekeeper.domain.charges import Segment
 from timekeeper.domain.money import GPU_SECOND, SECOND
 from timekeeper.domain.pricing import Prices, device_rate, price_at
 from timekeeper.domain.reservations import Held, Reservation, rate_at
-from timekeeper.domain.timestamps import MINUTE
+from timekeeper.domain.timestamps import MINUTE, Instant
 
 Key = tuple[str, int]
 Base = tuple[str, int, int]
@@ -32,12 +32,12 @@ class Course:
     """The segments of a session whose amounts may still change.
 
     Attributes:
-        start: when the session began, in nanoseconds since 1970.
+        start: when the session began.
         segments: these segments, in order of time; the last one goes on, or the session ended in it. An earlier
             settlement may have begun others after it, if a clock was ahead or the session had ended before.
     """
 
-    start: int
+    start: Instant
     segments: Sequence[Segment]
 
 
@@ -148,7 +148,7 @@ class ReportLimits:
     """The limits of a session's reports, fixed when it opens: the devices that they may name, and the most use.
 
     Attributes:
-        start: the session's start, in nanoseconds since 1970.
+        start: the session's start.
         devices: the devices of which the session holds shares; none if no allocation names them.
         billed: whether use is billed, so that the price of the use is added up.
         rate: the rate of the session's reservation when it opens, in microGPU-seconds a second.
@@ -156,18 +156,14 @@ class ReportLimits:
             GPU time that others leave.
     """
 
-    start: int
+    start: Instant
     devices: tuple[HeldDevice, ...]
     billed: bool = False
     rate: int = 0
     most: int = 0
 
-    def most_gpu(self, instant: int) -> int:
-        """Returns the most GPU time that the session can have used by an instant, in microGPU-seconds.
-
-        Args:
-            instant: nanoseconds since 1970.
-        """
+    def most_gpu(self, instant: Instant) -> int:
+        """Returns the most GPU time that the session can have used by an instant, in microGPU-seconds."""
         return self.shares * max(instant - self.start, 0) * GPU_SECOND // SECOND
 
     @property
@@ -175,12 +171,8 @@ class ReportLimits:
         """The number of vGPUs that the session's containers hold."""
         return sum(device.shares for device in self.devices)
 
-    def most_money(self, instant: int) -> int:
-        """Returns the price of the most GPU time that the session can have used by an instant, in microGPU-seconds.
-
-        Args:
-            instant: nanoseconds since 1970.
-        """
+    def most_money(self, instant: Instant) -> int:
+        """Returns the price of the most GPU time that the session can have used by an instant, in microGPU-seconds."""
         rate = sum((device.shares * device.price for device in self.devices), Fraction(0))
         return int(rate * max(instant - self.start, 0) * GPU_SECOND / SECOND)
 
@@ -226,14 +218,14 @@ class Sample(NamedTuple):
     """The totals of a session's reports at an instant.
 
     Attributes:
-        at: the instant at which the last of them was received, in nanoseconds since 1970.
+        at: the instant at which the last of them was received.
         gpu: GPU time, in microGPU-seconds.
         money: the price of the GPU time or of memory times time, whichever is more, in microGPU-seconds; 0 if use is
             not billed.
         missing: the reserved rate of the devices that no report has named, in microGPU-seconds a second.
     """
 
-    at: int
+    at: Instant
     gpu: int
     money: int
     missing: int
@@ -277,22 +269,22 @@ class Received(NamedTuple):
         boot: the id of the sidecar's start.
         sequence: the report's number since that start.
         counters: the use of each device by each container since that start.
-        at: the instant at which it was received, in nanoseconds since 1970.
+        at: the instant at which it was received.
     """
 
     boot: str
     sequence: int
     counters: tuple[Counter, ...]
-    at: int
+    at: Instant
 
 
 def report_limits(
-    reservation: Reservation, start: int, prices: Prices, charge: ChargeRules, *, billed: bool
+    reservation: Reservation, start: Instant, prices: Prices, charge: ChargeRules, *, billed: bool
 ) -> ReportLimits:
     """Returns the limits of a session's reports; they have no devices if no allocation names them.
 
     Args:
-        start: the session's start, in nanoseconds since 1970.
+        start: the session's start.
         prices: the prices over time, keyed by a model's name or some of its words.
         charge: the admin's settings for charging.
         billed: whether use is billed.
@@ -346,12 +338,11 @@ def intake_after(limits: ReportLimits, intake: Intake, report: Received, marks: 
     return Intake(boots, all_named, _coalesced((*intake.samples, sample), marks))
 
 
-def sample_before(samples: Sequence[Sample], instant: int) -> Sample | None:
+def sample_before(samples: Sequence[Sample], instant: Instant) -> Sample | None:
     """Returns the totals of the reports that were received before an instant; None if there were none.
 
     Args:
         samples: the totals in order of time.
-        instant: nanoseconds since 1970.
     """
     return next((sample for sample in reversed(samples) if sample.at < instant), None)
 

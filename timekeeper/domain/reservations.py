@@ -17,6 +17,7 @@ from fairgpu.json_values import mapping, mappings
 from fairgpu.quantity import QuantityError, parse_count
 from timekeeper.domain.holdings.holding import Doubt, Holding, holding_rate
 from timekeeper.domain.pricing import FOREVER, Prices, dearest_at, devices_rate, price_at, price_changes
+from timekeeper.domain.timestamps import Instant
 
 Held = tuple[DeviceShare, ...] | UnplacedShare | None
 """A container's devices; its request where no allocation names its devices; or None."""
@@ -103,12 +104,11 @@ def read_asked_reservation(pod: Mapping[str, Any]) -> Reservation:
     return Reservation((*asked.containers, *by_claims), asked.init, placed=False)
 
 
-def rate_at(reservation: Reservation, prices: Prices, instant: int, rules: ChargeRules) -> int:
+def rate_at(reservation: Reservation, prices: Prices, instant: Instant, rules: ChargeRules) -> int:
     """Returns a reservation's rate at an instant, in microGPU-seconds a second: the peak over init and main containers.
 
     Args:
         prices: the prices over time, keyed by a model's name or some of its words.
-        instant: nanoseconds since 1970.
         rules: the admin's settings for charging.
     """
 

@@ -16,7 +16,7 @@ from timekeeper.domain.holdings.holding import Doubt, Holding
 from timekeeper.domain.money import SECOND
 from timekeeper.domain.pods import PodFacts
 from timekeeper.domain.reservations import Tariff
-from timekeeper.domain.timestamps import MINUTE, instant_or_none
+from timekeeper.domain.timestamps import MINUTE, Instant, instant_or_none
 
 NODE_SKEW = 10 * SECOND
 """The most that a node's clock may be behind the API server's without its timestamps being corrected."""
@@ -91,8 +91,8 @@ class Session:
     idle: bool = False
 
 
-def start_of(pod: PodFacts, now: int, meter_from: MeterFrom = MeterFrom.BIND) -> int | None:
-    """Returns the instant from which a pod is charged, in nanoseconds since 1970; None while it is not charged.
+def start_of(pod: PodFacts, now: Instant, meter_from: MeterFrom = MeterFrom.BIND) -> Instant | None:
+    """Returns the instant from which a pod is charged; None while it is not charged.
 
     A pod is charged once it has a node and a GPU reservation. A pod without a valid allocation was not bound by
     FairGPU's scheduler, and no node agent gives it devices. It is charged from the observation that one of its GPU
@@ -100,7 +100,7 @@ def start_of(pod: PodFacts, now: int, meter_from: MeterFrom = MeterFrom.BIND) ->
 
     Args:
         pod: the pod as it is observed for the first time.
-        now: the instant of the observation, in nanoseconds since 1970.
+        now: the instant of the observation.
         meter_from: the event from which pods with a valid allocation are charged.
     """
     if not pod.bound or pod.reservation is None:
@@ -130,24 +130,19 @@ def alive_until(now: int, node_silent_since: int | None, reported: int | None) -
     return min(now, max(node_silent_since, node_silent_since if reported is None else reported))
 
 
-def ended(session: Session, end: int, proof: EndProof, now: int) -> Session:
-    """Returns a session with its end set: not before the session's start, and not after `now`.
-
-    Args:
-        end: the instant of its end, in nanoseconds since 1970.
-        now: nanoseconds since 1970.
-    """
+def ended(session: Session, end: Instant, proof: EndProof, now: Instant) -> Session:
+    """Returns a session with its end set: not before the session's start, and not after `now`."""
     return replace(session, end=max(session.start, min(end, now)), proof=proof)
 
 
-def end_at_terminal_phase(session: Session, pod: PodFacts, now: int) -> Session:
+def end_at_terminal_phase(session: Session, pod: PodFacts, now: Instant) -> Session:
     """Returns a session with its end set, for a pod that was seen running and is now observed in a terminal phase.
 
     The end is the latest finishedAt of the pod's containers; without any, it is `now`.
 
     Args:
         pod: the pod, whose phase is Succeeded or Failed.
-        now: the instant of the observation, in nanoseconds since 1970.
+        now: the instant of the observation.
     """
     finished = finished_at(pod)
     if finished is None:
@@ -155,8 +150,8 @@ def end_at_terminal_phase(session: Session, pod: PodFacts, now: int) -> Session:
     return ended(session, finished, EndProof.FINISHED, now)
 
 
-def finished_at(pod: PodFacts) -> int | None:
-    """Returns when the last of a pod's containers finished, in nanoseconds since 1970; None if that is not stated.
+def finished_at(pod: PodFacts) -> Instant | None:
+    """Returns when the last of a pod's containers finished; None if that is not stated.
 
     The kubelet stamps it by the node's clock. If the kubelet claims to have had the pod well before it was bound,
     the clock is behind by at least that difference, which is added. Else a pod on such a node would cost nothing.
@@ -167,7 +162,7 @@ def finished_at(pod: PodFacts) -> int | None:
     return pod.finished + (behind if behind > NODE_SKEW else 0)
 
 
-def end_found_terminal(session: Session, pod: PodFacts, now: int) -> Session:
+def end_found_terminal(session: Session, pod: PodFacts, now: Instant) -> Session:
     """Returns a session with its end set, for a pod that is first observed in a terminal phase.
 
     Without any finishedAt, its end is the last change of its conditions. The pod may have failed long ago: pods that a
@@ -175,7 +170,7 @@ def end_found_terminal(session: Session, pod: PodFacts, now: int) -> Session:
 
     Args:
         pod: the pod, whose phase is Succeeded or Failed.
-        now: the instant of the observation, in nanoseconds since 1970.
+        now: the instant of the observation.
     """
     if pod.finished is None:
         return ended(session, pod.changed or session.start, EndProof.TERMINAL, now)
@@ -220,12 +215,11 @@ def end_at_deletion(session: Session, last: PodFacts | None, received: int, sile
     return ended(session, received, EndProof.DELETED, received)
 
 
-def end_found_missing(session: Session, last_seen: int, now: int) -> Session:
+def end_found_missing(session: Session, last_seen: Instant, now: Instant) -> Session:
     """Returns a session with its end set, for a pod that is missing after a time in which pods were not observed.
 
     Args:
-        last_seen: the pod's last known sign of life, in nanoseconds since 1970.
-        now: nanoseconds since 1970.
+        last_seen: the pod's last known sign of life.
     """
     return ended(session, last_seen, EndProof.LAST_SEEN, now)
 

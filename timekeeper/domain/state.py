@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from fairgpu.states import BudgetState
+from timekeeper.domain.timestamps import Instant
 
 
 class OnExhausted(StrEnum):
@@ -70,13 +71,12 @@ def exhaustion(limits: Limits, spend: int, exhausted_at: int | None, now: int) -
     return now if exhausted_at is None else exhausted_at
 
 
-def state(limits: Limits, spend: int, exhausted_at: int | None, now: int) -> BudgetState:
+def state(limits: Limits, spend: int, exhausted_at: Instant | None, now: Instant) -> BudgetState:
     """Computes a budget's state at an instant.
 
     Args:
         spend: microGPU-seconds spent in this period.
-        exhausted_at: when spending first reached the available amount, in nanoseconds since 1970; None counts as now.
-        now: nanoseconds since 1970.
+        exhausted_at: when spending first reached the available amount; None counts as now.
     """
     if limits.available is None:
         return BudgetState.UNLIMITED
@@ -99,7 +99,7 @@ def published(true_state: BudgetState, enforcement: Enforcement) -> BudgetState:
     return true_state
 
 
-def next_change(limits: Limits, spend: int, rate: int, exhausted_at: int | None, now: int) -> int | None:
+def next_change(limits: Limits, spend: int, rate: int, exhausted_at: int | None, now: Instant) -> int | None:
     """Returns the first instant after now at which a budget's state changes if the rate stays the same; None if never.
 
     Instants are nanoseconds since 1970.
@@ -140,7 +140,7 @@ class Assessment(NamedTuple):
 
 
 def assess(
-    limits: Limits, enforcement: Enforcement, spend: int, rate: int, exhausted_at: int | None, now: int
+    limits: Limits, enforcement: Enforcement, spend: int, rate: int, exhausted_at: int | None, now: Instant
 ) -> Assessment:
     """Returns a budget's state at an instant, when its money was spent, and when the state will change.
 
@@ -150,7 +150,6 @@ def assess(
         rate: the rate of running sessions, in microGPU-seconds a second.
         exhausted_at: the instant at which spending first reached the available amount, as known before; None if it had
             not.
-        now: nanoseconds since 1970.
     """
     exhausted = exhaustion(limits, spend, exhausted_at, now)
     computed = state(limits, spend, exhausted, now)
@@ -166,7 +165,7 @@ def _in_grace(limits: Limits, overspent: int, elapsed: int) -> bool:
     return within_amount and within_duration
 
 
-def _instant_spent(amount: int, rate: int, now: int) -> int | None:
+def _instant_spent(amount: int, rate: int, now: Instant) -> int | None:
     """Returns the instant at which `amount` more will have been spent, rounded up."""
     return now - (-amount * 10**9 // rate) if rate > 0 else None
 
@@ -197,12 +196,12 @@ class Announced:
     """The milestones of a budget that were announced, with the period and the money to which they refer.
 
     Attributes:
-        period: the start of the period, in nanoseconds since 1970.
+        period: the start of the period.
         available: the amount that could be spent in it, in microGPU-seconds; None for no limit.
         milestones: the milestones that were announced.
     """
 
-    period: int
+    period: Instant
     available: int | None
     milestones: frozenset[Milestone] = frozenset()
 
@@ -231,7 +230,7 @@ def reached(state: BudgetState, spent: int, available: int | None, *, early: boo
 
 
 def next_announced(
-    before: Announced | None, period: int, available: int | None, holding: frozenset[Milestone]
+    before: Announced | None, period: Instant, available: int | None, holding: frozenset[Milestone]
 ) -> tuple[Announced, Milestone | None]:
     """Returns the milestones that count as announced from now on, and the one to announce; None for no announcement.
 
@@ -241,7 +240,7 @@ def next_announced(
 
     Args:
         before: the milestones announced so far; None if there were none.
-        period: the start of the present period, in nanoseconds since 1970.
+        period: the start of the present period.
         available: the amount that may be spent in it, in microGPU-seconds; None for no limit.
         holding: the milestones that are reached at present.
     """

@@ -1,4 +1,4 @@
-"""Instants are whole nanoseconds since 1970-01-01T00:00:00Z, so that no duration is ever rounded."""
+"""Instants, as whole nanoseconds so that no duration is ever rounded; reads and writes them as text."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from functools import lru_cache
 from typing import Any, Final
 
 from timekeeper.domain.money import SECOND
+
+Instant = int
+"""A point in time: nanoseconds since 1970-01-01T00:00:00Z."""
 
 MINUTE: Final = 60 * SECOND
 HOUR: Final = 60 * MINUTE
@@ -24,8 +27,8 @@ class TimeError(ValueError):
     """A value that is not an instant or not a duration."""
 
 
-def parse_instant(value: Any) -> int:
-    """Parses an RFC 3339 timestamp, as Kubernetes writes `Time` and `MicroTime`, to nanoseconds since 1970.
+def parse_instant(value: Any) -> Instant:
+    """Parses an RFC 3339 timestamp, as Kubernetes writes `Time` and `MicroTime`.
 
     Raises:
         TimeError: the value is not such a timestamp, or no such moment exists.
@@ -44,8 +47,8 @@ def parse_instant(value: Any) -> int:
         raise TimeError(f"{value!r} is no moment: {error}") from error
 
 
-def instant_or_none(value: Any) -> int | None:
-    """Parses an RFC 3339 timestamp to nanoseconds since 1970; None for an absent value or any other text."""
+def instant_or_none(value: Any) -> Instant | None:
+    """Parses an RFC 3339 timestamp; None for an absent value or any other text."""
     if value is None:
         return None
     try:

@@ -18,7 +18,7 @@ from fairgpu.json_values import mapping
 from fairgpu.quantity import QuantityError, parse_count
 from timekeeper.domain.attribution import Attribution
 from timekeeper.domain.charges import cost
-from timekeeper.domain.timestamps import DAY, HOUR
+from timekeeper.domain.timestamps import DAY, HOUR, Instant
 from timekeeper.domain.windows import Window
 
 UNKNOWN = "__unallocated__"
@@ -237,14 +237,13 @@ def own_capacity(node: Mapping[str, Any]) -> dict[str, Fraction]:
     return {model: gpus * count / len(devices) for model, count in counts.items()}
 
 
-def capacity_of(points: Points, windows: Sequence[Window], now: int) -> list[int]:
+def capacity_of(points: Points, windows: Sequence[Window], now: Instant) -> list[int]:
     """Returns the capacity of the nodes in each window, in microGPU-seconds, for the time that has passed and is known.
 
     Args:
         points: the nodes' capacity in microGPU-seconds a second, keyed by the instant (nanoseconds since 1970) from
             which it holds.
         windows: windows that follow each other.
-        now: nanoseconds since 1970.
     """
     ordered = sorted(points.items())
     ends = [since for since, _ in ordered[1:]] + [now]
@@ -281,13 +280,12 @@ class MeanOfDay:
     last: Mapping[str, int]
 
 
-def means_of_days(points: Mapping[int, Mapping[str, int]], before: int) -> list[MeanOfDay]:
+def means_of_days(points: Mapping[int, Mapping[str, int]], before: Instant) -> list[MeanOfDay]:
     """Returns the mean capacity of each day that ended by `before` with more than MOST_CHANGES_A_DAY changes.
 
     Args:
         points: the capacity of each model in microGPU-seconds a second, keyed by the instant (nanoseconds since 1970)
             from which it holds.
-        before: nanoseconds since 1970.
     """
     ordered = sorted(points)
     found = []

@@ -8,7 +8,16 @@ from dataclasses import dataclass
 from typing import Final
 
 from timekeeper.domain.money import SECOND
-from timekeeper.domain.timestamps import DAY, HOUR, MINUTE, TimeError, from_datetime, parse_instant, to_datetime
+from timekeeper.domain.timestamps import (
+    DAY,
+    HOUR,
+    MINUTE,
+    Instant,
+    TimeError,
+    from_datetime,
+    parse_instant,
+    to_datetime,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +69,11 @@ class Window:
     end: int
 
 
-def parse_window(text: str, now: int) -> Window:
+def parse_window(text: str, now: Instant) -> Window:
     """Parses the window of a usage query, widened to whole hours.
 
     Args:
         text: the window as WINDOWS describes it, such as `today`, `7d` or two timestamps.
-        now: nanoseconds since 1970.
 
     Raises:
         WindowError: the text is not a window, or the window ends before it starts.
@@ -111,8 +119,8 @@ def steps(window: Window, step: str | None) -> Iterator[Window]:
         start = end
 
 
-def parse_forecast_end(text: str, now: int) -> int:
-    """Parses the instant up to which a forecast goes, to nanoseconds since 1970.
+def parse_forecast_end(text: str, now: Instant) -> Instant:
+    """Parses the instant up to which a forecast goes.
 
     The present week ends with Saturday, as in `parse_window`.
 
@@ -140,7 +148,7 @@ def _following(step: str) -> Callable[[int], int]:
     return lambda start: start + length
 
 
-def _named(text: str, now: int) -> tuple[int, int] | None:
+def _named(text: str, now: Instant) -> tuple[int, int] | None:
     today = now // DAY * DAY
     sunday = _sunday(now)
     first = month_start(now, 0)
@@ -155,13 +163,13 @@ def _named(text: str, now: int) -> tuple[int, int] | None:
     return named.get(text)
 
 
-def _sunday(now: int) -> int:
+def _sunday(now: Instant) -> int:
     """Returns the start of the present week: weeks begin on Sunday, as in OpenCost."""
     today = now // DAY * DAY
     return today - (to_datetime(today).isoweekday() % 7) * DAY
 
 
-def _span(text: str, now: int) -> tuple[int, int] | None:
+def _span(text: str, now: Instant) -> tuple[int, int] | None:
     """Parses a duration up to now: days and weeks end with today; hours and minutes end with the present one.
 
     A duration with an offset ended that long before now, and is not rounded.
@@ -191,8 +199,8 @@ def _pair(text: str) -> tuple[int, int]:
         raise WindowError(WINDOWS) from error
 
 
-def parse_month(month: str) -> int:
-    """Returns the start of a month in UTC, written as 2026-11, in nanoseconds since 1970.
+def parse_month(month: str) -> Instant:
+    """Returns the start of a month in UTC, written as 2026-11.
 
     Raises:
         TimeError: the text is not a month.
@@ -200,11 +208,11 @@ def parse_month(month: str) -> int:
     return parse_instant(f"{month}-01T00:00:00Z")
 
 
-def month_start(instant: int, later: int) -> int:
-    """Returns the start of a month in UTC, in nanoseconds since 1970.
+def month_start(instant: Instant, later: int) -> Instant:
+    """Returns the start of a month in UTC.
 
     Args:
-        instant: an instant in some month, in nanoseconds since 1970.
+        instant: an instant in some month.
         later: the number of months after that one; below 0 for months before it.
     """
     first = to_datetime(instant).replace(day=1, hour=0, minute=0, second=0, microsecond=0)

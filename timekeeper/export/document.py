@@ -19,7 +19,7 @@ from itertools import groupby
 from typing import Any
 
 from timekeeper.domain.money import amount_cells
-from timekeeper.domain.timestamps import DAY, HOUR, TimeError, format_instant, parse_instant
+from timekeeper.domain.timestamps import DAY, HOUR, Instant, TimeError, format_instant, parse_instant
 from timekeeper.domain.usage import UNKNOWN, Dimensions, Row, UsageFigures
 from timekeeper.domain.usage_folding import month_of
 from timekeeper.domain.windows import Window, month_start, parse_month
@@ -37,8 +37,8 @@ def window_of(month: str) -> Window:
     return Window(start, month_start(start, 1))
 
 
-def month_at(instant: int) -> str:
-    """Returns the month in UTC, such as 2026-10, that contains an instant (nanoseconds since 1970)."""
+def month_at(instant: Instant) -> str:
+    """Returns the month in UTC, such as 2026-10, that contains an instant."""
     return month_of(instant // HOUR)
 
 
@@ -57,24 +57,22 @@ def month_named(name: str) -> str | None:
     return match[1] if match else None
 
 
-def closed_until(now: int, hourly_days: int) -> int:
-    """Returns the instant up to which months are closed, in nanoseconds since 1970.
+def closed_until(now: Instant, hourly_days: int) -> Instant:
+    """Returns the instant up to which months are closed.
 
     All hours before that instant were compacted to days at least a day ago. Usage that is compacted into a closed month
     later arrived late, and changes the month's file.
 
     Args:
-        now: nanoseconds since 1970.
         hourly_days: the number of whole days before today whose usage is kept by the hour.
     """
     return now // DAY * DAY - (hourly_days + 1) * DAY
 
 
-def closed_months(now: int, hourly_days: int, known: Iterable[str]) -> list[str]:
+def closed_months(now: Instant, hourly_days: int, known: Iterable[str]) -> list[str]:
     """Returns every closed month from the first known month on, in order, such as 2026-10.
 
     Args:
-        now: nanoseconds since 1970.
         hourly_days: the number of whole days before today whose usage is kept by the hour.
         known: months with usage or a file; without one, the result is empty.
     """

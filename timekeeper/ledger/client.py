@@ -23,6 +23,11 @@ from timekeeper.ledger.keys import BOOK_EPOCH
 from timekeeper.ledger.redis_cluster import ClusterStore
 from timekeeper.ledger.scripts import script
 
+Store = redis.Redis
+"""A client of the Redis that holds the ledger. Its answers are bytes."""
+FencingToken = int
+"""The number of a leader's term. The store refuses a write with a lower one than it has seen."""
+
 PIPELINE_CALLS = 1000
 KEYS_AT_ONCE = 100
 """The number of keys in one call of a script that takes many."""
@@ -108,7 +113,7 @@ def described(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def run(client: redis.Redis, calls: Sequence[Call]) -> list[Any]:
+def run(client: Store, calls: Sequence[Call]) -> list[Any]:
     """Runs scripts on the store, in order; returns, for each, its reply or the StoreError that it ended in.
 
     Raises:
@@ -120,7 +125,7 @@ def run(client: redis.Redis, calls: Sequence[Call]) -> list[Any]:
     return answers
 
 
-def run_one(client: redis.Redis, call: Call) -> Any:
+def run_one(client: Store, call: Call) -> Any:
     """Runs one script on the store and returns its reply.
 
     Raises:
@@ -133,7 +138,7 @@ def run_one(client: redis.Redis, call: Call) -> Any:
 
 
 def run_for_each(
-    client: redis.Redis, script: str, always: Sequence[str | int], each: Sequence[tuple[str, Sequence[str | int]]]
+    client: Store, script: str, always: Sequence[str | int], each: Sequence[tuple[str, Sequence[str | int]]]
 ) -> list[Any]:
     """Runs a script on keys; returns, for each key in order, the script's answer or redis-py's error.
 
@@ -161,7 +166,7 @@ def run_for_each(
     return answers
 
 
-def put(client: redis.Redis, epoch: int | None, command: str, key: str, arguments: Sequence[str | int]) -> None:
+def put(client: Store, epoch: int | None, command: str, key: str, arguments: Sequence[str | int]) -> None:
     """Runs a Redis command that writes to a key which all accounts share, also on a store without free memory.
 
     Many arguments are divided over several calls; without arguments nothing is sent.
@@ -183,7 +188,7 @@ def put(client: redis.Redis, epoch: int | None, command: str, key: str, argument
             raise answer
 
 
-def _run_chunk(client: redis.Redis, calls: Sequence[Call]) -> list[Any]:
+def _run_chunk(client: Store, calls: Sequence[Call]) -> list[Any]:
     answers = _execute(client, calls)
     missing = [index for index, answer in enumerate(answers) if isinstance(answer, NoScriptError)]
     if missing:
@@ -196,7 +201,7 @@ def _run_chunk(client: redis.Redis, calls: Sequence[Call]) -> list[Any]:
     return [_translated(answer) for answer in answers]
 
 
-def _drop_connections(client: redis.Redis) -> None:
+def _drop_connections(client: Store) -> None:
     """Drops connections to a server that has become a replica: behind Sentinels a new connection leads to the master.
 
     redis-py does so by itself for commands, but not where a script got the error.
@@ -206,7 +211,7 @@ def _drop_connections(client: redis.Redis) -> None:
         pool.disconnect(inuse_connections=False)
 
 
-def _execute(client: redis.Redis, calls: Sequence[Call]) -> list[Any]:
+def _execute(client: Store, calls: Sequence[Call]) -> list[Any]:
     pipeline = client.pipeline(transaction=False)
     for call in calls:
         pipeline.execute_command("EVALSHA", script(call.script).sha, len(call.keys), *call.keys, *call.arguments)
@@ -216,7 +221,7 @@ def _execute(client: redis.Redis, calls: Sequence[Call]) -> list[Any]:
         raise StoreUnavailableError(f"Redis does not answer: {error}") from error
 
 
-def _load(client: redis.Redis, names: set[str]) -> None:
+def _load(client: Store, names: set[str]) -> None:
     try:
         for name in names:
             client.script_load(script(name).text)

@@ -11,32 +11,30 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, NamedTuple
 
-import redis
-
 from timekeeper.domain.charges import Assignments
 from timekeeper.domain.money import SECOND
-from timekeeper.domain.timestamps import DAY, HOUR
+from timekeeper.domain.timestamps import DAY, HOUR, Instant
 from timekeeper.domain.usage import Row
 from timekeeper.domain.usage_folding import PackedPart, added_up, fold, month_of, pack, parse_part, unfold
 from timekeeper.domain.windows import month_start, parse_month
 from timekeeper.ledger import keys, shared
-from timekeeper.ledger.client import Call, put, run_one
+from timekeeper.ledger.client import Call, FencingToken, Store, put, run_one
 from timekeeper.ledger.entries import read_entry
 from timekeeper.ledger.exports import note_late_changes
 from timekeeper.ledger.usage import read_rows
 
 
-def prune(client: redis.Redis, epoch: int, account: str, before: int, periods: Sequence[int], earliest: int) -> None:
+def prune(
+    client: Store, epoch: FencingToken, account: str, before: Instant, periods: Sequence[int], earliest: Instant
+) -> None:
     """Removes an account's folded months before an instant, and some of its periods with their ledger entries.
 
     The month in which the earliest remaining period began stays, too: a correction of that period may still change it.
 
     Args:
-        client: the store; its answers are bytes.
-        epoch: the leader's fencing token.
-        before: nanoseconds since 1970, the first of a month.
+        before: the first of a month.
         periods: the starts of the periods to remove, in nanoseconds since 1970.
-        earliest: the start of the earliest period that stays, in nanoseconds since 1970.
+        earliest: the start of the earliest period that stays.
 
     Raises:
         StoreError: the store refused the change, or Redis does not answer.
@@ -53,13 +51,12 @@ def prune(client: redis.Redis, epoch: int, account: str, before: int, periods: S
     run_one(client, Call("prune", touched, arguments))
 
 
-def drop_account(client: redis.Redis, epoch: int, account: str, periods: Sequence[int]) -> bool:
+def drop_account(client: Store, epoch: FencingToken, account: str, periods: Sequence[int]) -> bool:
     """Removes an account if it holds no sessions, no usage and no ledger entries; returns whether it was removed.
 
     An account that holds any of these stays unchanged.
 
     Args:
-        epoch: the leader's fencing token.
         periods: the starts of the account's periods, in nanoseconds since 1970; their keys are removed with it.
 
     Raises:
@@ -77,11 +74,10 @@ def drop_account(client: redis.Redis, epoch: int, account: str, periods: Sequenc
     return True
 
 
-def forget_payer(client: redis.Redis, epoch: int, changed: dict[str, Assignments], removed: Sequence[str]) -> None:
+def forget_payer(client: Store, epoch: FencingToken, changed: dict[str, Assignments], removed: Sequence[str]) -> None:
     """Writes the payers of namespaces after an account was removed, and deletes the namespaces without payers.
 
     Args:
-        epoch: the leader's fencing token.
         changed: keyed by namespace, the payers that are left: pairs of an instant (nanoseconds since 1970) and the
             account that pays from then on.
         removed: the namespaces that have no payer left.
@@ -108,9 +104,9 @@ FOLDED_AFTER = DAY
 
 
 def fold_amounts(
-    client: redis.Redis,
-    epoch: int,
-    now: int,
+    client: Store,
+    epoch: FencingToken,
+    now: Instant,
     place: tuple[str, int],
     is_known: Callable[[str], bool],
     *,
@@ -121,9 +117,6 @@ def fold_amounts(
     An amount is due a day after a call first found that no leader knows its session any more.
 
     Args:
-        client: the store; its answers are bytes.
-        epoch: the leader's fencing token.
-        now: nanoseconds since 1970.
         place: the account's name, and the period's start in nanoseconds since 1970.
         is_known: returns whether the leader still knows the session of a uid.
         long_ended: whether the period ended so long ago that no open session is settled in it any more; otherwise only
@@ -147,7 +140,7 @@ def fold_amounts(
     return folded
 
 
-def with_amounts(client: redis.Redis, account: str, starts: Sequence[int]) -> set[int]:
+def with_amounts(client: Store, account: str, starts: Sequence[int]) -> set[int]:
     """Returns the starts of the account's periods in which the store holds an amount of at least one session.
 
     Args:
@@ -164,7 +157,7 @@ def with_amounts(client: redis.Redis, account: str, starts: Sequence[int]) -> se
 
 
 def _changes(
-    rows: Iterable[tuple[bytes, bytes]], now: int, is_known: Callable[[str], bool], *, long_ended: bool
+    rows: Iterable[tuple[bytes, bytes]], now: Instant, is_known: Callable[[str], bool], *, long_ended: bool
 ) -> Iterator[tuple[str, bytes, bytes]]:
     """Yields the changes to amounts: `note` or `fold`, the uid, and the stored text that the change expects."""
     for uid, text in rows:
@@ -201,14 +194,13 @@ class Cutoffs(NamedTuple):
     ledger: int
 
 
-def due_for_compaction(client: redis.Redis, accounts: Sequence[str], cutoffs: Cutoffs) -> set[str]:
+def due_for_compaction(client: Store, accounts: Sequence[str], cutoffs: Cutoffs) -> set[str]:
     """Returns the accounts that hold hours of use or ledger entries from before the cutoffs.
 
     An account whose data cannot be read counts as due: the step that meets that data raises its error. One round trip
     reads all accounts.
 
     Args:
-        client: the store; its answers are bytes.
         cutoffs: the instants before which data is compacted.
 
     Raises:
@@ -257,16 +249,13 @@ class _Change:
     new: Mapping[str, bytes]
 
 
-def fold_hours(client: redis.Redis, epoch: int, account: str, before: int, edges: Sequence[int]) -> bool:
+def fold_hours(client: Store, epoch: FencingToken, account: str, before: Instant, edges: Sequence[int]) -> bool:
     """Folds an account's hours of use that end before an instant into days; returns whether none is left to fold.
 
     One call folds the hours of one step. It also returns False if the hours changed while they were read.
 
     Args:
-        client: the store; its answers are bytes.
-        epoch: the leader's fencing token.
-        before: nanoseconds since 1970. A month that ended a day or longer before it is closed: folding into it counts
-            as a late change.
+        before: a month that ended a day or longer before it is closed: folding into it counts as a late change.
         edges: the starts of the account's periods, in order, in nanoseconds since 1970.
 
     Raises:
@@ -295,15 +284,10 @@ def fold_hours(client: redis.Redis, epoch: int, account: str, before: int, edges
     return _replace(client, epoch, names, stored, _Change(hours, replaced, new)) and all_hours and len(due) <= 1
 
 
-def pack_hours(client: redis.Redis, epoch: int, account: str, before: int) -> bool:
+def pack_hours(client: Store, epoch: FencingToken, account: str, before: Instant) -> bool:
     """Packs an account's hours of use that end before an instant, still as hours; returns whether none is left to pack.
 
     One call packs the hours of one step. It also returns False if the hours changed while they were read.
-
-    Args:
-        client: the store; its answers are bytes.
-        epoch: the leader's fencing token.
-        before: nanoseconds since 1970.
 
     Raises:
         StoreError: the store refused the change, or Redis does not answer.
@@ -322,7 +306,7 @@ def pack_hours(client: redis.Redis, epoch: int, account: str, before: int) -> bo
     return _replace(client, epoch, names, stored, change) and all_hours
 
 
-def _stored_hours(client: redis.Redis, names: keys.AccountKeys) -> _StoredHours:
+def _stored_hours(client: Store, names: keys.AccountKeys) -> _StoredHours:
     pipeline = client.pipeline(transaction=False)
     pipeline.hget(names.head, "folds")
     pipeline.hgetall(names.hour_index)
@@ -332,9 +316,7 @@ def _stored_hours(client: redis.Redis, names: keys.AccountKeys) -> _StoredHours:
     return _StoredHours(folds or b"0", {int(hour): revision for hour, revision in index.items()}, parsed)
 
 
-def _next_hours(
-    client: redis.Redis, names: keys.AccountKeys, stored: _StoredHours, limit: int
-) -> tuple[list[int], bool]:
+def _next_hours(client: Store, names: keys.AccountKeys, stored: _StoredHours, limit: int) -> tuple[list[int], bool]:
     """Returns the earliest hours before the limit, as many as one step takes, and whether these are all of them."""
     due = sorted(hour for hour in stored.revisions if hour < limit)
     pipeline = client.pipeline(transaction=False)
@@ -349,7 +331,7 @@ def _next_hours(
     return taken, len(taken) == len(due)
 
 
-def _rows(client: redis.Redis, names: keys.AccountKeys, hours: Sequence[int]) -> list[Row]:
+def _rows(client: Store, names: keys.AccountKeys, hours: Sequence[int]) -> list[Row]:
     pipeline = client.pipeline(transaction=False)
     for hour in hours:
         pipeline.hgetall(names.rows_of(hour))
@@ -357,12 +339,12 @@ def _rows(client: redis.Redis, names: keys.AccountKeys, hours: Sequence[int]) ->
     return read_rows([(hour, field, value) for hour, fields in answers for field, value in fields.items()])
 
 
-def _blobs(client: redis.Redis, names: keys.AccountKeys, parts: Sequence[PackedPart]) -> list[bytes]:
+def _blobs(client: Store, names: keys.AccountKeys, parts: Sequence[PackedPart]) -> list[bytes]:
     blobs: Any = client.hmget(names.folded, [part.name for part in parts]) if parts else []
     return [blob for blob in blobs if blob is not None]
 
 
-def _with_room(client: redis.Redis, names: keys.AccountKeys, parts: Sequence[PackedPart]) -> list[PackedPart]:
+def _with_room(client: Store, names: keys.AccountKeys, parts: Sequence[PackedPart]) -> list[PackedPart]:
     """Returns the packed value to add rows to: the smaller of two, if it is below LARGE_PART; otherwise none.
 
     The two are the value that ends last, to which most rows are added, and the one of the fewest hours, which a late
@@ -384,7 +366,9 @@ def _packed(rows: Sequence[Row], *, hourly: bool) -> dict[str, bytes]:
     return {part.name: pack(rows)}
 
 
-def _replace(client: redis.Redis, epoch: int, names: keys.AccountKeys, stored: _StoredHours, change: _Change) -> bool:
+def _replace(
+    client: Store, epoch: FencingToken, names: keys.AccountKeys, stored: _StoredHours, change: _Change
+) -> bool:
     """Replaces hours and packed values in the store, all at once; returns whether it did.
 
     It changes nothing where one of the hours, or the packed values, changed after `stored` was read.

@@ -18,7 +18,17 @@ from timekeeper.domain.timestamps import HOUR
 from timekeeper.domain.usage_folding import PackedPart, parse_part
 from timekeeper.domain.windows import month_start, parse_month
 from timekeeper.ledger import keys, reading
-from timekeeper.ledger.client import Call, StoreFormatError, concerns_all, described, isolate_failures, put, run_one
+from timekeeper.ledger.client import (
+    Call,
+    FencingToken,
+    Store,
+    StoreFormatError,
+    concerns_all,
+    described,
+    isolate_failures,
+    put,
+    run_one,
+)
 
 ROWS_AT_ONCE = 500
 ACCOUNTS_AT_ONCE = 500
@@ -26,14 +36,10 @@ ACCOUNTS_AT_ONCE = 500
 _log = structlog.get_logger()
 
 
-def convert_store(client: redis.Redis, epoch: int) -> int:
+def convert_store(client: Store, epoch: FencingToken) -> int:
     """Converts the accounts of the store that are in an earlier format; returns the number of converted accounts.
 
     An account that cannot be converted does not hold up the others.
-
-    Args:
-        client: the store; its answers are bytes.
-        epoch: the leader's fencing token.
 
     Raises:
         StoreError: the store refused a change, a later timekeeper wrote it, or Redis does not answer.
@@ -63,11 +69,8 @@ def convert_store(client: redis.Redis, epoch: int) -> int:
     return len(converted)
 
 
-def check_format(client: redis.Redis) -> int:
+def check_format(client: Store) -> int:
     """Returns the number of the store's format; for a store without one, the number of the present format.
-
-    Args:
-        client: the store; its answers are bytes.
 
     Raises:
         StoreFormatError: a later timekeeper wrote the store, or the stored format cannot be read.
@@ -92,7 +95,7 @@ def check_format(client: redis.Redis) -> int:
     return stored_format
 
 
-def _unconverted(client: redis.Redis, names: Sequence[str]) -> list[str]:
+def _unconverted(client: Store, names: Sequence[str]) -> list[str]:
     pipeline = client.pipeline(transaction=False)
     for name in names:
         account = keys.AccountKeys(name)
@@ -103,7 +106,7 @@ def _unconverted(client: redis.Redis, names: Sequence[str]) -> list[str]:
     return [name for name, rows, parts in accounts if rows or any(parse_part(part) is None for part in parts)]
 
 
-def _convert(client: redis.Redis, epoch: int, account: keys.AccountKeys) -> None:
+def _convert(client: Store, epoch: FencingToken, account: keys.AccountKeys) -> None:
     months: Any = client.hkeys(account.folded)
     for month in months:
         if parse_part(month) is None:
@@ -116,7 +119,7 @@ def _convert(client: redis.Redis, epoch: int, account: keys.AccountKeys) -> None
             run_one(client, Call("convert_hours", (account.head, account.hours), (epoch, *rows)))
 
 
-def _page(client: redis.Redis, account: keys.AccountKeys, cursor: int) -> tuple[int, list[bytes]]:
+def _page(client: Store, account: keys.AccountKeys, cursor: int) -> tuple[int, list[bytes]]:
     answer: Any = client.hscan(account.hours, cursor, count=ROWS_AT_ONCE)
     following, rows = answer
     return int(following), list(rows)

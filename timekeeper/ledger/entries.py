@@ -16,12 +16,10 @@ from itertools import takewhile
 from typing import Any, NamedTuple
 from uuid import UUID
 
-import redis
-
 from timekeeper.domain.money import SECOND
-from timekeeper.domain.timestamps import TimeError, format_exact, parse_instant
+from timekeeper.domain.timestamps import Instant, TimeError, format_exact, parse_instant
 from timekeeper.ledger import keys
-from timekeeper.ledger.client import Call, StoreError, run_one
+from timekeeper.ledger.client import Call, FencingToken, Store, StoreError, run_one
 from timekeeper.ledger.codec import as_text
 
 PROOFS = ("finished", "terminal", "deleted", "last-seen")
@@ -111,9 +109,9 @@ class LedgerEntry:
     Attributes:
         id: milliseconds of Redis's clock, a dash, and a counter; it serves as a cursor.
         kind: the reason for the entry, such as `close` or `grant`.
-        period: the start of the period that it belongs to, in nanoseconds since 1970.
+        period: the start of the period that it belongs to.
         amount: microGPU-seconds.
-        at: the instant of the entry by the leader's clock, in nanoseconds since 1970.
+        at: the instant of the entry by the leader's clock.
         session: the session's uid; empty for an entry of no session.
         namespace: the namespace of the session or the correction; empty for none.
         pod: the name of the pod, grant or correction that the entry concerns; empty for an entry of none of these.
@@ -122,9 +120,9 @@ class LedgerEntry:
 
     id: str
     kind: str
-    period: int
+    period: Instant
     amount: int
-    at: int
+    at: Instant
     session: str
     namespace: str
     pod: str
@@ -255,15 +253,10 @@ def _uid_bytes(text: str) -> bytes:
     return uid.bytes if str(uid) == text else b""
 
 
-def pack_ledger(client: redis.Redis, epoch: int, account: str, before: int) -> bool:
+def pack_ledger(client: Store, epoch: FencingToken, account: str, before: Instant) -> bool:
     """Packs ledger entries of an account that were written before an instant; returns whether none is left to pack.
 
-    One call packs at most SEGMENT_ENTRIES entries.
-
-    Args:
-        client: the store; its answers are bytes.
-        epoch: the leader's fencing token.
-        before: nanoseconds since 1970, by the clock of the leaders that wrote the entries.
+    One call packs at most SEGMENT_ENTRIES entries. Their time is that of the leaders' clocks.
 
     Raises:
         StoreError: the store refused the change, or Redis does not answer.
@@ -291,7 +284,7 @@ def pack_ledger(client: redis.Redis, epoch: int, account: str, before: int) -> b
     return bool(done) and len(to_pack) == len(due) < SEGMENT_ENTRIES
 
 
-def _due(client: redis.Redis, names: keys.AccountKeys, most: int, before: int) -> list[LedgerEntry]:
+def _due(client: Store, names: keys.AccountKeys, most: int, before: int) -> list[LedgerEntry]:
     """Returns the first entries that are due and not packed yet, at most `most`."""
     entries: Any = client.xrange(names.ledger, "-", "+", most)
     return list(takewhile(lambda entry: entry.at < before, (read_entry(name, fields) for name, fields in entries)))

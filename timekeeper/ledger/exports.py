@@ -18,7 +18,7 @@ from timekeeper.domain.usage import Row
 from timekeeper.domain.usage_folding import fold, parse_part
 from timekeeper.domain.windows import Window
 from timekeeper.ledger import keys, reading
-from timekeeper.ledger.client import ScriptError, concerns_all, put
+from timekeeper.ledger.client import ScriptError, Store, concerns_all, put
 from timekeeper.ledger.codec import UNREADABLE, RecordError
 from timekeeper.ledger.reading import whole
 from timekeeper.ledger.usage import accounts_usage
@@ -71,12 +71,8 @@ class Exports:
         return export is not None and export.change == self.changes.get(month, 0)
 
 
-def load(client: redis.Redis) -> Exports:
-    """Reads the export records of all months. A month with an unreadable record counts as not exported.
-
-    Args:
-        client: the store; its answers are bytes.
-    """
+def load(client: Store) -> Exports:
+    """Reads the export records of all months. A month with an unreadable record counts as not exported."""
     # Files first: a change between the two reads makes a month due once more, and is never missed.
     written = _fields(client, keys.EXPORTS) or {}
     changes = _fields(client, keys.LATE_CHANGES)
@@ -96,7 +92,7 @@ UNKNOWN = -1
 """The number of a month's late changes where the store's entry cannot be read: the month is exported once more."""
 
 
-def _fields(client: redis.Redis, key: str) -> dict[bytes, bytes] | None:
+def _fields(client: Store, key: str) -> dict[bytes, bytes] | None:
     """Returns the fields of a hash; None where the key's value is not a hash."""
     try:
         stored: Any = client.hgetall(key)
@@ -108,14 +104,13 @@ def _fields(client: redis.Redis, key: str) -> dict[bytes, bytes] | None:
     return dict(stored)
 
 
-def note_late_changes(client: redis.Redis, months: Iterable[str]) -> None:
+def note_late_changes(client: Store, months: Iterable[str]) -> None:
     """Adds 1 to the stored number of late changes of each of these months.
 
     A caller does so before it changes the month, so that no change is missed. A number that cannot be read is replaced
     by one that no exported file's record has.
 
     Args:
-        client: the store; its answers are bytes.
         months: the months, such as 2026-11, that were closed.
 
     Raises:
@@ -130,7 +125,7 @@ def note_late_changes(client: redis.Redis, months: Iterable[str]) -> None:
             _replace_counts(client, month)
 
 
-def _replace_counts(client: redis.Redis, month: str) -> None:
+def _replace_counts(client: Store, month: str) -> None:
     """Replaces a month's count, and those of all exported months where the key holds no counts at all."""
     records = load(client)
     months = {month}
@@ -142,7 +137,7 @@ def _replace_counts(client: redis.Redis, month: str) -> None:
         put(client, None, "HSET", keys.LATE_CHANGES, [each, 1 if export is None else export.change + 1])
 
 
-def note_written(client: redis.Redis, month: str, export: Export) -> None:
+def note_written(client: Store, month: str, export: Export) -> None:
     """Writes the record of a month's exported file.
 
     Args:
@@ -154,12 +149,8 @@ def note_written(client: redis.Redis, month: str, export: Export) -> None:
     put(client, None, "HSET", keys.EXPORTS, [month, json.dumps(asdict(export), separators=(",", ":"))])
 
 
-def folded_months(client: redis.Redis, accounts: Sequence[str]) -> set[str]:
-    """Returns the months in which any of these accounts holds hours of use that are folded into days.
-
-    Args:
-        client: the store; its answers are bytes.
-    """
+def folded_months(client: Store, accounts: Sequence[str]) -> set[str]:
+    """Returns the months in which any of these accounts holds hours of use that are folded into days."""
     months: set[str] = set()
     for start in range(0, len(accounts), BATCH):
         pipeline = client.pipeline(transaction=False)
@@ -170,11 +161,10 @@ def folded_months(client: redis.Redis, accounts: Sequence[str]) -> set[str]:
     return months
 
 
-def month_rows(client: redis.Redis, window: Window) -> Iterator[tuple[str, Sequence[Row]]]:
+def month_rows(client: Store, window: Window) -> Iterator[tuple[str, Sequence[Row]]]:
     """Yields the name of each account with its use in a month that has ended, as rows that are folded into days.
 
     Args:
-        client: the store; its answers are bytes.
         window: the month, from its start to its end.
 
     Raises:

@@ -115,6 +115,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from timekeeper.domain.timestamps import Instant
+
 PREFIX = "fairgpu"
 
 FORMAT = 2
@@ -191,11 +193,11 @@ class AccountKeys:
         """The prefix of the names of the keys of sessions' amounts; the period's start follows."""
         return self._key("amounts:")
 
-    def settled(self, start: int) -> tuple[str, ...]:
+    def settled(self, start: Instant) -> tuple[str, ...]:
         """Returns the names of the keys that a settlement in a period touches, in the order of its script.
 
         Args:
-            start: the start of the period, in nanoseconds since 1970.
+            start: the start of the period.
         """
         period, amounts = self.period(start), self.amounts(start)
         return self.head, period, amounts, self.sessions, self.ended, self.ledger, self.hours

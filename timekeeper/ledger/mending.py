@@ -10,11 +10,10 @@ import re
 from collections.abc import Container, Iterable
 from typing import Any
 
-import redis
 import structlog
 
 from timekeeper.ledger import keys, reading, shared
-from timekeeper.ledger.client import of_another_type, put
+from timekeeper.ledger.client import FencingToken, Store, of_another_type, put
 
 _PROBES = {
     keys.BOOK_FORMAT: "get",
@@ -52,13 +51,10 @@ LOST_BUDGET = "the key of all kept budgets held another type"
 _log = structlog.get_logger()
 
 
-def broken_keys(client: redis.Redis) -> list[str]:
+def broken_keys(client: Store) -> list[str]:
     """Returns the shared keys of the store that hold another Redis type than they should, or an unreadable format.
 
     Shared keys are those that belong to no single account.
-
-    Args:
-        client: the store; its answers are bytes.
 
     Raises:
         redis.RedisError: the store does not answer.
@@ -74,13 +70,12 @@ def broken_keys(client: redis.Redis) -> list[str]:
     return broken
 
 
-def replace_broken_keys(client: redis.Redis, epoch: int, accounts: Iterable[str]) -> bool:
+def replace_broken_keys(client: Store, epoch: int, accounts: Iterable[str]) -> bool:
     """Deletes the shared keys that `broken_keys` finds, and writes the ones anew that a new leader reads next.
 
     A new leader calls it before it loads its state. The leader writes the other deleted keys later, as it changes them.
 
     Args:
-        client: the store; its answers are bytes.
         epoch: the leader's fencing token, which the store holds already.
         accounts: the names of the accounts in the leader's memory. If the store's list of accounts is broken, it is
             written anew from them and from what other keys name.
@@ -109,11 +104,10 @@ def replace_broken_keys(client: redis.Redis, epoch: int, accounts: Iterable[str]
     return keys.BUDGETS in broken
 
 
-def mark_lost(client: redis.Redis, epoch: int, accounts: Iterable[str], known: Container[str]) -> dict[str, str]:
+def mark_lost(client: Store, epoch: FencingToken, accounts: Iterable[str], known: Container[str]) -> dict[str, str]:
     """Marks the kept budgets of accounts as lost in the store, except budgets of which a usable version is known.
 
     Args:
-        epoch: the leader's fencing token.
         accounts: the names of the accounts, each of which is its budget's name, too.
         known: the names of the budgets of which a usable version is known.
 

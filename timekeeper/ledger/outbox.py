@@ -7,12 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import redis
 import structlog
 
 from timekeeper.domain.state import Announced, Milestone
 from timekeeper.ledger import keys
-from timekeeper.ledger.client import Call, run_one
+from timekeeper.ledger.client import Call, FencingToken, Store, run_one
 from timekeeper.ledger.codec import UNREADABLE
 
 CHANGES_PER_CALL = 500
@@ -53,11 +52,10 @@ class Waiting:
         return int(self.id.partition("-")[0]) / 1000
 
 
-def write(client: redis.Redis, epoch: int, most: int, changes: Sequence[Change]) -> int:
+def write(client: Store, epoch: FencingToken, most: int, changes: Sequence[Change]) -> int:
     """Records announced milestones and puts their notifications into the outbox: for each budget both or neither.
 
     Args:
-        epoch: the leader's fencing token.
         most: the most notifications that may wait in the outbox.
 
     Returns:
@@ -76,13 +74,10 @@ def write(client: redis.Redis, epoch: int, most: int, changes: Sequence[Change])
     return dropped
 
 
-def announced(client: redis.Redis) -> dict[str, Announced]:
+def announced(client: Store) -> dict[str, Announced]:
     """Returns the announced milestones of budgets, keyed by the budget's uid.
 
     Unreadable ones are left out, so that they are announced again.
-
-    Args:
-        client: the store; its answers are bytes.
 
     Raises:
         redis.RedisError: Redis does not answer.
@@ -97,11 +92,8 @@ def announced(client: redis.Redis) -> dict[str, Announced]:
     return by_uid
 
 
-def first(client: redis.Redis) -> Waiting | None:
+def first(client: Store) -> Waiting | None:
     """Returns the notification that has waited longest in the outbox; None for an empty outbox.
-
-    Args:
-        client: the store; its answers are bytes.
 
     Raises:
         redis.RedisError: Redis does not answer.
@@ -110,7 +102,7 @@ def first(client: redis.Redis) -> Waiting | None:
     return Waiting(waiting[0][0].decode(), waiting[0][1][b"m"].decode()) if waiting else None
 
 
-def remove(client: redis.Redis, waiting: Waiting) -> None:
+def remove(client: Store, waiting: Waiting) -> None:
     """Removes a notification that was delivered or given up from the outbox.
 
     Raises:
@@ -119,7 +111,7 @@ def remove(client: redis.Redis, waiting: Waiting) -> None:
     client.xdel(keys.NOTICES_OUTBOX, waiting.id)
 
 
-def length(client: redis.Redis) -> int:
+def length(client: Store) -> int:
     """Returns the number of notifications that wait in the outbox.
 
     Raises:

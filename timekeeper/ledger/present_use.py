@@ -10,10 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-import redis
-
+from timekeeper.domain.timestamps import Instant
 from timekeeper.ledger import keys
-from timekeeper.ledger.client import readable_answers
+from timekeeper.ledger.client import Store, readable_answers
 
 FIELDS_AT_ONCE = 1000
 LEFT_SECONDS = 4 * 3600
@@ -31,13 +30,13 @@ class PresentUse:
     """The busy part of the GPUs that a session holds.
 
     Attributes:
-        at: the instant of Prometheus's answer, in nanoseconds since 1970.
-        until: the instant from which the figure is not shown any more, in nanoseconds since 1970.
+        at: the instant of Prometheus's answer.
+        until: the instant from which the figure is not shown any more.
         share: the part of what the session holds that is busy, in ten-thousandths.
     """
 
-    at: int
-    until: int
+    at: Instant
+    until: Instant
     share: int
 
 
@@ -46,23 +45,22 @@ class NamespaceUse:
     """The busy part of the GPUs that the sessions of a namespace hold, as far as it is known.
 
     Attributes:
-        at: the instant of Prometheus's answer, in nanoseconds since 1970.
-        until: the instant from which the figure is not shown any more, in nanoseconds since 1970.
+        at: the instant of Prometheus's answer.
+        until: the instant from which the figure is not shown any more.
         busy: the busy part of `known`, in microGPU-seconds a second.
         known: the GPU time held by the sessions whose use is known, in microGPU-seconds a second.
     """
 
-    at: int
-    until: int
+    at: Instant
+    until: Instant
     busy: int
     known: int
 
 
-def write(client: redis.Redis, uses: Mapping[str, PresentUse], namespaces: Mapping[str, NamespaceUse]) -> None:
+def write(client: Store, uses: Mapping[str, PresentUse], namespaces: Mapping[str, NamespaceUse]) -> None:
     """Replaces the stored present use of all sessions and all namespaces.
 
     Args:
-        client: the store; its answers are bytes.
         uses: the present use of sessions, keyed by the session's uid.
         namespaces: the present use of namespaces, keyed by name.
 
@@ -83,14 +81,10 @@ def write(client: redis.Redis, uses: Mapping[str, PresentUse], namespaces: Mappi
     pipeline.execute()
 
 
-def of_namespaces(client: redis.Redis, names: Sequence[str], now: int) -> dict[str, NamespaceUse]:
+def of_namespaces(client: Store, names: Sequence[str], now: Instant) -> dict[str, NamespaceUse]:
     """Returns the present use of these namespaces, keyed by name.
 
     A namespace without a stored figure that may be shown at `now` is left out.
-
-    Args:
-        client: the store; its answers are bytes.
-        now: nanoseconds since 1970.
 
     Raises:
         redis.RedisError: the store does not answer.
@@ -109,17 +103,16 @@ def _field(namespace: str) -> str:
     return f"namespace/{namespace}"  # no uid has a slash
 
 
-def shown(text: Any, now: int) -> PresentUse | None:
+def shown(text: Any, now: Instant) -> PresentUse | None:
     """Parses a session's stored present use if it may still be shown; returns None if it may not, or cannot be read.
 
     Args:
         text: the stored value, in bytes; None for none.
-        now: nanoseconds since 1970.
     """
     return _read(_STORED, PresentUse, text, now)
 
 
-def _read(pattern: re.Pattern[bytes], kind: type[Use], text: Any, now: int) -> Use | None:
+def _read(pattern: re.Pattern[bytes], kind: type[Use], text: Any, now: Instant) -> Use | None:
     matched = pattern.fullmatch(text) if isinstance(text, bytes) else None
     use = None if matched is None else kind(*map(int, matched.groups()))
     return use if use is not None and now < use.until else None

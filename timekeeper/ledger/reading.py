@@ -19,8 +19,9 @@ from timekeeper.domain.orders import OrderEntry
 from timekeeper.domain.periods import Period
 from timekeeper.domain.pricing import Prices
 from timekeeper.domain.sessions import Session
+from timekeeper.domain.timestamps import Instant
 from timekeeper.ledger import keys
-from timekeeper.ledger.client import Call, concerns_all, described, readable_answers, run_for_each, run_one
+from timekeeper.ledger.client import Call, Store, concerns_all, described, readable_answers, run_for_each, run_one
 from timekeeper.ledger.codec import (
     UNREADABLE,
     RecordError,
@@ -70,12 +71,12 @@ UNREADABLE_AMOUNT = StoredAmount(0, -1, "")
 """Stands for an unreadable amount; no readable one has a posted part below 0."""
 
 
-def account_names(client: redis.Redis) -> list[str]:
+def account_names(client: Store) -> list[str]:
     """Returns the names of all accounts, sorted."""
     return sorted(as_text(name) for name in client.smembers(keys.ACCOUNTS))
 
 
-def highest_epoch(client: redis.Redis) -> int:
+def highest_epoch(client: Store) -> int:
     """Returns the highest fencing token that the store has given out: a new one must be higher.
 
     If the store's entry cannot be read, the result is the highest token under which an account was written. A store
@@ -97,7 +98,7 @@ def highest_epoch(client: redis.Redis) -> int:
     return max(epochs)
 
 
-def _text(client: redis.Redis, key: str) -> Any:
+def _text(client: Store, key: str) -> Any:
     """Returns a key's text; None where it holds none, or another type."""
     try:
         return client.get(key)
@@ -107,27 +108,23 @@ def _text(client: redis.Redis, key: str) -> Any:
         return None
 
 
-def period_totals(client: redis.Redis, account: str, period: int) -> PeriodTotals | None:
+def period_totals(client: Store, account: str, period: Instant) -> PeriodTotals | None:
     """Returns the totals of an account's period; None if the period was never opened.
 
     Args:
-        period: the start of the period, in nanoseconds since 1970.
+        period: the start of the period.
     """
     return totals_of(client.hmget(keys.AccountKeys(account).period(period), SUMS))
 
 
-def period_at(client: redis.Redis, account: str, instant: int) -> Period | None:
-    """Returns an account's period that contains an instant; None if there is none.
-
-    Args:
-        instant: nanoseconds since 1970.
-    """
+def period_at(client: Store, account: str, instant: Instant) -> Period | None:
+    """Returns an account's period that contains an instant; None if there is none."""
     ends: Any = client.hgetall(keys.AccountKeys(account).periods)
     periods = (Period(int(start), int(end)) for start, end in ends.items())
     return next((period for period in periods if period.holds(instant)), None)
 
 
-def orders_of(client: redis.Redis, account: str) -> tuple[dict[str, OrderEntry], dict[str, OrderEntry]]:
+def orders_of(client: Store, account: str) -> tuple[dict[str, OrderEntry], dict[str, OrderEntry]]:
     """Returns the grants and the corrections that were applied to an account, each keyed by name."""
     names = keys.AccountKeys(account)
     pipeline = client.pipeline(transaction=False)
@@ -137,26 +134,26 @@ def orders_of(client: redis.Redis, account: str) -> tuple[dict[str, OrderEntry],
     return orders_by_name(grants), orders_by_name(corrections)
 
 
-def credits_of(client: redis.Redis, account: str, period: int) -> dict[str, Credit]:
+def credits_of(client: Store, account: str, period: Instant) -> dict[str, Credit]:
     """Returns the credits of an account's period, keyed by the credit's name; the empty name is the rollover.
 
     Args:
-        period: the start of the period, in nanoseconds since 1970.
+        period: the start of the period.
     """
     return credits_by_name(client.hgetall(keys.AccountKeys(account).credits(period)))
 
 
-def stored_amounts(client: redis.Redis, account: str, period: int) -> dict[str, StoredAmount]:
+def stored_amounts(client: Store, account: str, period: Instant) -> dict[str, StoredAmount]:
     """Returns the amounts of sessions in an account's period, keyed by the session's uid.
 
     Args:
-        period: the start of the period, in nanoseconds since 1970.
+        period: the start of the period.
     """
     return _amounts(client.hgetall(keys.AccountKeys(account).amounts(period)))
 
 
 def amounts_of(
-    client: redis.Redis, wanted: Sequence[tuple[str, int, Sequence[str]]]
+    client: Store, wanted: Sequence[tuple[str, int, Sequence[str]]]
 ) -> dict[tuple[str, int], dict[str, StoredAmount]]:
     """Returns the amounts of some sessions in several periods.
 
@@ -178,20 +175,19 @@ def amounts_of(
     return amounts
 
 
-def checkpoint(client: redis.Redis, account: str, period: int) -> int:
+def checkpoint(client: Store, account: str, period: Instant) -> int:
     """Returns the part of a period's total that came from a checkpoint, in microGPU-seconds; 0 without one.
 
     Args:
-        period: the start of the period, in nanoseconds since 1970.
+        period: the start of the period.
     """
     return int(client.hget(keys.AccountKeys(account).period(period), "checkpoint") or 0)
 
 
-def ledger_page(client: redis.Redis, account: str, after: str, limit: int) -> list[LedgerEntry]:
+def ledger_page(client: Store, account: str, after: str, limit: int) -> list[LedgerEntry]:
     """Returns a page of an account's ledger entries, oldest first.
 
     Args:
-        client: the store; its answers are bytes.
         after: the id of the entry after which the page begins; empty for the first page.
         limit: the most entries on the page.
 
@@ -219,7 +215,7 @@ def ledger_page(client: redis.Redis, account: str, after: str, limit: int) -> li
         after = entries[-1].id
 
 
-def summaries(client: redis.Redis, accounts: Sequence[str]) -> dict[str, str]:
+def summaries(client: Store, accounts: Sequence[str]) -> dict[str, str]:
     """Returns the published figures of accounts as JSON, keyed by account, with the amount spent by now.
 
     The samples of recent spending are in the field `burn`. Accounts without published figures are left out.
@@ -236,7 +232,7 @@ def summaries(client: redis.Redis, accounts: Sequence[str]) -> dict[str, str]:
     return {name: json.dumps(summary) for name, summary in decoded.items()}
 
 
-def open_sessions(client: redis.Redis, after: str, limit: int) -> list[tuple[str, str]]:
+def open_sessions(client: Store, after: str, limit: int) -> list[tuple[str, str]]:
     """Returns (uid, account) of each open session, sorted by uid.
 
     Args:
@@ -248,7 +244,7 @@ def open_sessions(client: redis.Redis, after: str, limit: int) -> list[tuple[str
     return [_uid_and_account(member) for member in members]
 
 
-def sessions(client: redis.Redis, keys_of_sessions: Sequence[tuple[str, str]]) -> dict[str, Session]:
+def sessions(client: Store, keys_of_sessions: Sequence[tuple[str, str]]) -> dict[str, Session]:
     """Returns the open sessions among these, keyed by uid; a session that has ended or cannot be read is left out.
 
     Args:
@@ -273,18 +269,18 @@ def readable_sessions(records: Mapping[Any, Any]) -> dict[str, Session]:
     return _readable(records, decode_session)[0]
 
 
-def assigned_namespaces(client: redis.Redis) -> list[str]:
+def assigned_namespaces(client: Store) -> list[str]:
     """Returns the names of the namespaces that ever had a payer."""
     names: Any = client.hkeys(keys.NAMESPACES)
     return [as_text(name) for name in names]
 
 
-def count_namespaces(client: redis.Redis) -> int:
+def count_namespaces(client: Store) -> int:
     """Returns the number of namespaces that ever had a payer."""
     return int(client.hlen(keys.NAMESPACES))
 
 
-def assignments_of(client: redis.Redis, namespaces: Sequence[str]) -> dict[str, Assignments]:
+def assignments_of(client: Store, namespaces: Sequence[str]) -> dict[str, Assignments]:
     """Returns the payers over time of some namespaces, keyed by namespace.
 
     The payers are pairs of an instant (nanoseconds since 1970) and the account that pays from then on. Namespaces
@@ -297,7 +293,7 @@ def assignments_of(client: redis.Redis, namespaces: Sequence[str]) -> dict[str, 
     return _readable({name: text for name, text in payer_texts if text is not None}, decode_assignments)[0]
 
 
-def assignments(client: redis.Redis) -> dict[str, Assignments]:
+def assignments(client: Store) -> dict[str, Assignments]:
     """Returns the payers over time of all namespaces, keyed by namespace.
 
     The payers are pairs of an instant (nanoseconds since 1970) and the account that pays from then on. Namespaces with
@@ -306,7 +302,7 @@ def assignments(client: redis.Redis) -> dict[str, Assignments]:
     return assignments_and_faults(client)[0]
 
 
-def assignments_and_faults(client: redis.Redis) -> tuple[dict[str, Assignments], dict[str, str]]:
+def assignments_and_faults(client: Store) -> tuple[dict[str, Assignments], dict[str, str]]:
     """Returns the payers over time of namespaces, and the reasons why the payers of other namespaces are unreadable.
 
     Both are keyed by namespace. The payers are pairs of an instant (nanoseconds since 1970) and the account that pays
@@ -315,30 +311,26 @@ def assignments_and_faults(client: redis.Redis) -> tuple[dict[str, Assignments],
     return _readable(client.hgetall(keys.NAMESPACES), decode_assignments)
 
 
-def unreadable_payers(client: redis.Redis) -> dict[str, tuple[str, str]]:
-    """Returns, keyed by namespace, the stored text of unreadable payers, with the reason why it cannot be read.
-
-    Args:
-        client: the store; its answers are bytes.
-    """
+def unreadable_payers(client: Store) -> dict[str, tuple[str, str]]:
+    """Returns, keyed by namespace, the stored text of unreadable payers, with the reason why it cannot be read."""
     stored: Any = client.hgetall(keys.NAMESPACES)
     texts = {key.decode(errors="backslashreplace"): text.decode(errors="replace") for key, text in stored.items()}
     faults = _readable(stored, decode_assignments)[1]
     return {namespace: (texts[namespace], why) for namespace, why in faults.items()}
 
 
-def namespaces(client: redis.Redis) -> list[str]:
+def namespaces(client: Store) -> list[str]:
     """Returns the names of the namespaces that ever had a payer, sorted."""
     return sorted(as_text(name) for name in client.hkeys(keys.NAMESPACES))
 
 
-def kept_budgets(client: redis.Redis) -> list[str]:
+def kept_budgets(client: Store) -> list[str]:
     """Returns the names of the budgets whose last valid version the store keeps; that version may be unreadable."""
     names: Any = client.hkeys(keys.BUDGETS)
     return [as_text(name) for name in names]
 
 
-def budgets_and_faults(client: redis.Redis) -> tuple[dict[str, Any], dict[str, str]]:
+def budgets_and_faults(client: Store) -> tuple[dict[str, Any], dict[str, str]]:
     """Returns GPUBudget objects in their last valid version, and the reasons why other stored versions are unreadable.
 
     Both are keyed by the budget's name.
@@ -352,7 +344,7 @@ def budgets_and_faults(client: redis.Redis) -> tuple[dict[str, Any], dict[str, s
     return _readable(client.hgetall(keys.BUDGETS), decode)
 
 
-def prices(client: redis.Redis) -> Prices:
+def prices(client: Store) -> Prices:
     """Returns the prices of all models over time, as they were charged; none if the store holds none.
 
     Raises:
@@ -367,41 +359,37 @@ def prices(client: redis.Redis) -> Prices:
     return decode_prices(text) if text is not None else {}
 
 
-def since(client: redis.Redis) -> int | None:
-    """Returns the instant from which pods of other stacks are metered, in nanoseconds since 1970.
+def since(client: Store) -> Instant | None:
+    """Returns the instant from which pods of other stacks are metered.
 
     It returns None if the store holds no readable one.
     """
     return whole(_text(client, keys.SINCE))
 
 
-def not_settled(client: redis.Redis) -> set[str]:
-    """Returns the names of the accounts whose last settlement failed, at least in part.
-
-    Args:
-        client: the store; its answers are bytes.
-    """
+def not_settled(client: Store) -> set[str]:
+    """Returns the names of the accounts whose last settlement failed, at least in part."""
     names: Any = client.smembers(keys.NOT_SETTLED)
     return {name.decode(errors="replace") for name in names}
 
 
-def watched(client: redis.Redis) -> int | None:
-    """Returns the latest instant at which all open sessions were known to be alive, in nanoseconds since 1970.
+def watched(client: Store) -> Instant | None:
+    """Returns the latest instant at which all open sessions were known to be alive.
 
     It returns None if the store holds no readable one.
     """
     return whole(_text(client, keys.WATCHED))
 
 
-def past(client: redis.Redis) -> int | None:
-    """Returns the instant up to which time had passed by every clock, in nanoseconds since 1970.
+def past(client: Store) -> Instant | None:
+    """Returns the instant up to which time had passed by every clock.
 
     It is that of the last reconciliation that any leader began. It returns None if the store holds no readable one.
     """
     return whole(_text(client, keys.PAST))
 
 
-def used(client: redis.Redis, uids: Sequence[str]) -> list[int | None]:
+def used(client: Store, uids: Sequence[str]) -> list[int | None]:
     """Returns the GPU time that each pod's reports state as used, in microGPU-seconds; None for a pod without reports.
 
     Raises:
@@ -532,15 +520,14 @@ class StoredAccount:
 
 
 def load_accounts(
-    client: redis.Redis, names: Sequence[str], latest_periods: int = 2, now: int | None = None
+    client: Store, names: Sequence[str], latest_periods: int = 2, now: Instant | None = None
 ) -> list[StoredAccount]:
     """Reads accounts with their sessions and the totals of their latest periods; unknown accounts are left out.
 
     Args:
-        client: the store; its answers are bytes.
         latest_periods: the number of latest periods whose totals are read.
-        now: nanoseconds since 1970, or None. If it is given, the latest periods are those that have begun by then.
-            The totals of periods that have not begun are read, too: a clock that was ahead has opened them.
+        now: the present time, or None. If it is given, the latest periods are those that have begun by then. The totals
+            of periods that have not begun are read, too: a clock that was ahead has opened them.
 
     Raises:
         ValueError: a stored value of an account cannot be read.
@@ -574,7 +561,7 @@ class _RawAccount:
 
 
 def _with_totals(
-    client: redis.Redis, raw_accounts: Sequence[_RawAccount], latest_periods: int, now: int | None
+    client: Store, raw_accounts: Sequence[_RawAccount], latest_periods: int, now: int | None
 ) -> list[StoredAccount]:
     pipeline = client.pipeline(transaction=False)
     periods_of, latest_of = list[list[Period]](), list[list[Period]]()
@@ -650,14 +637,13 @@ class Changes:
     charge: Mapping[str, int] = field(default_factory=dict)
 
 
-def read_changes(client: redis.Redis, since: Cursor | None) -> Changes | None:
+def read_changes(client: Store, since: Cursor | None) -> Changes | None:
     """Reads the published states that changed since a reader's cursor; returns None if none changed.
 
     Without a cursor, or with one of another store id or a later version, all states are read. If no state was ever
     published, the result is None, too.
 
     Args:
-        client: the store; its answers are bytes.
         since: the version that the reader has received; None for none.
 
     Raises:
@@ -676,13 +662,13 @@ def read_changes(client: redis.Redis, since: Cursor | None) -> Changes | None:
     return Changes(cursor, full, states, orjson.loads(head[2]), default, orjson.loads(head[4] or b"{}"))
 
 
-def _all(client: redis.Redis) -> tuple[tuple[str, bytes], ...]:
+def _all(client: Store) -> tuple[tuple[str, bytes], ...]:
     # A scan may return a field twice; the later value counts.
     states: dict[bytes, bytes] = dict(client.hscan_iter(keys.STATES_VALUES, count=CHUNK))
     return tuple((name.decode(), state) for name, state in states.items())
 
 
-def _since(client: redis.Redis, version: int) -> tuple[tuple[str, bytes], ...]:
+def _since(client: Store, version: int) -> tuple[tuple[str, bytes], ...]:
     names: Any = client.zrangebyscore(keys.STATES_CHANGES, f"({version}", "+inf")
     states: list[tuple[str, bytes]] = []
     for start in range(0, len(names), CHUNK):

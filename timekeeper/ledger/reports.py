@@ -11,8 +11,9 @@ import redis
 import structlog
 
 from timekeeper.domain.reports import Counter, Intake, Marks, Received, ReportLimits, intake_after
+from timekeeper.domain.timestamps import Instant
 from timekeeper.ledger import keys
-from timekeeper.ledger.client import Call, concerns_all, run, run_for_each
+from timekeeper.ledger.client import Call, Store, concerns_all, run, run_for_each
 from timekeeper.ledger.codec import (
     RecordError,
     decode_intake,
@@ -78,7 +79,7 @@ def readable_phases(text: str | bytes | None) -> tuple[int, ...]:
 
 
 def write_report_limits(
-    client: redis.Redis,
+    client: Store,
     limits: Mapping[str, ReportLimits],
     phases: Mapping[str, Sequence[int]],
     *,
@@ -111,7 +112,7 @@ def write_report_limits(
             _log.error("report limits not written", uid=uid, error=str(answer))
 
 
-def end_reports(client: redis.Redis, uids: Sequence[str], seconds: int = REPORT_SECONDS) -> None:
+def end_reports(client: Store, uids: Sequence[str], seconds: int = REPORT_SECONDS) -> None:
     """Deletes the stored reports of pods with closed sessions, except the time of the last report and the GPU time.
 
     Args:
@@ -126,7 +127,7 @@ def end_reports(client: redis.Redis, uids: Sequence[str], seconds: int = REPORT_
             _log.error("reports not ended", uid=uid, error=str(answer))
 
 
-def close_and_read(client: redis.Redis, wanted: Sequence[tuple[str, Marks]]) -> list[SessionReports | None]:
+def close_and_read(client: Store, wanted: Sequence[tuple[str, Marks]]) -> list[SessionReports | None]:
     """Closes the reports of each session up to an instant, and returns the reports as the store then holds them.
 
     A report that arrives later counts as received at that instant or later.
@@ -173,7 +174,6 @@ class Submission:
         uid: the pod's uid, as its token proves.
         boot: the id of the sidecar's start; empty for a bare proof of life.
         sequence: the report's number within that start.
-        received_at: nanoseconds since 1970.
         counters: the use of each device by each container; empty for a bare proof of life.
         last: whether the sidecar ends, so that no other report of this start follows.
     """
@@ -181,7 +181,7 @@ class Submission:
     uid: str
     boot: str
     sequence: int
-    received_at: int
+    received_at: Instant
     counters: tuple[Counter, ...] = ()
     last: bool = False
 
@@ -204,11 +204,10 @@ class IntakeOutcome(Enum):
 class ReportIntake:
     """Writes pods' reports to the store over connections of its own. Blocks; not thread-safe."""
 
-    def __init__(self, client: redis.Redis, pause: int = 0, is_full: Callable[[], bool] = lambda: False) -> None:
+    def __init__(self, client: Store, pause: int = 0, is_full: Callable[[], bool] = lambda: False) -> None:
         """Makes an intake with bounds on its writes.
 
         Args:
-            client: the store.
             pause: the least time between two writes of a pod, in nanoseconds.
             is_full: whether the store has no memory left for reports; may raise redis.RedisError.
         """

@@ -8,13 +8,12 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Any
 
-import redis
-
 from timekeeper.domain.charges import Assignments
 from timekeeper.domain.pricing import Prices
+from timekeeper.domain.timestamps import Instant
 from timekeeper.domain.usage import means_of_days
 from timekeeper.ledger import keys, reading
-from timekeeper.ledger.client import Call, put, run_one
+from timekeeper.ledger.client import Call, FencingToken, Store, put, run_one
 from timekeeper.ledger.codec import as_text, compact, encode_assignments, encode_prices
 from timekeeper.ledger.usage import capacity, changes_by_model
 from timekeeper.ledger.writing import HeldTerm
@@ -53,11 +52,10 @@ class Terms:
     charge: Mapping[str, int] = field(default_factory=dict)
 
 
-def write_assignments(client: redis.Redis, epoch: int, changed: Mapping[str, Assignments]) -> None:
+def write_assignments(client: Store, epoch: FencingToken, changed: Mapping[str, Assignments]) -> None:
     """Writes the payers of namespaces, and adds the payers to the store's list of all accounts.
 
     Args:
-        epoch: the leader's fencing token.
         changed: keyed by namespace, its payers over time: pairs of an instant (nanoseconds since 1970) and the account
             that pays from then on.
 
@@ -72,11 +70,8 @@ def write_assignments(client: redis.Redis, epoch: int, changed: Mapping[str, Ass
     put(client, epoch, "SADD", keys.ACCOUNTS, sorted({account for payers in changed.values() for _, account in payers}))
 
 
-def write_accounts(client: redis.Redis, epoch: int, names: Sequence[str]) -> None:
+def write_accounts(client: Store, epoch: FencingToken, names: Sequence[str]) -> None:
     """Adds names to the store's list of all accounts; names that it already holds stay.
-
-    Args:
-        epoch: the leader's fencing token.
 
     Raises:
         FencedError: the store has given a fencing token to a later leader.
@@ -85,11 +80,10 @@ def write_accounts(client: redis.Redis, epoch: int, names: Sequence[str]) -> Non
     put(client, epoch, "SADD", keys.ACCOUNTS, names)
 
 
-def write_budgets(client: redis.Redis, epoch: int, budgets: Mapping[str, Any]) -> None:
+def write_budgets(client: Store, epoch: FencingToken, budgets: Mapping[str, Any]) -> None:
     """Writes GPUBudget objects in their last valid version.
 
     Args:
-        epoch: the leader's fencing token.
         budgets: the objects, keyed by name.
 
     Raises:
@@ -105,11 +99,10 @@ def write_budgets(client: redis.Redis, epoch: int, budgets: Mapping[str, Any]) -
     )
 
 
-def write_prices(client: redis.Redis, epoch: int, prices: Prices) -> None:
+def write_prices(client: Store, epoch: FencingToken, prices: Prices) -> None:
     """Writes the prices of all models over time, as they are charged.
 
     Args:
-        epoch: the leader's fencing token.
         prices: the prices over time, keyed by a model's name or some of its words.
 
     Raises:
@@ -119,12 +112,8 @@ def write_prices(client: redis.Redis, epoch: int, prices: Prices) -> None:
     put(client, epoch, "SET", keys.PRICES, [encode_prices(prices)])
 
 
-def write_since(client: redis.Redis, epoch: int, instant: int) -> None:
+def write_since(client: Store, epoch: FencingToken, instant: Instant) -> None:
     """Writes the instant from which pods of other stacks are metered.
-
-    Args:
-        epoch: the leader's fencing token.
-        instant: nanoseconds since 1970.
 
     Raises:
         FencedError: the store has given a fencing token to a later leader.
@@ -133,7 +122,7 @@ def write_since(client: redis.Redis, epoch: int, instant: int) -> None:
     put(client, epoch, "SET", keys.SINCE, [str(instant)])
 
 
-def write_epoch(client: redis.Redis, epoch: int, term: HeldTerm) -> None:
+def write_epoch(client: Store, epoch: FencingToken, term: HeldTerm) -> None:
     """Writes the leader's fencing token and term again if the store lost them, or returned to earlier ones.
 
     Raises:
@@ -143,11 +132,8 @@ def write_epoch(client: redis.Redis, epoch: int, term: HeldTerm) -> None:
     run_one(client, Call("raise_epoch", (keys.BOOK_EPOCH, keys.BOOK_TERM), (epoch, term.number, term.holder)))
 
 
-def note_restored(client: redis.Redis, epoch: int, accounts: Sequence[str]) -> None:
+def note_restored(client: Store, epoch: FencingToken, accounts: Sequence[str]) -> None:
     """Records that a part of these accounts' spending cannot be attributed to a pod.
-
-    Args:
-        epoch: the leader's fencing token.
 
     Raises:
         FencedError: the store has given a fencing token to a later leader.
@@ -157,12 +143,11 @@ def note_restored(client: redis.Redis, epoch: int, accounts: Sequence[str]) -> N
 
 
 def write_not_settled(
-    client: redis.Redis, epoch: int, before: AbstractSet[str] | None, names: AbstractSet[str]
+    client: Store, epoch: FencingToken, before: AbstractSet[str] | None, names: AbstractSet[str]
 ) -> None:
     """Replaces the store's list of accounts whose last settlement failed.
 
     Args:
-        epoch: the leader's fencing token.
         before: the names that the store holds; None if they are not known.
         names: the names that it holds afterwards.
 
@@ -178,15 +163,12 @@ def write_not_settled(
     put(client, epoch, "SADD", keys.NOT_SETTLED, sorted(names - (before or frozenset())))
 
 
-def write_capacity(client: redis.Redis, epoch: int, instant: int, rates: Mapping[str, int]) -> None:
+def write_capacity(client: Store, epoch: FencingToken, instant: Instant, rates: Mapping[str, int]) -> None:
     """Writes the capacity of the cluster from an instant on.
 
     Later capacities are deleted: a clock that was ahead has stamped them.
 
     Args:
-        client: the store; its answers are bytes.
-        epoch: the leader's fencing token.
-        instant: nanoseconds since 1970.
         rates: keyed by model, the capacity in microGPU-seconds a second.
 
     Raises:
@@ -197,21 +179,17 @@ def write_capacity(client: redis.Redis, epoch: int, instant: int, rates: Mapping
     run_one(client, Call("write_capacity", touched, (epoch, instant, sum(rates.values()), compact(dict(rates)))))
 
 
-def _capacity_instants(client: redis.Redis, key: str) -> list[int]:
+def _capacity_instants(client: Store, key: str) -> list[int]:
     """Returns the instants under a key of capacities that can be read, in order."""
     names: Any = client.hkeys(key)
     return sorted(instant for instant in map(reading.whole, names) if instant is not None)
 
 
-def prune_capacity(client: redis.Redis, before: int) -> None:
+def prune_capacity(client: Store, before: Instant) -> None:
     """Deletes the capacities that were replaced at or before an instant.
 
     The capacity at that instant stays, with the earlier instant from which on it was known. Entries whose instant
     cannot be read stay.
-
-    Args:
-        client: the store; its answers are bytes.
-        before: nanoseconds since 1970.
 
     Raises:
         redis.RedisError: the store does not answer.
@@ -222,15 +200,11 @@ def prune_capacity(client: redis.Redis, before: int) -> None:
             client.hdel(key, *map(str, instants[start : min(start + POINTS_PER_CALL, len(instants) - 1)]))
 
 
-def thin_capacity(client: redis.Redis, before: int) -> None:
+def thin_capacity(client: Store, before: Instant) -> None:
     """Keeps at most MOST_CHANGES_A_DAY changes of the capacity within each day of UTC that ended by an instant.
 
     A day that has more is kept as its mean. Each command by itself leaves the means of all days as they were, so that a
     leader may stop between any two.
-
-    Args:
-        client: the store; its answers are bytes.
-        before: nanoseconds since 1970.
 
     Raises:
         StoreError: the store refused the write, or Redis does not answer.
@@ -242,7 +216,7 @@ def thin_capacity(client: redis.Redis, before: int) -> None:
 
 
 def _thin(
-    client: redis.Redis,
+    client: Store,
     key: str,
     points: Mapping[int, Mapping[str, int]],
     before: int,
@@ -264,12 +238,8 @@ def _thin(
         client.hdel(key, *replaced[start : start + POINTS_PER_CALL])
 
 
-def write_watched(client: redis.Redis, epoch: int, until: int) -> None:
+def write_watched(client: Store, epoch: FencingToken, until: Instant) -> None:
     """Writes the latest instant at which all open sessions were known to be alive.
-
-    Args:
-        epoch: the leader's fencing token.
-        until: nanoseconds since 1970.
 
     Raises:
         FencedError: the store has given a fencing token to a later leader.
@@ -278,12 +248,8 @@ def write_watched(client: redis.Redis, epoch: int, until: int) -> None:
     put(client, epoch, "SET", keys.WATCHED, [str(until)])
 
 
-def write_past(client: redis.Redis, epoch: int, until: int) -> None:
+def write_past(client: Store, epoch: FencingToken, until: Instant) -> None:
     """Writes the instant up to which time has passed by every clock.
-
-    Args:
-        epoch: the leader's fencing token.
-        until: nanoseconds since 1970.
 
     Raises:
         FencedError: the store has given a fencing token to a later leader.
@@ -293,14 +259,13 @@ def write_past(client: redis.Redis, epoch: int, until: int) -> None:
 
 
 def index_sessions(
-    client: redis.Redis, epoch: int, opened: Sequence[tuple[str, str]], closed: Sequence[tuple[str, str]]
+    client: Store, epoch: FencingToken, opened: Sequence[tuple[str, str]], closed: Sequence[tuple[str, str]]
 ) -> None:
     """Adds sessions to the store's index of open sessions, and removes others from it.
 
     A session that moves to another account is in the index all the time: reports of sessions outside it are refused.
 
     Args:
-        epoch: the leader's fencing token.
         opened: (uid, account) of each session to add.
         closed: (uid, account) of each session to remove.
 
@@ -319,7 +284,7 @@ def index_sessions(
     put(client, epoch, "ZREM", keys.OPEN_SESSIONS, [f"{uid} {account}" for uid, account in closed])
 
 
-def expire_reports(client: redis.Redis, uids: Sequence[str]) -> None:
+def expire_reports(client: Store, uids: Sequence[str]) -> None:
     """Lets the stored reports of deleted pods expire after GONE_REPORT_SECONDS.
 
     Raises:
@@ -334,15 +299,13 @@ def expire_reports(client: redis.Redis, uids: Sequence[str]) -> None:
 
 
 def renew_index(
-    client: redis.Redis, epoch: int, sessions: Iterable[tuple[str, str]], spared: Container[str] = ()
+    client: Store, epoch: FencingToken, sessions: Iterable[tuple[str, str]], spared: Container[str] = ()
 ) -> None:
     """Makes the store's index of open sessions hold exactly these sessions, and the entries of spared accounts.
 
     The index lacks a session if a leader ended after it wrote the session and before it wrote the index.
 
     Args:
-        client: the store; its answers are bytes.
-        epoch: the leader's fencing token.
         sessions: (uid, account) of each open session.
         spared: the accounts whose entries in the index stay.
 
@@ -358,8 +321,8 @@ def renew_index(
 
 
 def publish_states(
-    client: redis.Redis,
-    epoch: int,
+    client: Store,
+    epoch: FencingToken,
     new_id: str,
     states: Mapping[str, str],
     terms: Terms,
@@ -368,7 +331,6 @@ def publish_states(
     """Publishes changed states of namespaces, each as JSON, and wakes the readers that wait for them.
 
     Args:
-        epoch: the leader's fencing token.
         new_id: the store id to use if the store has none, or if other servers hold the store than at the last
             publication.
         states: keyed by namespace, its changed state as JSON.

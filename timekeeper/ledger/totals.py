@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from fairgpu.states import BudgetState
 from timekeeper.domain.credits import Credit, burn
 from timekeeper.domain.forecast import Burns, burns_at_last_sample
+from timekeeper.domain.timestamps import Instant
 from timekeeper.ledger.client import ScriptError, StoreError
 from timekeeper.ledger.codec import RecordError, as_texts, compact, decode_burn
 
@@ -20,8 +21,7 @@ class PeriodTotals(NamedTuple):
         total: the amount spent; below 0 if a correction and a refund of a session coincide.
         granted: the amount added by grants and by credits carried in; negative if more was taken away.
         finalized: the part of the total that finalized sessions spent, which a checkpoint must contain.
-        exhausted_at: the instant at which spending first reached the available amount, in nanoseconds since 1970; None
-            before that.
+        exhausted_at: the instant at which spending first reached the available amount; None before that.
         previous_spent: the amount that the preceding period had spent when it was closed; None before that.
         new: whether this change created the account or applied the order.
         version: the number of changes to the account.
@@ -32,7 +32,7 @@ class PeriodTotals(NamedTuple):
     total: int
     granted: int
     finalized: int
-    exhausted_at: int | None
+    exhausted_at: Instant | None
     previous_spent: int | None = None
     new: bool = False
     version: int = 0

@@ -22,12 +22,12 @@ from timekeeper.domain.charges import Assignments, HourlyPoint, hourly_points, s
 from timekeeper.domain.periods import Period
 from timekeeper.domain.reports import parts
 from timekeeper.domain.sessions import Session
-from timekeeper.domain.timestamps import HOUR
+from timekeeper.domain.timestamps import HOUR, Instant
 from timekeeper.domain.usage import Row, Use, dimension_values
 from timekeeper.domain.usage_folding import FOREVER, read_folded
 from timekeeper.domain.windows import Window
 from timekeeper.ledger import keys
-from timekeeper.ledger.client import Call, StoreError, concerns_all, run
+from timekeeper.ledger.client import Call, Store, StoreError, concerns_all, run
 from timekeeper.ledger.codec import decode_session
 from timekeeper.ledger.reading import StoredAmount, read_amount, used, whole
 from timekeeper.ledger.redis_cluster import ClusterStore
@@ -103,12 +103,11 @@ class Rest:
 
 
 def read_rest(
-    client: redis.Redis, account: str, unread: Unread, periods: Sequence[bytes | None], *, details: bool = True
+    client: Store, account: str, unread: Unread, periods: Sequence[bytes | None], *, details: bool = True
 ) -> Rest | None:
     """Reads the pieces of an account's use that a script left unread; returns None if one has changed since then.
 
     Args:
-        client: the store; its answers are bytes.
         periods: the starts of the periods in which the sessions' amounts are read; None for a period that is missing.
         details: whether to read each row of an hour; otherwise the sums of its rows for each namespace and model.
     """
@@ -128,7 +127,7 @@ def read_rest(
     return Rest(rows, packed, sessions)
 
 
-def _sessions(client: redis.Redis, names: keys.AccountKeys, periods: Sequence[bytes | None]) -> list[Any]:
+def _sessions(client: Store, names: keys.AccountKeys, periods: Sequence[bytes | None]) -> list[Any]:
     records: dict[bytes, bytes] = dict(client.hscan_iter(names.sessions, count=SESSIONS_AT_ONCE))
     uids, parts_of = list(records), list[Any]()
     for start in range(0, len(uids), SESSIONS_AT_ONCE):
@@ -190,11 +189,8 @@ def read_running(account: str, periods: Sequence[Period], stored: Sequence[Any])
     return running
 
 
-def reported(client: redis.Redis, sessions: Sequence[Running]) -> dict[str, int | None]:
+def reported(client: Store, sessions: Sequence[Running]) -> dict[str, int | None]:
     """Returns the GPU time in each session's reports, keyed by uid, in microGPU-seconds; None for one without reports.
-
-    Args:
-        client: the store; its answers are bytes.
 
     Raises:
         redis.RedisError: the store does not answer.
@@ -217,7 +213,7 @@ class AddedUsage(NamedTuple):
 
 
 @lru_cache(SESSIONS_CACHED)
-def added(running: Running, assigned: Assignments, until: int, count: int | None) -> AddedUsage:
+def added(running: Running, assigned: Assignments, until: Instant, count: int | None) -> AddedUsage:
     """Returns the usage that an open session has added and that is not posted to hours yet.
 
     The result is cached, since it depends on the arguments alone. A session's arguments stay the same until its account
@@ -225,7 +221,7 @@ def added(running: Running, assigned: Assignments, until: int, count: int | None
 
     Args:
         assigned: (from, account) pairs: the payers of its namespace over time.
-        until: the time of its last settlement, in nanoseconds since 1970.
+        until: the time of its last settlement.
         count: the GPU time in its reports, in microGPU-seconds; None without reports.
     """
     session = running.session
@@ -303,7 +299,7 @@ class AccountUsage:
 
     Attributes:
         account: the account's name.
-        settled: the time of the last settlement, in nanoseconds since 1970.
+        settled: the time of the last settlement.
         past: a value that changes whenever hourly use that is more than a day old changes.
         past_unchanged: whether `past` has not changed since the caller read it; `posted` then begins at
             `UsageReadBefore.since`.
@@ -312,7 +308,7 @@ class AccountUsage:
     """
 
     account: str
-    settled: int
+    settled: Instant
     past: bytes
     past_unchanged: bool
     posted: Use
@@ -347,7 +343,7 @@ DETAILED = View(details=True, sums=False)
 
 
 def accounts_usage(
-    client: redis.Redis,
+    client: Store,
     accounts: Sequence[str],
     assignments: Mapping[str, Assignments],
     within: Window = ALWAYS,
@@ -361,7 +357,6 @@ def accounts_usage(
     uses the ones before.
 
     Args:
-        client: the store; its answers are bytes.
         assignments: (from, account) pairs for each namespace: its payers over time.
         read_before: the use that the caller has read before, which is not read again if it has not changed.
 
@@ -393,36 +388,26 @@ def _one_ahead(calls: Sequence[Callable[[], _Result]]) -> Iterator[_Result]:
         yield following.result()
 
 
-def restored(client: redis.Redis) -> list[str]:
-    """Returns the names of restored accounts, sorted: a part of their spending cannot be attributed to a pod.
-
-    Args:
-        client: the store; its answers are bytes.
-    """
+def restored(client: Store) -> list[str]:
+    """Returns the names of restored accounts, sorted: a part of their spending cannot be attributed to a pod."""
     names: Any = client.smembers(keys.RESTORED)
     return sorted(name.decode() for name in names)
 
 
-def capacity(client: redis.Redis) -> dict[int, int]:
+def capacity(client: Store) -> dict[int, int]:
     """Returns the total capacity of all nodes, in microGPU-seconds a second, keyed by the instant from which it holds.
 
     Instants are nanoseconds since 1970. Entries that cannot be read are left out.
-
-    Args:
-        client: the store; its answers are bytes.
     """
     points = ((whole(instant), whole(rate)) for instant, rate in _hash_or_nothing(client, keys.CAPACITY).items())
     return {instant: rate for instant, rate in points if instant is not None and rate is not None}
 
 
-def capacity_of_models(client: redis.Redis) -> dict[str, dict[int, int]]:
+def capacity_of_models(client: Store) -> dict[str, dict[int, int]]:
     """Returns the capacity of each model over time, keyed by model and then by the instant from which it holds.
 
     Capacity is in microGPU-seconds a second, instants are nanoseconds since 1970. An empty name stands for GPUs whose
     model is not known. Entries that cannot be read are left out.
-
-    Args:
-        client: the store; its answers are bytes.
     """
     changes = changes_by_model(client)
     points: dict[str, dict[int, int]] = {}
@@ -436,14 +421,11 @@ def capacity_of_models(client: redis.Redis) -> dict[str, dict[int, int]]:
     return {model: points[model] for model in sorted(points)}
 
 
-def changes_by_model(client: redis.Redis) -> dict[int, Mapping[str, int]]:
+def changes_by_model(client: Store) -> dict[int, Mapping[str, int]]:
     """Returns the capacity of all models from each change on, keyed by the instant of the change and then by model.
 
     Capacity is in microGPU-seconds a second, instants are nanoseconds since 1970. Entries that cannot be read are left
     out.
-
-    Args:
-        client: the store; its answers are bytes.
     """
     changes: dict[int, Mapping[str, int]] = {}
     for text, document in _hash_or_nothing(client, keys.CAPACITY_OF_MODELS).items():
@@ -462,7 +444,7 @@ def _rates(document: bytes) -> Mapping[str, int] | None:
     return rates if readable else None
 
 
-def _hash_or_nothing(client: redis.Redis, key: str) -> Mapping[bytes, bytes]:
+def _hash_or_nothing(client: Store, key: str) -> Mapping[bytes, bytes]:
     """Returns a hash; an empty one where the key holds another type."""
     try:
         return _hash(client.hgetall(key))
@@ -486,7 +468,7 @@ class _Answer(NamedTuple):
 
 
 def _read(
-    client: redis.Redis, accounts: Sequence[str], within: Window, read_before: UsageReadBefore, view: View
+    client: Store, accounts: Sequence[str], within: Window, read_before: UsageReadBefore, view: View
 ) -> tuple[list[tuple[str, _Answer, list[Running]]], dict[str, int | None]]:
     """Reads accounts with their open sessions, and the GPU time in the reports of these sessions."""
     answers = _answers(client, accounts, within, read_before, view)
@@ -495,7 +477,7 @@ def _read(
 
 
 def _answers(
-    client: redis.Redis, accounts: Sequence[str], within: Window, read_before: UsageReadBefore, view: View
+    client: Store, accounts: Sequence[str], within: Window, read_before: UsageReadBefore, view: View
 ) -> Iterator[tuple[str, _Answer]]:
     for name, answer in zip(accounts, _run_script(client, accounts, within, read_before, view), strict=True):
         if answer is not None:
@@ -505,7 +487,7 @@ def _answers(
 
 
 def _run_script(
-    client: redis.Redis,
+    client: Store,
     accounts: Sequence[str],
     within: Window,
     read_before: UsageReadBefore,
@@ -530,7 +512,7 @@ def _run_script(
 
 
 def _complete(
-    client: redis.Redis, name: str, answer: _Answer | None, within: Window, read_before: UsageReadBefore, view: View
+    client: Store, name: str, answer: _Answer | None, within: Window, read_before: UsageReadBefore, view: View
 ) -> _Answer | None:
     """Returns the answer completed by its unread pieces; runs the script again where a piece changed meanwhile."""
     for bounds in ATTEMPTS[1:]:

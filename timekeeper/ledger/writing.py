@@ -11,14 +11,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-import redis
-
 from timekeeper.domain.charges import HourlyPoint
 from timekeeper.domain.credits import Credit
-from timekeeper.domain.timestamps import HOUR
+from timekeeper.domain.timestamps import HOUR, Instant
 from timekeeper.domain.usage import UNATTRIBUTED, dimensions
 from timekeeper.ledger import keys
-from timekeeper.ledger.client import Call, StoreError, run, run_one
+from timekeeper.ledger.client import Call, FencingToken, Store, StoreError, run, run_one
 from timekeeper.ledger.codec import encode_hourly_points, encode_optional
 from timekeeper.ledger.entries import Ending, pack_note
 from timekeeper.ledger.reading import highest_epoch
@@ -106,11 +104,10 @@ class Revision:
     """The place of a settlement among all settlements, sorted by the leader's fencing token and then by a counter.
 
     Attributes:
-        epoch: the leader's fencing token.
         counter: the number of the settlement under this token.
     """
 
-    epoch: int
+    epoch: FencingToken
     counter: int
 
 
@@ -120,12 +117,12 @@ class SettlementBatch:
 
     Attributes:
         account: the account's name.
-        period: the start of the period, in nanoseconds since 1970.
+        period: the start of the period.
         items: the sessions' amounts.
     """
 
     account: str
-    period: int
+    period: Instant
     items: Sequence[Item]
 
 
@@ -158,16 +155,15 @@ class Publication:
 
     Attributes:
         account: the account's name.
-        period: the start of the present period, in nanoseconds since 1970.
-        exhausted_at: the instant at which spending first reached the available amount, in nanoseconds since 1970; None
-            before that.
+        period: the start of the present period.
+        exhausted_at: the instant at which spending first reached the available amount; None before that.
         summary: the figures as JSON.
         burn: the samples of recent spending as JSON; empty if they have not changed.
     """
 
     account: str
-    period: int
-    exhausted_at: int | None
+    period: Instant
+    exhausted_at: Instant | None
     summary: str
     burn: str = ""
 
@@ -196,11 +192,10 @@ class LedEpoch(NamedTuple):
     term: HeldTerm
 
 
-def take_epoch(client: redis.Redis, term: int, holder: str = "") -> int:
+def take_epoch(client: Store, term: int, holder: str = "") -> int:
     """Takes a new fencing token for a leader from the store: higher than any before, and at least the term's number.
 
     Args:
-        client: the store; its answers are bytes.
         holder: a text that identifies the leader's process; empty if it is not known.
 
     Raises:
@@ -213,13 +208,9 @@ def take_epoch(client: redis.Redis, term: int, holder: str = "") -> int:
 
 
 def open_periods(
-    client: redis.Redis, epoch: int, now: int, openings: Sequence[Opening]
+    client: Store, epoch: FencingToken, now: Instant, openings: Sequence[Opening]
 ) -> list[PeriodTotals | StoreError]:
     """Opens periods of accounts, and creates the accounts that the store does not hold.
-
-    Args:
-        epoch: the leader's fencing token.
-        now: nanoseconds since 1970.
 
     Returns:
         For each period its totals, or the error that refused it.
@@ -247,13 +238,12 @@ def open_periods(
 
 
 def write_settlements(
-    client: redis.Redis, revision: Revision, now: int, settlements: Sequence[SettlementBatch]
+    client: Store, revision: Revision, now: Instant, settlements: Sequence[SettlementBatch]
 ) -> list[PeriodTotals | StoreError]:
     """Sets the amounts of sessions in periods of accounts.
 
     Args:
         revision: the place of this settlement among all; an amount that has the same revision or a later one stays.
-        now: nanoseconds since 1970.
 
     Returns:
         For each batch the totals of its period, or the error that refused a part of it.
@@ -274,14 +264,11 @@ def write_settlements(
 
 
 def write_each_settlement(
-    client: redis.Redis, revision: Revision, now: int, settlement: SettlementBatch
+    client: Store, revision: Revision, now: Instant, settlement: SettlementBatch
 ) -> tuple[PeriodTotals | None, dict[str, StoreError]]:
     """Sets the amounts of a refused batch session by session, under the same revision.
 
     Sessions that the store accepted before stay as they are.
-
-    Args:
-        now: nanoseconds since 1970.
 
     Returns:
         The totals of the period, None if no session was accepted; and the errors of refused sessions, keyed by uid.
@@ -299,11 +286,10 @@ def write_each_settlement(
     return totals, refused
 
 
-def publish_accounts(client: redis.Redis, epoch: int, publications: Sequence[Publication]) -> list[StoreError | None]:
+def publish_accounts(
+    client: Store, epoch: FencingToken, publications: Sequence[Publication]
+) -> list[StoreError | None]:
     """Writes the figures of accounts for readers.
-
-    Args:
-        epoch: the leader's fencing token.
 
     Returns:
         For each account None, or the error that refused its figures.
@@ -319,7 +305,7 @@ def publish_accounts(client: redis.Redis, epoch: int, publications: Sequence[Pub
     return [answer if isinstance(answer, StoreError) else None for answer in run(client, calls)]
 
 
-def _settle_calls(revision: Revision, now: int, settlement: SettlementBatch) -> Iterator[Call]:
+def _settle_calls(revision: Revision, now: Instant, settlement: SettlementBatch) -> Iterator[Call]:
     period = settlement.period
     touched = keys.AccountKeys(settlement.account).settled(period)
     for start in range(0, len(settlement.items), MAX_ITEMS):
@@ -341,20 +327,20 @@ class GrantEntry:
 
     Attributes:
         account: the account's name.
-        period: the start of the period, in nanoseconds since 1970.
+        period: the start of the period.
         name: the grant's name.
         amount: microGPU-seconds; below 0 if money is taken away.
         note: the note of the ledger entry.
-        expires: the instant at which the money expires, in nanoseconds since 1970; None if it ends with the period.
+        expires: the instant at which the money expires; None if it ends with the period.
         since: the amount that the period had spent when the grant was made, in microGPU-seconds.
     """
 
     account: str
-    period: int
+    period: Instant
     name: str
     amount: int
     note: str
-    expires: int | None = None
+    expires: Instant | None = None
     since: int = 0
 
 
@@ -364,7 +350,7 @@ class CorrectionEntry:
 
     Attributes:
         account: the account's name.
-        period: the start of the period, in nanoseconds since 1970.
+        period: the start of the period.
         name: the correction's name.
         amount: microGPU-seconds; below 0 if less was spent.
         namespace: the namespace whose use is corrected; empty for the account as a whole.
@@ -375,7 +361,7 @@ class CorrectionEntry:
     """
 
     account: str
-    period: int
+    period: Instant
     name: str
     amount: int
     namespace: str
@@ -405,7 +391,7 @@ class ClosingBalance:
 
     Attributes:
         account: the account's name.
-        period: the start of the period, in nanoseconds since 1970.
+        period: the start of the period.
         credits: the credits.
         previous_spent: the spending of the period before, in microGPU-seconds, if credits are carried over from it;
             otherwise None.
@@ -414,20 +400,16 @@ class ClosingBalance:
     """
 
     account: str
-    period: int
+    period: Instant
     credits: Sequence[CreditEntry]
     previous_spent: int | None = None
     terms: tuple[int, int] | None = None
 
 
 def apply_grants(
-    client: redis.Redis, epoch: int, now: int, grants: Sequence[GrantEntry]
+    client: Store, epoch: FencingToken, now: Instant, grants: Sequence[GrantEntry]
 ) -> list[PeriodTotals | StoreError]:
     """Applies grants to their periods, each name once.
-
-    Args:
-        epoch: the leader's fencing token.
-        now: nanoseconds since 1970.
 
     Returns:
         For each grant the totals of its period, or the error that refused it.
@@ -451,13 +433,9 @@ def apply_grants(
 
 
 def apply_corrections(
-    client: redis.Redis, epoch: int, now: int, corrections: Sequence[CorrectionEntry]
+    client: Store, epoch: FencingToken, now: Instant, corrections: Sequence[CorrectionEntry]
 ) -> list[PeriodTotals | StoreError]:
     """Applies corrections to the spending of their periods, each name once.
-
-    Args:
-        epoch: the leader's fencing token.
-        now: nanoseconds since 1970.
 
     Returns:
         For each correction the totals of its period, or the error that refused it.
@@ -476,15 +454,11 @@ def apply_corrections(
 
 
 def close_balances(
-    client: redis.Redis, epoch: int, now: int, balances: Sequence[ClosingBalance]
+    client: Store, epoch: FencingToken, now: Instant, balances: Sequence[ClosingBalance]
 ) -> list[PeriodTotals | StoreError]:
     """Writes closing balances: money left in a period becomes credits of the next period, or a credit expires.
 
     A credit that has expired does not change any more.
-
-    Args:
-        epoch: the leader's fencing token.
-        now: nanoseconds since 1970.
 
     Returns:
         For each period its totals, or the error that refused the change.
@@ -528,7 +502,7 @@ class Restoration:
 
     Attributes:
         account: the account's name.
-        period: start of the period, in nanoseconds since 1970.
+        period: start of the period.
         checkpoint: the spending of finalized sessions that are not computed again.
         apart: the amount of sessions that the store counts as finalized and that are computed again all the same.
         version: the account's version when the checkpoint was taken.
@@ -538,7 +512,7 @@ class Restoration:
     """
 
     account: str
-    period: int
+    period: Instant
     checkpoint: int
     apart: int
     version: int
@@ -546,12 +520,8 @@ class Restoration:
     note: str
 
 
-def restore(client: redis.Redis, epoch: int, now: int, wanted: Restoration) -> tuple[int, PeriodTotals]:
+def restore(client: Store, epoch: FencingToken, now: Instant, wanted: Restoration) -> tuple[int, PeriodTotals]:
     """Restores a period of an account from a checkpoint; an account of that version or a later one stays unchanged.
-
-    Args:
-        epoch: the leader's fencing token.
-        now: nanoseconds since 1970.
 
     Returns:
         The amount by which the checkpoint exceeded the store's finalized sessions and which was added to the period, in

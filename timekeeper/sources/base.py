@@ -13,6 +13,7 @@ import structlog
 
 from fairgpu.cluster.api import ApiError, Json
 from fairgpu.json_values import mapping
+from timekeeper.domain.timestamps import Instant
 
 _log = structlog.get_logger()
 
@@ -33,13 +34,12 @@ class Departure:
     Attributes:
         item: the object in its last observed version.
         proof: the proof of its deletion.
-        at: an instant in nanoseconds since 1970: when the watch delivered a deletion, or when a missed object was last
-            known to exist.
+        at: an instant: when the watch delivered a deletion, or when a missed object was last known to exist.
     """
 
     item: Json
     proof: DepartureProof
-    at: int
+    at: Instant
 
 
 class Mirror:
@@ -49,12 +49,14 @@ class Mirror:
     so that a caller may keep an object that it has read.
     """
 
-    def __init__(self, name: str, now: Callable[[], int], keep: Callable[[Json], bool] = lambda _item: True) -> None:
+    def __init__(
+        self, name: str, now: Callable[[], Instant], keep: Callable[[Json], bool] = lambda _item: True
+    ) -> None:
         """Makes an empty mirror.
 
         Args:
             name: the collection's name in logs.
-            now: a clock, in nanoseconds since 1970.
+            now: a clock.
             keep: whether to hold an object; others are ignored. An object that was held stays until it is deleted,
                 whatever becomes of it: a removed annotation is not the end of what it stood for.
         """

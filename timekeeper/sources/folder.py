@@ -31,6 +31,7 @@ from fairgpu.cluster.api import Json
 from fairgpu.cluster.reflector import Wait
 from fairgpu.keeping import start_thread
 from fairgpu.leadership import Term
+from timekeeper.domain.timestamps import Instant
 from timekeeper.sources.base import ChangedMeanwhileError, Mirror, Mirrors, ObjectEvent, uid_of
 from timekeeper.sources.kubernetes import OwnResources, keeps
 
@@ -44,12 +45,11 @@ _log = structlog.get_logger()
 class FolderSource:
     """A folder of one machine in place of the API server: its files are the objects that are watched and written."""
 
-    def __init__(self, folder: Path, now: Callable[[], int], own: OwnResources = None) -> None:
+    def __init__(self, folder: Path, now: Callable[[], Instant], own: OwnResources = None) -> None:
         """Makes a source that has read nothing yet.
 
         Args:
             folder: the folder.
-            now: returns nanoseconds since 1970.
             own: keyed by resource, the admin's settings for resources of other stacks; None if pods of other stacks are
                 not metered.
         """

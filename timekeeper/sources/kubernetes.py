@@ -30,7 +30,7 @@ from timekeeper.domain.holdings import deciding
 from timekeeper.domain.holdings.claims import ATTRIBUTES, DRIVERS, results_of
 from timekeeper.domain.holdings.listed import Listed
 from timekeeper.domain.pods import GROUP_ANNOTATIONS, GROUP_LABELS, OUR_GATE
-from timekeeper.domain.timestamps import instant_or_none
+from timekeeper.domain.timestamps import Instant, instant_or_none
 from timekeeper.sources.base import (
     CHECKPOINT_SHARDS,
     MAX_TERMINATION_SECONDS,
@@ -519,7 +519,7 @@ def with_cluster_queue(pod: Json, cluster_queue: Callable[[str, str], str]) -> J
 class LocalQueues:
     """Kueue's LocalQueues of a cluster as last seen. One thread writes them, and any other thread reads them."""
 
-    def __init__(self, now: Callable[[], int]) -> None:
+    def __init__(self, now: Callable[[], Instant]) -> None:
         """Makes an empty view; `now` is a clock, in nanoseconds since 1970."""
         self._now = now
         self._lock = threading.Lock()
@@ -595,7 +595,7 @@ class KubernetesSource:
     def __init__(
         self,
         api: KubernetesAPI,
-        now: Callable[[], int],
+        now: Callable[[], Instant],
         random: Callable[[], float],
         kept_labels: Sequence[str] = (),
         own: OwnResources = None,
@@ -605,7 +605,7 @@ class KubernetesSource:
 
         Args:
             api: the API server.
-            now: a clock, in nanoseconds since 1970.
+            now: a clock.
             random: a source of numbers in [0, 1).
             kept_labels: the keys of the pods' labels that are kept with usage.
             own: keyed by resource, the admin's settings for resources of other stacks; None if pods of other stacks are

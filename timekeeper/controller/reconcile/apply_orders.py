@@ -15,7 +15,7 @@ from timekeeper.controller.state.books import Books, due_grants
 from timekeeper.domain.credits import Credit
 from timekeeper.domain.orders import Correction, Grant, OrderEntry, no_less_than
 from timekeeper.domain.periods import Period
-from timekeeper.domain.timestamps import HOUR
+from timekeeper.domain.timestamps import HOUR, Instant
 from timekeeper.ledger import reading, shared
 from timekeeper.ledger.client import OverdrawnError, StoreError
 from timekeeper.ledger.totals import PeriodTotals
@@ -26,12 +26,11 @@ Entry = TypeVar("Entry", GrantEntry, CorrectionEntry)
 _log = structlog.get_logger()
 
 
-def apply_due_grants(context: ReconcileContext, now: int, names: Container[str]) -> set[str]:
+def apply_due_grants(context: ReconcileContext, now: Instant, names: Container[str]) -> set[str]:
     """Applies the due grants of these accounts that the store does not hold yet; returns the accounts that changed.
 
     Args:
         context: the leader's state, the store and the clocks.
-        now: nanoseconds since 1970.
         names: the accounts whose grants are applied.
 
     Raises:
@@ -62,12 +61,11 @@ def apply_due_grants(context: ReconcileContext, now: int, names: Container[str])
     return {entry.account for entry in entries}
 
 
-def apply_due_corrections(context: ReconcileContext, now: int, names: Container[str]) -> set[str]:
+def apply_due_corrections(context: ReconcileContext, now: Instant, names: Container[str]) -> set[str]:
     """Applies the due corrections of these accounts that the store does not hold; returns the accounts that changed.
 
     Args:
         context: the leader's state, the store and the clocks.
-        now: nanoseconds since 1970.
         names: the accounts whose corrections are applied.
 
     Raises:
@@ -95,7 +93,7 @@ def apply_due_corrections(context: ReconcileContext, now: int, names: Container[
 
 def _apply(
     context: ReconcileContext,
-    now: int,
+    now: Instant,
     kind: str,
     send: Callable[[redis.Redis, int, int, Sequence[Entry]], Sequence[PeriodTotals | StoreError]],
     entries: Sequence[Entry],
@@ -137,7 +135,9 @@ def _take_credit(context: ReconcileContext, account: Account, entry: GrantEntry,
         known |= reading.credits_of(context.client, account.name, entry.period)
 
 
-def _grant_entry(context: ReconcileContext, grant: Grant, period: Period, spent_by: SpentBy, now: int) -> GrantEntry:
+def _grant_entry(
+    context: ReconcileContext, grant: Grant, period: Period, spent_by: SpentBy, now: Instant
+) -> GrantEntry:
     since = 0
     if grant.expires is not None:
         since = max(0, spent_by(context.books.accounts[grant.budget], period, min(grant.created or now, now)))
@@ -166,7 +166,7 @@ def why_refused(answer: StoreError) -> str:
     return str(answer)
 
 
-def due_corrections(books: Books, names: Container[str], now: int) -> list[tuple[Correction, Account, Period]]:
+def due_corrections(books: Books, names: Container[str], now: Instant) -> list[tuple[Correction, Account, Period]]:
     """Returns the corrections of these accounts that are due, each with its account and period.
 
     A correction of a future period waits for that period. A correction that an earlier leader refused stays refused:
@@ -174,7 +174,6 @@ def due_corrections(books: Books, names: Container[str], now: int) -> list[tuple
 
     Args:
         names: the accounts whose corrections are wanted.
-        now: nanoseconds since 1970.
     """
     due = []
     for correction in books.budgets.corrections.values():

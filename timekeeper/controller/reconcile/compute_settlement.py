@@ -35,7 +35,7 @@ from timekeeper.domain.charges import (
 from timekeeper.domain.pricing import Bill, billed
 from timekeeper.domain.reports import Bases, Course, Marks, Sample, extended, parts, sample_before
 from timekeeper.domain.sessions import Session
-from timekeeper.domain.timestamps import HOUR
+from timekeeper.domain.timestamps import HOUR, Instant
 from timekeeper.domain.usage import dimensions
 from timekeeper.ledger.codec import encode_session
 from timekeeper.ledger.entries import Ending
@@ -48,14 +48,14 @@ POST_EVERY = HOUR
 """The longest time between two ledger entries of a running session, in nanoseconds."""
 
 
-def is_entry_due(posted_at: int, until: int) -> bool:
+def is_entry_due(posted_at: Instant, until: Instant) -> bool:
     """Returns whether a running session needs a new ledger entry: its last one is old, or lies in the future.
 
     An entry in the future was written by a clock that was ahead.
 
     Args:
-        posted_at: the instant of the last entry, in nanoseconds since 1970.
-        until: the instant up to which the session is charged, in nanoseconds since 1970.
+        posted_at: the instant of the last entry.
+        until: the instant up to which the session is charged.
     """
     return not posted_at <= until < posted_at + POST_EVERY
 
@@ -67,8 +67,7 @@ class Basis(NamedTuple):
         assignments: keyed by namespace, its payers in order of time: pairs of an instant (nanoseconds since 1970) and
             the account that pays from then on.
         accounts: the accounts, keyed by name; their periods are open up to the instants of settlement.
-        surely_past: the instant up to which time has passed by every clock, in nanoseconds since 1970. Periods that end
-            later are not final.
+        surely_past: the instant up to which time has passed by every clock. Periods that end later are not final.
         bill: whether reservations, usage or the larger of both is billed.
         present: gets a namespace and an instant; returns the payer and the start of its period then, and the period's
             end; None if no period is open.
@@ -76,7 +75,7 @@ class Basis(NamedTuple):
 
     assignments: Mapping[str, Assignments]
     accounts: Mapping[str, Account]
-    surely_past: int
+    surely_past: Instant
     bill: Bill
     present: Callable[[str, int], tuple[Key, int] | None]
 
@@ -111,14 +110,14 @@ class Case(NamedTuple):
     Attributes:
         acknowledged: the session as the store holds it.
         session: the session, as its pod shows it.
-        until: the instant up to which it is charged, in nanoseconds since 1970; its end if it has ended.
+        until: the instant up to which it is charged; its end if it has ended.
         pod_deleted: whether its pod is deleted from the API server.
         reports: its reports; None if they were not read, or if the store has none.
     """
 
     acknowledged: Acknowledged
     session: Session
-    until: int
+    until: Instant
     pod_deleted: bool = False
     reports: SessionReports | None = None
 
@@ -159,7 +158,7 @@ class _Inputs(NamedTuple):
 
 
 def amount_going_on(
-    acknowledged: Acknowledged, session: Session, payers: Assignments, accounts: Mapping[str, Account], until: int
+    acknowledged: Acknowledged, session: Session, payers: Assignments, accounts: Mapping[str, Account], until: Instant
 ) -> tuple[Key, int] | None:
     """Returns the new amount of a session in which only time has passed; None for any other session.
 
@@ -170,7 +169,7 @@ def amount_going_on(
         acknowledged: the session as the store holds it.
         session: the session, as its pod shows it.
         payers: the payers of its namespace, in order of time.
-        until: the instant up to which it is charged, in nanoseconds since 1970.
+        until: the instant up to which it is charged.
 
     Returns:
         The account and the start of the period, and the amount there in microGPU-seconds.
@@ -236,13 +235,13 @@ def split_grown(
     return grown, others
 
 
-def gets_entry(metered: MeteredSession, until: int) -> bool:
+def gets_entry(metered: MeteredSession, until: Instant) -> bool:
     """Returns whether a session gets a ledger entry when it is settled, even if nothing is added to its amount.
 
     It does if it has ended, or if its last entry is old.
 
     Args:
-        until: the instant up to which the session is charged, in nanoseconds since 1970.
+        until: the instant up to which the session is charged.
     """
     known = metered.acknowledged
     old = bool(known.open_under) and is_entry_due(known.posted_at, until)

@@ -16,8 +16,16 @@ from timekeeper.controller.state.sessions import MeteredSession, MeterRules
 from timekeeper.domain.pods import holds_nothing_else
 from timekeeper.domain.pricing import FOREVER
 from timekeeper.domain.sessions import alive_until
+from timekeeper.domain.timestamps import Instant
 from timekeeper.ledger import keys
-from timekeeper.ledger.client import FencedError, StoreEmptyError, StoreError, StoreUnavailableError, concerns_all
+from timekeeper.ledger.client import (
+    FencedError,
+    Store,
+    StoreEmptyError,
+    StoreError,
+    StoreUnavailableError,
+    concerns_all,
+)
 from timekeeper.ledger.connection import identity, replicated
 from timekeeper.ledger.reading import whole
 from timekeeper.ledger.totals import PeriodTotals
@@ -32,7 +40,6 @@ class ReconcileContext:
     """The leader's state in memory, with the cluster that it observes and the store that it writes.
 
     Attributes:
-        client: the store; its answers are bytes.
         source: the cluster as last observed.
         books: the leader's state.
         epoch: the term's fencing token; the store refuses it once it has received a later one.
@@ -46,10 +53,10 @@ class ReconcileContext:
         nodes: counts the GPUs of nodes.
         full: whether the store has no memory left for new sessions; they are opened once it has.
         held_back: the uids of the sessions that are not opened until the store has memory.
-        store_time: the time by the store's clock when the reconciliation began, in nanoseconds since 1970.
+        store_time: the time by the store's clock when the reconciliation began.
     """
 
-    client: redis.Redis
+    client: Store
     source: Source
     books: Books
     epoch: int
@@ -62,19 +69,19 @@ class ReconcileContext:
     nodes: NodeCapacity = field(default_factory=NodeCapacity)
     full: bool = False
     held_back: set[str] = field(default_factory=set)
-    store_time: int = FOREVER
+    store_time: Instant = FOREVER
     _counter: int = 0
 
-    def surely_past(self, now: int) -> int:
-        """Returns the instant up to which time has passed by our clock and by the store's, in nanoseconds since 1970.
+    def surely_past(self, now: Instant) -> Instant:
+        """Returns the instant up to which time has passed by our clock and by the store's.
 
         Irrevocable changes are made only up to that instant, so that a clock that was ahead leaves no trace once it is
         right.
         """
         return min(now, self.store_time)
 
-    def perhaps_past(self, now: int) -> int:
-        """Returns the later of our clock's time and the store's, in nanoseconds since 1970.
+    def perhaps_past(self, now: Instant) -> Instant:
+        """Returns the later of our clock's time and the store's.
 
         Only a clock that was ahead has written later instants.
         """
@@ -104,8 +111,8 @@ class ReconcileContext:
         drivers = self.books.rules.drivers
         return holds_nothing_else if own is None else holdings_of(self.source.mirrors, own, drivers)
 
-    def reported(self, uid: str) -> int | None:
-        """Returns the instant of the last report of the pod with this uid, in nanoseconds since 1970.
+    def reported(self, uid: str) -> Instant | None:
+        """Returns the instant of the last report of the pod with this uid.
 
         Returns:
             None if the pod sent no report, or the store's entry is unreadable.
@@ -117,7 +124,7 @@ class ReconcileContext:
                 raise
             return None
 
-    def charged_until(self, sessions: Iterable[MeteredSession], now: int) -> list[int]:
+    def charged_until(self, sessions: Iterable[MeteredSession], now: Instant) -> list[int]:
         """Returns the instant up to which each session is charged, in nanoseconds since 1970.
 
         That is the end of an ended session, the last sign of life of a pod on a silent node, and now for any other.
@@ -126,7 +133,7 @@ class ReconcileContext:
             return [now if metered.session.end is None else metered.session.end for metered in sessions]
         return [self._until(metered, now) for metered in sessions]
 
-    def _until(self, metered: MeteredSession, now: int) -> int:
+    def _until(self, metered: MeteredSession, now: Instant) -> int:
         session = metered.session
         if session.end is not None:
             return session.end

@@ -20,7 +20,7 @@ from timekeeper.domain.credits import OWN, Credit, carried, expiring, rolled_ove
 from timekeeper.domain.periods import Period, PeriodRule, boundary_after
 from timekeeper.domain.pricing import Bill
 from timekeeper.domain.reports import QUARTER, Marks
-from timekeeper.domain.timestamps import format_instant
+from timekeeper.domain.timestamps import Instant, format_instant
 from timekeeper.ledger import reading, shared
 from timekeeper.ledger.client import StoreError, isolate_failures
 from timekeeper.ledger.reports import close_and_read
@@ -28,14 +28,13 @@ from timekeeper.ledger.totals import PeriodTotals
 from timekeeper.ledger.writing import ClosingBalance, CreditEntry, Kind, Opening, close_balances, open_periods
 
 
-def assign(context: ReconcileContext, now: int) -> set[str]:
+def assign(context: ReconcileContext, now: Instant) -> set[str]:
     """Assigns each namespace to the account that pays for it from now on, in the store and in memory.
 
     The store holds an assignment before any session is charged according to it.
 
     Args:
         context: the leader's state, the store and the clocks.
-        now: nanoseconds since 1970.
 
     Returns:
         The accounts whose namespaces or budget changed, and new accounts.
@@ -68,7 +67,7 @@ def assign(context: ReconcileContext, now: int) -> set[str]:
     return moved | books.refresh_budgets() | (books.accounts.keys() - before)
 
 
-def _open_by_last_rules(context: ReconcileContext, now: int, kept: dict[str, Json]) -> set[str]:
+def _open_by_last_rules(context: ReconcileContext, now: Instant, kept: dict[str, Json]) -> set[str]:
     """Opens the periods that are due by now under the rules that held until now; returns the accounts with a new rule.
 
     A changed rule holds from the next period on, because reports in earlier periods were separated by the old rule. An
@@ -85,14 +84,13 @@ def _open_by_last_rules(context: ReconcileContext, now: int, kept: dict[str, Jso
     return changed
 
 
-def _mark_reports(context: ReconcileContext, now: int, moved: set[str], ruled: set[str]) -> None:
+def _mark_reports(context: ReconcileContext, now: Instant, moved: set[str], ruled: set[str]) -> None:
     """Separates the reports of running sessions at the instants at which another period or payer may begin.
 
     The separation is stored, so it holds even if this leader ends before it settles.
 
     Args:
         context: the reconciliation's store and state.
-        now: nanoseconds since 1970.
         moved: the namespaces that another account pays for from now on.
         ruled: the accounts whose coming periods another rule sets.
     """
@@ -110,14 +108,14 @@ def _mark_reports(context: ReconcileContext, now: int, moved: set[str], ruled: s
 
 
 @lru_cache(maxsize=4096)
-def phases_after(rule: PeriodRule, end: int) -> tuple[int, ...]:
+def phases_after(rule: PeriodRule, end: Instant) -> tuple[int, ...]:
     """Returns the nanoseconds after a full quarter of an hour at which a period and the period after it end.
 
     The two may differ: a changed rule holds from the next period on.
 
     Args:
         rule: the rule for the budget's periods.
-        end: the end of the first period, in nanoseconds since 1970.
+        end: the end of the first period.
 
     Returns:
         One number if both are equal, otherwise both, sorted.
@@ -132,11 +130,8 @@ def _is_undecided(books: Books, namespace: str) -> bool:
     return namespace in books.payers_unreadable or lost
 
 
-def open_due_periods(context: ReconcileContext, now: int, names: Iterable[str]) -> None:
+def open_due_periods(context: ReconcileContext, now: Instant, names: Iterable[str]) -> None:
     """Opens, in the ledger, the periods that these accounts need up to now.
-
-    Args:
-        now: nanoseconds since 1970.
 
     Raises:
         StoreError: the store refused a period. Those that it opened are in memory; the next call opens the rest.
@@ -163,7 +158,7 @@ def open_due_periods(context: ReconcileContext, now: int, names: Iterable[str]) 
         raise error
 
 
-def _restore_credits(context: ReconcileContext, now: int, openings: list[tuple[Account, Period, Opening]]) -> None:
+def _restore_credits(context: ReconcileContext, now: Instant, openings: list[tuple[Account, Period, Opening]]) -> None:
     """Restores, from the checkpoints, the credits of periods that an emptied store opens again."""
     balances = []
     for account, period, _ in openings:
@@ -187,11 +182,8 @@ SpentBy = Callable[[Account, Period, int], int]
 _log = structlog.get_logger()
 
 
-def close_due_balances(context: ReconcileContext, now: int, names: Iterable[str]) -> None:
+def close_due_balances(context: ReconcileContext, now: Instant, names: Iterable[str]) -> None:
     """Closes the balances of ended periods of these accounts and expires their due credits, the earliest first.
-
-    Args:
-        now: nanoseconds since 1970.
 
     Raises:
         StoreError: the store does not answer, or refuses this leader's term.
@@ -225,7 +217,7 @@ def take(account: Account, change: ClosingBalance, answer: PeriodTotals) -> None
     account.credits.setdefault(change.period, {}).update({entry.credit.name: entry.credit for entry in change.credits})
 
 
-def due_closing(account: Account, now: int, spent_by: SpentBy) -> ClosingBalance | None:
+def due_closing(account: Account, now: Instant, spent_by: SpentBy) -> ClosingBalance | None:
     """Returns an account's earliest closing balance that is due: it expires a credit or carries money over.
 
     The result is None if no closing balance is due.
@@ -234,7 +226,6 @@ def due_closing(account: Account, now: int, spent_by: SpentBy) -> ClosingBalance
     one is then carried over once more when it does end.
 
     Args:
-        now: nanoseconds since 1970.
         spent_by: returns the amount that an account had spent in a period by an instant.
     """
     if account.budget.allowance is None:
@@ -251,15 +242,12 @@ def due_closing(account: Account, now: int, spent_by: SpentBy) -> ClosingBalance
     return None
 
 
-def spending(context: ReconcileContext, now: int) -> SpentBy:
+def spending(context: ReconcileContext, now: Instant) -> SpentBy:
     """Returns a function that computes the amount that an account had spent in a period by an instant.
 
     Its arguments are the account, the period and the instant (nanoseconds since 1970); its result is in
     microGPU-seconds. It is exact if reservations are billed. If usage is billed, reports do not say when usage
     happened, so the amount at the last settlement counts.
-
-    Args:
-        now: nanoseconds since 1970.
     """
     books = context.books
     by_account: dict[str, list[MeteredSession]] = {}
@@ -304,7 +292,7 @@ def _sessions_by_account(books: Books) -> dict[str, list[MeteredSession]]:
     return by_account
 
 
-def _expire(account: Account, period: Period, now: int, spent_by: SpentBy) -> ClosingBalance | None:
+def _expire(account: Account, period: Period, now: Instant, spent_by: SpentBy) -> ClosingBalance | None:
     period_credits = account.expiring(period)
     expired = [
         credit

@@ -12,6 +12,7 @@ from timekeeper.controller.state.commitments import committed, overdue, queued
 from timekeeper.controller.state.figures import Figures, changed_states, figures, summary
 from timekeeper.domain.forecast import FINE, BurnRecord, sampled
 from timekeeper.domain.pricing import prices_in_force
+from timekeeper.domain.timestamps import Instant
 from timekeeper.ledger import shared
 from timekeeper.ledger.client import StoreEmptyError
 from timekeeper.ledger.codec import compact, encode_burn
@@ -19,11 +20,8 @@ from timekeeper.ledger.totals import Summary, encode_summary
 from timekeeper.ledger.writing import Publication, publish_accounts
 
 
-def publish(context: ReconcileContext, now: int, names: Iterable[str]) -> None:
+def publish(context: ReconcileContext, now: Instant, names: Iterable[str]) -> None:
     """Publishes the figures of settled accounts, and the states of their namespaces that changed.
-
-    Args:
-        now: nanoseconds since 1970.
 
     Raises:
         StoreError: the store refused or does not answer; the next call publishes everything again.
@@ -51,7 +49,7 @@ def publish(context: ReconcileContext, now: int, names: Iterable[str]) -> None:
 
 
 def _publish_accounts(
-    context: ReconcileContext, now: int, figures: dict[str, Figures], namespaces: dict[str, list[str]]
+    context: ReconcileContext, now: Instant, figures: dict[str, Figures], namespaces: dict[str, list[str]]
 ) -> None:
     books = context.books
     due: list[tuple[Summary, BurnRecord, Publication]] = []
@@ -79,7 +77,7 @@ def _publish_accounts(
             account.period_totals[publication.period] = totals._replace(exhausted_at=publication.exhausted_at)
 
 
-def _publish_states(context: ReconcileContext, now: int, changed: dict[str, NamespaceState]) -> None:
+def _publish_states(context: ReconcileContext, now: Instant, changed: dict[str, NamespaceState]) -> None:
     books = context.books
     limited = books.rules.template.allowance is not None
     default = BudgetState.OPEN if limited else BudgetState.UNLIMITED

@@ -22,19 +22,24 @@ from timekeeper.controller.state.other_stacks import complete_holdings
 from timekeeper.domain.holdings.holding import summed
 from timekeeper.domain.money import GPU_SECOND, SECOND
 from timekeeper.domain.pricing import price_changes
+from timekeeper.domain.timestamps import Instant
 from timekeeper.ledger import reading, shared
-from timekeeper.ledger.client import StoreEmptyError, StoreError, StoreUnavailableError, described, isolate_failures
+from timekeeper.ledger.client import (
+    Store,
+    StoreEmptyError,
+    StoreError,
+    StoreUnavailableError,
+    described,
+    isolate_failures,
+)
 from timekeeper.ledger.connection import identity, is_full_for_pods, store_clock
 from timekeeper.ledger.mending import broken_keys
 from timekeeper.ledger.writing import HeldTerm, LedEpoch
 from timekeeper.sources.base import Source
 
 
-def note_capacity(context: ReconcileContext, now: int) -> None:
+def note_capacity(context: ReconcileContext, now: Instant) -> None:
     """Writes the cluster's capacity to the store if it has changed; the share of idle GPUs is computed from it.
-
-    Args:
-        now: nanoseconds since 1970.
 
     Raises:
         FencedError: a later leader has taken over.
@@ -82,7 +87,7 @@ class Reconciler:
 
     def __init__(
         self,
-        client: redis.Redis,
+        client: Store,
         source: Source,
         rules: ControllerRules,
         epoch: int | LedEpoch,
@@ -91,7 +96,6 @@ class Reconciler:
         """Makes a reconciler of one term that has read nothing yet.
 
         Args:
-            client: the store; its answers are bytes.
             source: the cluster.
             rules: the settings of the controller.
             epoch: the term with its fencing token. A bare number is both the token and the term's number.
@@ -121,13 +125,13 @@ class Reconciler:
         """The number of sessions that are not opened until the store has memory for them."""
         return len(self._context.held_back & (self.books.pods.facts.keys() | self.books.claims.open_uids()))
 
-    def ahead_of_store(self, now: int) -> int:
+    def ahead_of_store(self, now: Instant) -> int:
         """Returns the nanoseconds by which our clock was ahead of the store's at the last reconciliation.
 
         The result is below 0 if our clock was behind.
 
         Args:
-            now: our clock's time when that reconciliation began, in nanoseconds since 1970.
+            now: our clock's time when that reconciliation began.
         """
         return now - self._context.store_time
 
@@ -140,19 +144,18 @@ class Reconciler:
         """
         return self._past
 
-    def surely_past(self, now: int) -> int:
-        """Returns the instant up to which time has passed by our clock and by the store's, in nanoseconds since 1970.
+    def surely_past(self, now: Instant) -> Instant:
+        """Returns the instant up to which time has passed by our clock and by the store's.
 
         Args:
-            now: our clock's time, in nanoseconds since 1970. The store's time is that of the last reconciliation.
+            now: our clock's time. The store's time is that of the last reconciliation.
         """
         return self._context.surely_past(now)
 
-    def reconcile(self, now: int, *, full: bool = True) -> set[str]:
+    def reconcile(self, now: Instant, *, full: bool = True) -> set[str]:
         """Brings the ledger and the published states up to an instant, for all accounts or for some.
 
         Args:
-            now: nanoseconds since 1970.
             full: whether to settle every session of all accounts; otherwise only accounts that have changed or are due.
 
         Returns:
@@ -202,7 +205,7 @@ class Reconciler:
             raise
         return touched - self.books.failed.keys()
 
-    def _settle(self, now: int, touched: set[str], *, full: bool) -> None:
+    def _settle(self, now: Instant, touched: set[str], *, full: bool) -> None:
         """Reconciles the accounts in `touched`: opens periods, applies orders, closes balances, settles, publishes.
 
         Adds to `touched` the accounts that an applied order changes. `full` writes changed prices to the store, too.
@@ -288,14 +291,14 @@ class Reconciler:
         if self._loaded and broken_keys(self._context.client):
             self._loaded = False
 
-    def _not_before_the_past(self, now: int) -> int:
+    def _not_before_the_past(self, now: Instant) -> int:
         """Returns now by our clock, or the latest instant that was settled and, by the store's clock, is past.
 
         Where our clock is behind, time stands still until it is right: nothing is taken back.
         """
         return max(now, self._context.surely_past(self._past))
 
-    def _check_clock(self, now: int) -> None:
+    def _check_clock(self, now: Instant) -> None:
         """Brings instants of a clock of ours that was ahead, and is not any more, to the present.
 
         Where it was ahead by more than the kept periods, this reconciliation reads the whole store.
@@ -308,7 +311,7 @@ class Reconciler:
             self._context.capacity = None
         self._latest = now
 
-    def _load(self, now: int) -> bool:
+    def _load(self, now: Instant) -> bool:
         if self._loaded:
             return False
         stored = reading.past(self._context.client), reading.watched(self._context.client)
@@ -318,7 +321,7 @@ class Reconciler:
         self._loaded = True
         return True
 
-    def _observe(self, now: int, *, full: bool) -> set[str]:
+    def _observe(self, now: Instant, *, full: bool) -> set[str]:
         """Updates the leader's state from the mirrors; returns the accounts that changed or are due."""
         context, books, mirrors = self._context, self.books, self._context.source.mirrors
         books.budgets.refresh(mirrors, books.rules.overhead)

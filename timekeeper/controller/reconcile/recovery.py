@@ -37,6 +37,7 @@ from timekeeper.domain.budgets import payers
 from timekeeper.domain.charges import Assignments
 from timekeeper.domain.money import display
 from timekeeper.domain.pricing import Prices
+from timekeeper.domain.timestamps import Instant
 from timekeeper.ledger import keys, reading, shared
 from timekeeper.ledger.client import described, isolate_failures
 from timekeeper.ledger.codec import RecordError
@@ -52,12 +53,11 @@ NOTE = "the store had gone back to an earlier state"
 _log = structlog.get_logger()
 
 
-def restore_accounts(context: ReconcileContext, names: Iterable[str], now: int) -> None:
+def restore_accounts(context: ReconcileContext, names: Iterable[str], now: Instant) -> None:
     """Restores accounts from their checkpoints, in the periods that the checkpoints describe.
 
     Args:
         names: the accounts that the store holds in an earlier state.
-        now: nanoseconds since 1970.
 
     Raises:
         StoreError: the store refused.
@@ -123,11 +123,8 @@ def _drop_sessions(context: ReconcileContext, account: Account, finalized: Itera
     shared.index_sessions(context.client, context.epoch, [], [(metered.session.uid, account.name) for metered in left])
 
 
-def take_over(context: ReconcileContext, now: int) -> bool:
+def take_over(context: ReconcileContext, now: Instant) -> bool:
     """Builds the leader's state from the store, the mirrors and the checkpoints, after it has mended the store.
-
-    Args:
-        now: nanoseconds since 1970.
 
     Returns:
         Whether the caller must write the prices to the store, because they differ from the stored ones.
@@ -188,7 +185,7 @@ def _each(context: ReconcileContext, names: AbstractSet[str], act: Callable[[lis
         _log.error("account unreadable", account=name, error=described(error))
 
 
-def _metered_since(context: ReconcileContext, kept: Mapping[str, Json], now: int) -> int:
+def _metered_since(context: ReconcileContext, kept: Mapping[str, Json], now: Instant) -> int:
     """Returns the instant from which pods of other stacks are metered: the first at which a leader began to.
 
     It is stored before any pod is metered, so that no later leader takes another one. 0 where they are not metered.

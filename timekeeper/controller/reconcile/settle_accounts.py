@@ -30,6 +30,7 @@ from timekeeper.controller.state.books import Books
 from timekeeper.controller.state.sessions import Key, MeteredSession
 from timekeeper.domain.pricing import Bill
 from timekeeper.domain.reports import report_limits
+from timekeeper.domain.timestamps import Instant
 from timekeeper.ledger import shared
 from timekeeper.ledger.client import StoreError
 from timekeeper.ledger.reports import SessionReports, close_and_read, end_reports, write_report_limits
@@ -82,11 +83,8 @@ class Work(NamedTuple):
     prepared: list[Prepared]
 
 
-def settle_accounts(context: ReconcileContext, now: int, touched: Collection[str]) -> None:
+def settle_accounts(context: ReconcileContext, now: Instant, touched: Collection[str]) -> None:
     """Settles the sessions of these accounts up to an instant, in memory and in the store.
-
-    Args:
-        now: nanoseconds since 1970.
 
     Raises:
         StoreError: the store does not answer, or refuses this leader's term.
@@ -107,7 +105,7 @@ def settle_accounts(context: ReconcileContext, now: int, touched: Collection[str
         _write(context, _prepare(context, now, closed), now)
 
 
-def _write(context: ReconcileContext, work: Work, now: int) -> list[Prepared]:
+def _write(context: ReconcileContext, work: Work, now: Instant) -> list[Prepared]:
     """Sends settlements to the store; adopts and returns those of which the store took every item.
 
     Settlements that end a session are left out where replicas do not hold these ends in time.
@@ -138,7 +136,7 @@ def _with_room(context: ReconcileContext, sessions: list[MeteredSession]) -> lis
     return [metered for metered in sessions if metered.session.uid not in context.held_back]
 
 
-def _prepare(context: ReconcileContext, now: int, concerned: list[MeteredSession]) -> Work:
+def _prepare(context: ReconcileContext, now: Instant, concerned: list[MeteredSession]) -> Work:
     """Computes the settlements of sessions; reads the reports of the sessions that get a ledger entry."""
     books = context.books
     basis = make_basis(books.assignments, books.accounts, context.surely_past(now), books.rules.bill)
@@ -221,13 +219,12 @@ def _phases_of(account: Account, until: int) -> tuple[int, ...]:
 
 
 def write_limits_of(
-    context: ReconcileContext, sessions: Iterable[MeteredSession], now: int, *, replace: bool = False
+    context: ReconcileContext, sessions: Iterable[MeteredSession], now: Instant, *, replace: bool = False
 ) -> None:
     """Writes the report limits of sessions to the store: the most use that the reports of each session may state.
 
     Args:
         sessions: the sessions; those that have ended or send no reports are left out.
-        now: nanoseconds since 1970.
         replace: whether to replace limits that the store already holds.
     """
     books = context.books
@@ -253,7 +250,7 @@ def _ends_session(prepared: Prepared) -> bool:
     return prepared.metered.session.end is not None
 
 
-def _send(context: ReconcileContext, work: Work, now: int) -> set[Refused]:
+def _send(context: ReconcileContext, work: Work, now: Instant) -> set[Refused]:
     """Sends all items, batched by account and period; returns those that the store refused.
 
     Items that remove a session's record under an account are sent once the store holds all other items of that session:
@@ -297,7 +294,7 @@ def _add_items(batches: dict[Key, list[Item]], work: Work, actions: AbstractSet[
 
 def _send_batches(
     context: ReconcileContext,
-    now: int,
+    now: Instant,
     revision: Revision,
     work: Work,
     batches: Mapping[Key, list[Item]],
@@ -309,7 +306,6 @@ def _send_batches(
 
     Args:
         context: the reconciliation's store and state.
-        now: nanoseconds since 1970.
         revision: the revision of all items.
         work: the sessions that the items belong to.
         batches: the items to send, by account and period.
@@ -360,7 +356,7 @@ def _note_unanswered(work: Work, actions: AbstractSet[LedgerAction]) -> None:
 def _one_by_one(
     context: ReconcileContext,
     revision: Revision,
-    now: int,
+    now: Instant,
     settlement: SettlementBatch,
     answer: PeriodTotals | StoreError,
 ) -> tuple[PeriodTotals | None, dict[str, StoreError]]:
@@ -424,7 +420,7 @@ def _end_reports(context: ReconcileContext, changed: list[Prepared]) -> None:
     shared.expire_reports(context.client, expiring)
 
 
-def _adopt(context: ReconcileContext, done: list[Prepared], now: int) -> None:
+def _adopt(context: ReconcileContext, done: list[Prepared], now: Instant) -> None:
     """Makes each acknowledged settlement the base of its session's next one; drops sessions that are finalized."""
     books = context.books
     for metered, settlement in done:

@@ -31,8 +31,9 @@ from timekeeper.domain.budgets import Budget
 from timekeeper.domain.forecast import lasts_until, runs_out_early
 from timekeeper.domain.money import GPU_SECOND, SECOND, display
 from timekeeper.domain.state import Announced, Enforcement, Milestone, OnExhausted, next_announced, reached
-from timekeeper.domain.timestamps import format_instant
+from timekeeper.domain.timestamps import Instant, format_instant
 from timekeeper.ledger import outbox
+from timekeeper.ledger.client import Store
 from timekeeper.sources.base import ObjectEvent, Source, uid_of
 
 _COLORS = {
@@ -43,12 +44,11 @@ _COLORS = {
 }
 
 
-def message_of(budget: Budget, figures: Figures, milestone: Milestone, now: int) -> str:
+def message_of(budget: Budget, figures: Figures, milestone: Milestone, now: Instant) -> str:
     """Returns the body of a notification's request as JSON.
 
     Args:
         milestone: the milestone that the budget has reached.
-        now: nanoseconds since 1970.
     """
     text = f"GPU budget {budget.name}: {_headline(budget, figures, milestone, now)}"
     fields = {
@@ -68,7 +68,7 @@ def message_of(budget: Budget, figures: Figures, milestone: Milestone, now: int)
     return json.dumps({"text": text, "attachments": [attachment]}, separators=(",", ":"))
 
 
-def _headline(budget: Budget, figures: Figures, milestone: Milestone, now: int) -> str:
+def _headline(budget: Budget, figures: Figures, milestone: Milestone, now: Instant) -> str:
     available = figures.limits.available or 0
     spent = f"{display(figures.spent)} of {display(available)} GPU-hours are spent"
     if milestone is Milestone.REOPENED:
@@ -82,7 +82,7 @@ def _headline(budget: Budget, figures: Figures, milestone: Milestone, now: int) 
     return f"{spent}. {_follows(budget, milestone)} The next period begins {format_instant(figures.period.end)}."
 
 
-def _forecast(figures: Figures, now: int) -> str:
+def _forecast(figures: Figures, now: Instant) -> str:
     parts = []
     for name, burn in (("hour", figures.burns.hour), ("day", figures.burns.day)):
         end = lasts_until(figures.remaining, burn, now, figures.period.end)
@@ -109,14 +109,13 @@ class Notifier:
     """Announces milestones of budgets in one term; the store keeps the announced ones for the next leader.
 
     Attributes:
-        client: the store.
         books: the leader's state.
         epoch: the fencing token of the leader's term.
         most: the most messages that may wait for delivery.
         counter: counts messages by their outcome.
     """
 
-    client: redis.Redis
+    client: Store
     books: Books
     epoch: int
     most: int
@@ -124,11 +123,11 @@ class Notifier:
     _announced: dict[str, Announced] = field(default_factory=dict)
     _loaded: bool = False
 
-    def notify(self, now: int) -> int:
+    def notify(self, now: Instant) -> int:
         """Stores a message for each new milestone, which then waits for delivery; returns the number of messages.
 
         Args:
-            now: the instant of the last reconciliation, in nanoseconds since 1970.
+            now: the instant of the last reconciliation.
 
         Raises:
             StoreError: the store refused or does not answer; the next call finds the milestones again.
@@ -150,7 +149,7 @@ class Notifier:
                 self._announced[change.uid] = change.announced
         return sum(bool(change.message) for change in changes)
 
-    def _changes(self, now: int) -> Iterator[outbox.Change]:
+    def _changes(self, now: Instant) -> Iterator[outbox.Change]:
         books = self.books
         present = {uid_of(item): name for name, item in books.budgets.objects.items()}
         for uid in self._announced.keys() - present.keys():
@@ -278,9 +277,7 @@ def deliver(receiver: Receiver, waiting: outbox.Waiting, now: float) -> None:
 class NotificationSender:
     """Delivers the notifications that wait in the store, in order, while this process leads."""
 
-    def __init__(
-        self, client: redis.Redis, receiver: Receiver, term: CurrentTerm, counter: Counter, pending: Gauge
-    ) -> None:
+    def __init__(self, client: Store, receiver: Receiver, term: CurrentTerm, counter: Counter, pending: Gauge) -> None:
         self._client = client
         self._receiver = receiver
         self._term = term

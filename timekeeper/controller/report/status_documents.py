@@ -14,7 +14,7 @@ from timekeeper.domain.money import GPU_SECOND, SECOND, display
 from timekeeper.domain.orders import Correction, Grant
 from timekeeper.domain.periods import Period
 from timekeeper.domain.state import Admission, Enforcement, OnExhausted
-from timekeeper.domain.timestamps import format_exact, format_instant
+from timekeeper.domain.timestamps import Instant, format_exact, format_instant
 
 Json = dict[str, Any]
 THRESHOLDS = (("HalfSpent", 50), ("MostlySpent", 80), ("Exhausted", 100))
@@ -23,13 +23,13 @@ PASSING = ("spent", "remaining", "expiring", "burnRate", "projectedExhaustion", 
 """The fields that change every second; a change of these alone is written only at intervals."""
 
 
-def budget_status(account: Account, figures: Figures, now: int) -> Json:
+def budget_status(account: Account, figures: Figures, now: Instant) -> Json:
     """Returns a budget's figures and checkpoint as its status, without conditions.
 
     Args:
         account: the budget's account.
         figures: its figures.
-        now: the instant of the figures, in nanoseconds since 1970.
+        now: the instant of the figures.
     """
     period_credits = account.credits.get(figures.period.start, {})
     status: Json = {
@@ -64,13 +64,13 @@ def budget_status(account: Account, figures: Figures, now: int) -> Json:
     return status
 
 
-def checkpoint_status(account: Account, figures: Figures, now: int) -> Json:
+def checkpoint_status(account: Account, figures: Figures, now: Instant) -> Json:
     """Returns the checkpoint of an account in the form of a GPUBudget's status.
 
     The leader restores the account from it after the store was emptied.
 
     Args:
-        now: the instant of the figures, in nanoseconds since 1970.
+        now: the instant of the figures.
     """
     totals, period_credits = account.period_totals[figures.period.start], account.credits.get(figures.period.start, {})
     checkpoint: Json = {
@@ -88,11 +88,11 @@ def checkpoint_status(account: Account, figures: Figures, now: int) -> Json:
     return {"period": period, "checkpoint": checkpoint, **exhausted}
 
 
-def checkpoint_of(account: Account, figures: Figures, now: int) -> Checkpoint:
+def checkpoint_of(account: Account, figures: Figures, now: Instant) -> Checkpoint:
     """Returns the checkpoint of an account in the form in which the leader keeps it in memory.
 
     Args:
-        now: the instant of the figures, in nanoseconds since 1970.
+        now: the instant of the figures.
     """
     totals, period_credits = account.period_totals[figures.period.start], account.credits.get(figures.period.start, {})
     return Checkpoint(
@@ -106,11 +106,11 @@ def checkpoint_of(account: Account, figures: Figures, now: int) -> Checkpoint:
     )
 
 
-def projected_exhaustion(figures: Figures, now: int) -> int | None:
-    """Returns the instant at which a budget's money runs out at its present rate, in nanoseconds since 1970.
+def projected_exhaustion(figures: Figures, now: Instant) -> Instant | None:
+    """Returns the instant at which a budget's money runs out at its present rate.
 
     Args:
-        now: the instant of the figures, in nanoseconds since 1970.
+        now: the instant of the figures.
 
     Returns:
         None if the money lasts for the period, or is spent already.
@@ -125,7 +125,7 @@ def conditions_of(
     figures: Figures | None,
     conflicts: Mapping[str, str],
     fault: Exception | None,
-    now: int = 0,
+    now: Instant = 0,
     *,
     yields: bool = True,
     idle_quotas: Collection[str] = (),
@@ -139,7 +139,7 @@ def conditions_of(
         figures: its figures; None if there are none yet.
         conflicts: keyed by a namespace that it names, the other budget that pays for that namespace.
         fault: the reason why it is invalid; None if it is valid.
-        now: the instant of the figures, in nanoseconds since 1970.
+        now: the instant of the figures.
         yields: false if the budget should give its pods a lower priority and the settings never do so; this adds the
             condition NothingYields.
         idle_quotas: its namespaces in which a quota on FairGPU's own resources counts no pod.
@@ -185,7 +185,7 @@ def deprioritizes(budget: Budget) -> bool:
     )
 
 
-def _runs_out_early(figures: Figures, now: int) -> Json:
+def _runs_out_early(figures: Figures, now: Instant) -> Json:
     """Returns the condition that the money runs out before the period ends; `forecast` has the instants."""
     kind = "RunsOutEarly"
     if figures.remaining <= 0:
@@ -197,12 +197,12 @@ def _runs_out_early(figures: Figures, now: int) -> Json:
     return _condition(kind, False, "OutlastsThePeriod", message)
 
 
-def _forecast(figures: Figures, now: int) -> Json:
+def _forecast(figures: Figures, now: Instant) -> Json:
     stretches: dict[str, Burn | None] = {"lastHour": figures.burns.hour, "lastDay": figures.burns.day}
     return {name: _stretch(burn, figures, now) for name, burn in stretches.items() if burn is not None}
 
 
-def _stretch(burn: Burn, figures: Figures, now: int) -> Json:
+def _stretch(burn: Burn, figures: Figures, now: Instant) -> Json:
     stretch = {
         "since": format_instant(burn.since),
         "spent": _money(burn.spent),
@@ -212,7 +212,7 @@ def _stretch(burn: Burn, figures: Figures, now: int) -> Json:
     return stretch if exhaustion is None else {**stretch, "projectedExhaustion": format_instant(exhaustion)}
 
 
-def with_conditions(status: Json, conditions: Iterable[Json], before: Json, generation: int, now: int) -> Json:
+def with_conditions(status: Json, conditions: Iterable[Json], before: Json, generation: int, now: Instant) -> Json:
     """Returns a status with conditions added, and in each condition the time at which it last changed.
 
     Args:
@@ -220,7 +220,6 @@ def with_conditions(status: Json, conditions: Iterable[Json], before: Json, gene
         conditions: the type, status, reason and message of each condition.
         before: the status that the object has now.
         generation: the generation of the spec that the conditions describe.
-        now: nanoseconds since 1970.
     """
     earlier = {item.get("type"): item for item in before.get("conditions") or []}
     stamped = []
@@ -248,13 +247,12 @@ def timeless(status: Json) -> Json:
     return rest
 
 
-def grant_status(grant: Grant, period: int | None, generation: int, now: int, before: Json) -> Json:
+def grant_status(grant: Grant, period: Instant | None, generation: int, now: Instant, before: Json) -> Json:
     """Returns the status of a grant that was applied, or whose period was over before it could be applied.
 
     Args:
-        period: the start of its period, in nanoseconds since 1970; None if the grant was not applied.
+        period: the start of its period; None if the grant was not applied.
         generation: the generation of the GPUGrant's spec.
-        now: nanoseconds since 1970.
         before: the status that the GPUGrant has now.
     """
     if period is None:
@@ -275,12 +273,11 @@ def grant_status(grant: Grant, period: int | None, generation: int, now: int, be
     return with_conditions(status, applied, before, generation, now)
 
 
-def correction_status(correction: Correction, period: Period, generation: int, now: int, before: Json) -> Json:
+def correction_status(correction: Correction, period: Period, generation: int, now: Instant, before: Json) -> Json:
     """Returns the status of a correction that the ledger holds.
 
     Args:
         generation: the generation of the GPUCorrection's spec.
-        now: nanoseconds since 1970.
         before: the status that the GPUCorrection has now.
     """
     status = {
@@ -298,14 +295,13 @@ def correction_status(correction: Correction, period: Period, generation: int, n
     return with_conditions(status, [_condition("Applied", True, "Corrected", message)], before, generation, now)
 
 
-def refused_order(reason: str, message: str, generation: int, now: int, before: Json) -> Json:
+def refused_order(reason: str, message: str, generation: int, now: Instant, before: Json) -> Json:
     """Returns the status of a grant or a correction that was refused.
 
     Args:
         reason: the reason as one word, for programs.
         message: the reason for people.
         generation: the generation of the object's spec.
-        now: nanoseconds since 1970.
         before: the status that the object has now.
     """
     condition = _condition("Applied", False, reason, message)

@@ -49,7 +49,7 @@ from timekeeper.domain.orders import (
 )
 from timekeeper.domain.periods import Period
 from timekeeper.domain.pricing import FOREVER
-from timekeeper.domain.timestamps import DAY, format_instant
+from timekeeper.domain.timestamps import DAY, Instant, format_instant
 from timekeeper.sources.base import CHECKPOINT_SHARDS, ChangedMeanwhileError, RefusedError, Source, uid_of
 
 _log = structlog.get_logger()
@@ -113,13 +113,13 @@ class StatusWriter:
         """Whether the last call to write stopped before it had written every budget's status."""
         return bool(self._waiting or self._sent)
 
-    def write(self, settled_at: int) -> int:
+    def write(self, settled_at: Instant) -> int:
         """Writes the statuses of GPUBudgets that have changed, for TURN_SECONDS at most; returns their number.
 
         The next call continues with the rest.
 
         Args:
-            settled_at: the instant of the last reconciliation, in nanoseconds since 1970.
+            settled_at: the instant of the last reconciliation.
 
         Raises:
             SourceError: the API server does not answer; the next call writes the rest.
@@ -147,7 +147,7 @@ class StatusWriter:
         self._idle_quotas = idle_quotas(self.books, self.source.mirrors)
         self._waiting = sorted(objects, key=lambda name: last[name], reverse=True)
 
-    def _send_on(self, objects: Mapping[str, Json], now: int) -> None:
+    def _send_on(self, objects: Mapping[str, Json], now: Instant) -> None:
         """Submits the next statuses that must be written to the pool.
 
         Only the caller's thread reads and changes the leader's memory.
@@ -192,7 +192,7 @@ class StatusWriter:
             account.checkpoint = draft.checkpoint
         return True
 
-    def _draft(self, name: str, item: Json, now: int) -> _Draft | None:
+    def _draft(self, name: str, item: Json, now: Instant) -> _Draft | None:
         """Returns a budget's status if it must be written, else None."""
         books = self.books
         account = books.accounts.get(name)
@@ -218,7 +218,7 @@ class StatusWriter:
         version = str((item.get("metadata") or {}).get("resourceVersion") or "")
         return _Draft(name, uid_of(item), now, status, checkpoint, version)
 
-    def _forget_left(self, now: int) -> None:
+    def _forget_left(self, now: Instant) -> None:
         """Drops the finalized sessions that a written checkpoint includes, and after a day all others."""
         accounts = self.books.accounts
         self.books.finalized = [
@@ -254,11 +254,8 @@ class OrderAnswers:
     _answered: set[tuple[str, str]] = field(default_factory=set)
     _without_budget: dict[tuple[str, str], int] = field(default_factory=dict)
 
-    def write(self, now: int) -> int:
+    def write(self, now: Instant) -> int:
         """Writes the statuses of orders that were applied or refused; returns the number of statuses written.
-
-        Args:
-            now: nanoseconds since 1970.
 
         Raises:
             SourceError: the API server does not answer; the next call writes the rest.
@@ -275,7 +272,7 @@ class OrderAnswers:
             count += self._write("correction", name, item, self.source.write_correction_status, now)
         return count
 
-    def _write(self, kind: str, name: str, item: Json, write: Callable[[str, Json], None], now: int) -> bool:
+    def _write(self, kind: str, name: str, item: Json, write: Callable[[str, Json], None], now: Instant) -> bool:
         before = item.get("status") or {}
         if before.get("applied") is True or (kind, name) in self._answered:
             return False
@@ -295,7 +292,7 @@ class OrderAnswers:
             self._answered.add((kind, name))
         return True
 
-    def _waiting(self, kind: str, name: str, budget: str, generation: int, now: int, before: Json) -> Json | None:
+    def _waiting(self, kind: str, name: str, budget: str, generation: int, now: Instant, before: Json) -> Json | None:
         """Returns the status of an order whose budget does not exist; None until the order has waited for PATIENCE."""
         due = self._without_budget.setdefault((kind, name), now + PATIENCE)
         if budget in self.books.budgets.objects:
@@ -308,7 +305,7 @@ class OrderAnswers:
         )
         return refused_order(NO_BUDGET, message, generation, now, before)
 
-    def _status(self, kind: str, name: str, before: Json, generation: int, now: int) -> Json | None:
+    def _status(self, kind: str, name: str, before: Json, generation: int, now: Instant) -> Json | None:
         """Returns the status of an order; None as long as it is neither applied nor refused."""
         view = self.books.budgets
         fault = (view.grant_faults if kind == "grant" else view.correction_faults).get(name)
@@ -324,7 +321,7 @@ class OrderAnswers:
         return _answer_correction(order, account, generation, now, before)
 
 
-def _answer_grant(grant: Grant, account: Account, generation: int, now: int, before: Json) -> Json | None:
+def _answer_grant(grant: Grant, account: Account, generation: int, now: Instant, before: Json) -> Json | None:
     if grant.name not in account.grants:
         return None
     stored = account.grants[grant.name]
@@ -335,7 +332,7 @@ def _answer_grant(grant: Grant, account: Account, generation: int, now: int, bef
 
 
 def _answer_correction(
-    correction: Correction, account: Account, generation: int, now: int, before: Json
+    correction: Correction, account: Account, generation: int, now: Instant, before: Json
 ) -> Json | None:
     if correction.name in account.refused:
         return refused_order(REFUSED, account.refused[correction.name], generation, now, before)
@@ -404,11 +401,11 @@ class CheckpointKeeper:
     most_bytes: int = MOST_BYTES
     _written: dict[int, tuple[int, Json]] | None = field(default=None)
 
-    def write(self, now: int) -> int:
+    def write(self, now: Instant) -> int:
         """Writes the objects of checkpoints that have changed; returns their number.
 
         Args:
-            now: the instant of the last reconciliation, in nanoseconds since 1970.
+            now: the instant of the last reconciliation.
 
         Raises:
             SourceError: the API server does not answer; the next call writes the rest.
@@ -427,7 +424,7 @@ class CheckpointKeeper:
                 count += self._write(number, shard, now)
         return count
 
-    def _documents(self, now: int) -> dict[str, Json]:
+    def _documents(self, now: Instant) -> dict[str, Json]:
         books = self.books
         prices = kept_prices(books.prices, books.rules.prices)
         return (
@@ -443,7 +440,7 @@ class CheckpointKeeper:
             }
         )
 
-    def _write(self, number: int, shard: Json, now: int) -> bool:
+    def _write(self, number: int, shard: Json, now: Instant) -> bool:
         kept = fitting(shard, self.most_bytes)
         if len(kept) < len(shard):
             _log.error("too many namespaces without a budget for a checkpoint each", shard=number, kept=len(kept))

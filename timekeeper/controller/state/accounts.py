@@ -18,7 +18,7 @@ from timekeeper.domain.credits import OWN, Credit
 from timekeeper.domain.forecast import BurnRecord
 from timekeeper.domain.orders import OrderEntry
 from timekeeper.domain.periods import Period, first_period, periods_until
-from timekeeper.domain.timestamps import DAY, HOUR, TimeError, format_exact, parse_instant
+from timekeeper.domain.timestamps import DAY, HOUR, Instant, TimeError, format_exact, parse_instant
 from timekeeper.ledger.totals import PeriodTotals, Summary
 
 Json = dict[str, Any]
@@ -42,13 +42,13 @@ def moves_by_account(assignments: Mapping[str, Assignments]) -> dict[str, dict[s
     return by_account
 
 
-def recorded_moves(moves: Mapping[str, Assignments], since: int) -> list[Json]:
+def recorded_moves(moves: Mapping[str, Assignments], since: Instant) -> list[Json]:
     """Returns the changes of namespaces' payers in the form in which a budget's checkpoint records them.
 
     Args:
         moves: keyed by namespace, its payers in order of time.
-        since: nanoseconds since 1970. A namespace whose last change is not after this instant is left out: earlier
-            changes do not affect later periods.
+        since: a namespace whose last change is not after this instant is left out: earlier changes do not affect later
+            periods.
     """
     return [
         {"namespace": namespace, "payers": [{"account": name, "from": format_exact(at)} for at, name in known]}
@@ -94,18 +94,18 @@ class Checkpoint:
 
     Attributes:
         period: the period.
-        time: the instant of the figures, in nanoseconds since 1970.
+        time: the instant of the figures.
         amount: the amount that finalized sessions had spent in the period, in microGPU-seconds.
-        exhausted_at: the instant at which the budget's money was spent, in nanoseconds since 1970; None if it was not.
+        exhausted_at: the instant at which the budget's money was spent; None if it was not.
         credits: the period's credits.
         previous_spent: the amount that the preceding period had spent; None if it is not known.
         version: the number of changes of the account. A store whose number is lower has returned to an earlier state.
     """
 
     period: Period
-    time: int
+    time: Instant
     amount: int
-    exhausted_at: int | None = None
+    exhausted_at: Instant | None = None
     credits: tuple[Credit, ...] = ()
     previous_spent: int | None = None
     version: int = 0
@@ -187,22 +187,15 @@ class Account:
         """Returns the period's credits that outlive it, keyed by the name of their grant; the rollover is left out."""
         return {name: credit for name, credit in self.credits.get(period.start, {}).items() if name != OWN}
 
-    def present(self, now: int) -> Period:
-        """Returns the open period that contains an instant and has totals in memory; without one, the latest period.
-
-        Args:
-            now: nanoseconds since 1970.
-        """
+    def present(self, now: Instant) -> Period:
+        """Returns the open period that contains an instant and has totals in memory; without one, the latest period."""
         period = self.period_at(now)
         return period if period is not None and period.start in self.period_totals else self.periods[-1]
 
-    def lacks_present(self, now: int) -> bool:
+    def lacks_present(self, now: Instant) -> bool:
         """Returns whether the period that contains an instant is open but its totals are not in memory.
 
         That happens if a clock was ahead and the leader read only the totals of later periods.
-
-        Args:
-            now: nanoseconds since 1970.
         """
         period = self.period_at(now)
         return period is not None and period.start not in self.period_totals
@@ -211,14 +204,14 @@ class Account:
         """Returns the amount spent in each period in memory, in microGPU-seconds, keyed by the period's start."""
         return {start: totals.total for start, totals in self.period_totals.items()}
 
-    def forget_old_periods(self, now: int) -> None:
+    def forget_old_periods(self, now: Instant) -> None:
         """Drops the totals of old periods from memory, except those from which burn rates are computed.
 
         The balances of the dropped periods must be closed. A new leader reads the totals of the same periods. Periods
         that have not begun do not count among the kept ones: a clock that was ahead has opened them.
 
         Args:
-            now: an instant by which time has passed by every clock, in nanoseconds since 1970.
+            now: an instant by which time has passed by every clock.
         """
         if len(self.period_totals) <= KEPT_PERIODS:
             return
@@ -228,12 +221,12 @@ class Account:
         self.period_totals = {start: value for start, value in self.period_totals.items() if start in kept}
         self.credits = {start: value for start, value in self.credits.items() if start in kept}
 
-    def periods_after(self, instant: int) -> Sequence[Period]:
-        """Returns the open periods that end after an instant (nanoseconds since 1970), in order of time."""
+    def periods_after(self, instant: Instant) -> Sequence[Period]:
+        """Returns the open periods that end after an instant, in order of time."""
         return self.periods[bisect_right(self.periods, instant, key=_end) :]
 
-    def period_at(self, instant: int) -> Period | None:
-        """Returns the open period that contains an instant (nanoseconds since 1970); None if there is none."""
+    def period_at(self, instant: Instant) -> Period | None:
+        """Returns the open period that contains an instant; None if there is none."""
         index = bisect_right(self.periods, instant, key=_end)
         return self.periods[index] if index < len(self.periods) and self.periods[index].start <= instant else None
 
@@ -256,8 +249,8 @@ def reassigned(
     assignments: Mapping[str, Assignments],
     payers: Mapping[str, Budget],
     namespaces: Iterable[str],
-    now: int,
-    latest: int,
+    now: Instant,
+    latest: Instant,
 ) -> dict[str, Assignments]:
     """Returns, keyed by namespace, all payers of each namespace whose payer changes now.
 
@@ -268,8 +261,7 @@ def reassigned(
         assignments: keyed by namespace, its payers until now.
         payers: keyed by namespace, the budget that names it and pays for it.
         namespaces: further namespaces that are metered.
-        now: nanoseconds since 1970.
-        latest: the latest instant that any clock says is now, in nanoseconds since 1970.
+        latest: the latest instant that any clock says is now.
     """
     changed: dict[str, Assignments] = {}
     for namespace in {*payers, *namespaces, *assignments}:
@@ -282,14 +274,11 @@ def reassigned(
     return changed
 
 
-def periods_to_open(account: Account, now: int) -> list[Period]:
+def periods_to_open(account: Account, now: Instant) -> list[Period]:
     """Returns the periods that must be open by an instant and are not open yet, in order of time.
 
     An account without periods begins with the period of its checkpoint, or else with the period that contains the
     instant.
-
-    Args:
-        now: nanoseconds since 1970.
     """
     if account.periods:
         return list(periods_until(account.budget.period, account.periods[-1], now))

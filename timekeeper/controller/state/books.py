@@ -24,7 +24,7 @@ from timekeeper.domain.periods import Period, PeriodRule
 from timekeeper.domain.pricing import BY_WORDS, FOREVER, Bill, PricePoint, Prices
 from timekeeper.domain.reservations import Tariff
 from timekeeper.domain.sessions import MeterFrom
-from timekeeper.domain.timestamps import SKEW, from_datetime
+from timekeeper.domain.timestamps import SKEW, Instant, from_datetime
 from timekeeper.domain.windows import Retention
 from timekeeper.ledger.writing import Opening
 from timekeeper.settings import MeteringSettings, TimekeeperSettings
@@ -143,7 +143,7 @@ class Books:
         paying: the budgets from which `payers` and `conflicts` were determined.
         conflicts: keyed by a budget and then by a namespace that it names, the other budget that pays for it.
         prices: the price of each model over time, as sessions are charged.
-        since: the instant from which pods of other stacks are metered, in nanoseconds since 1970; 0 if they are not.
+        since: the instant from which pods of other stacks are metered; 0 if they are not.
         figures: keyed by account, the figures that were last published.
         published: keyed by namespace, the state that was last published.
         finalized: pairs of an instant and a finalized session that no checkpoint includes yet; the store took the
@@ -169,7 +169,7 @@ class Books:
     paying: tuple[Budget, ...] = ()
     conflicts: dict[str, dict[str, str]] = field(default_factory=dict)
     prices: Prices = field(default_factory=dict)
-    since: int = 0
+    since: Instant = 0
     figures: dict[str, Figures] = field(default_factory=dict)
     published: dict[str, NamespaceState] = field(default_factory=dict)
     finalized: list[tuple[int, MeteredSession]] = field(default_factory=list)
@@ -181,8 +181,8 @@ class Books:
     failed: dict[str, str] = field(default_factory=dict)
     not_settled: dict[str, str] = field(default_factory=dict)
 
-    def payers_since(self, namespace: str, instant: int) -> set[str]:
-        """Returns the accounts that have paid for a namespace at any time since an instant (nanoseconds since 1970)."""
+    def payers_since(self, namespace: str, instant: Instant) -> set[str]:
+        """Returns the accounts that have paid for a namespace at any time since an instant."""
         assigned = self.assignments.get(namespace, ())
         ends = [since for since, _ in assigned[1:]]
         return {name for (_, name), end in zip_longest(assigned, ends) if end is None or end > instant}
@@ -220,12 +220,12 @@ class Books:
         ]
         return self.pods.sessions.of_namespaces(namespaces)
 
-    def running_rates(self, names: Iterable[str], now: int) -> dict[str, int]:
+    def running_rates(self, names: Iterable[str], now: Instant) -> dict[str, int]:
         """Returns, keyed by account, the sum of the rates of its running sessions, in microGPU-seconds a second.
 
         Args:
             names: the accounts. Those without an open period are left out.
-            now: nanoseconds since 1970, the instant of the prices.
+            now: the instant of the prices.
         """
         tariffs: dict[str, list[Tariff]] = {name: [] for name in names if self.accounts[name].periods}
         for metered in self.sessions_under(tariffs):
@@ -262,8 +262,8 @@ class Books:
                 changed.add(name)
         return changed
 
-    def paid_until(self, name: str) -> int:
-        """Returns the instant until which an account pays for any namespace, in nanoseconds since 1970.
+    def paid_until(self, name: str) -> Instant:
+        """Returns the instant until which an account pays for any namespace.
 
         The result is 0 for an account that never paid, and FOREVER for one that pays now.
         """
@@ -281,14 +281,13 @@ class Books:
                 self.accounts[name] = Account(name, Budget(name))
 
 
-def due_openings(books: Books, names: Iterable[str], now: int) -> list[tuple[Account, Period, Opening]]:
+def due_openings(books: Books, names: Iterable[str], now: Instant) -> list[tuple[Account, Period, Opening]]:
     """Returns the periods that these accounts must open by now: the account, the period, and the request to the store.
 
     A period for which the account has a checkpoint is opened with the checkpoint's figures.
 
     Args:
         names: the accounts; those that failed in this reconciliation are left out.
-        now: nanoseconds since 1970.
     """
     openings = []
     for account in (books.accounts[name] for name in sorted(names) if name not in books.failed):
@@ -311,7 +310,7 @@ def due_openings(books: Books, names: Iterable[str], now: int) -> list[tuple[Acc
 
 
 def due_grants(
-    books: Books, names: Container[str], now: int, latest: int
+    books: Books, names: Container[str], now: Instant, latest: Instant
 ) -> tuple[list[tuple[Grant, Period]], list[tuple[Account, str]]]:
     """Returns the grants that are due and that the store does not hold, and the grants whose period never opened.
 
@@ -323,8 +322,7 @@ def due_grants(
 
     Args:
         names: the accounts whose grants are wanted.
-        now: nanoseconds since 1970.
-        latest: the latest instant that any clock says is now, in nanoseconds since 1970.
+        latest: the latest instant that any clock says is now.
 
     Returns:
         Pairs of a due grant and its period; and, for each grant whose period never opened, its account and its name.

@@ -13,6 +13,7 @@ from timekeeper.domain.charges import cost, rate_now
 from timekeeper.domain.pods import PodFacts
 from timekeeper.domain.reservations import rate_at
 from timekeeper.domain.state import Admission
+from timekeeper.domain.timestamps import Instant
 
 
 def left_to_run(deadline: int | None, ran: int, default: int) -> int:
@@ -38,7 +39,7 @@ def commitment(rate: int, deadline: int | None, ran: int, default: int) -> int:
     return cost(rate, left_to_run(deadline, ran, default))
 
 
-def committed(books: Books, names: Iterable[str], now: int) -> dict[str, int]:
+def committed(books: Books, names: Iterable[str], now: Instant) -> dict[str, int]:
     """Returns, keyed by account with safe admission, the microGPU-seconds that its admitted pods may still spend.
 
     Safe admission admits a pod only if the budget's money pays for its whole run. A running pod counts for the time
@@ -48,7 +49,6 @@ def committed(books: Books, names: Iterable[str], now: int) -> dict[str, int]:
 
     Args:
         names: the accounts; those without safe admission are left out.
-        now: nanoseconds since 1970.
     """
     sums = {name: 0 for name in names if books.accounts[name].budget.admission is Admission.SAFE}
     if not sums:
@@ -67,12 +67,11 @@ def committed(books: Books, names: Iterable[str], now: int) -> dict[str, int]:
     return sums
 
 
-def overdue(books: Books, names: Iterable[str], now: int) -> dict[str, int]:
+def overdue(books: Books, names: Iterable[str], now: Instant) -> dict[str, int]:
     """Returns the numbers of pods that have waited for a node longer than safe admission reserves money for them.
 
     Args:
         names: the accounts; those without safe admission are left out.
-        now: nanoseconds since 1970.
 
     Returns:
         Keyed by account, the number of such pods.
@@ -85,7 +84,7 @@ def overdue(books: Books, names: Iterable[str], now: int) -> dict[str, int]:
     return counts
 
 
-def queued(books: Books, names: Iterable[str], now: int) -> dict[str, int]:
+def queued(books: Books, names: Iterable[str], now: Instant) -> dict[str, int]:
     """Returns, keyed by account with safe admission, the microGPU-seconds that pods behind its scheduling gate need.
 
     These pods precede new ones. A pod that costs more than a whole period's money waits for a grant, and is not
@@ -93,7 +92,6 @@ def queued(books: Books, names: Iterable[str], now: int) -> dict[str, int]:
 
     Args:
         names: the accounts; those without safe admission are left out.
-        now: nanoseconds since 1970.
     """
     sums = {name: 0 for name in names if books.accounts[name].budget.admission is Admission.SAFE}
     if not sums:
@@ -108,7 +106,7 @@ def queued(books: Books, names: Iterable[str], now: int) -> dict[str, int]:
     return sums
 
 
-def commitment_of(books: Books, facts: PodFacts, now: int) -> int:
+def commitment_of(books: Books, facts: PodFacts, now: Instant) -> int:
     """Returns the amount that a pod without devices may spend, in microGPU-seconds.
 
     Its devices are not chosen yet, so the dearest price that may apply counts.
@@ -116,7 +114,7 @@ def commitment_of(books: Books, facts: PodFacts, now: int) -> int:
     Args:
         books: the leader's state, with the prices and the budget that pays.
         facts: the pod; without a reservation it spends 0.
-        now: the instant of the prices, in nanoseconds since 1970.
+        now: the instant of the prices.
     """
     if facts.reservation is None:
         return 0
@@ -129,7 +127,7 @@ def _promised(facts: PodFacts) -> bool:
     return facts.reservation is not None and _waits(facts) and not facts.gated and not facts.admitted_over_budget
 
 
-def _is_overdue(books: Books, facts: PodFacts, now: int) -> bool:
+def _is_overdue(books: Books, facts: PodFacts, now: Instant) -> bool:
     since = books.pods.ungated_at.get(facts.uid, facts.created)
     return now - since >= books.accounts[books.account_of(facts.namespace)].budget.pending_commit
 

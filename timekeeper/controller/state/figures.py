@@ -20,6 +20,7 @@ from timekeeper.domain.state import (
     OnExhausted,
     assess,
 )
+from timekeeper.domain.timestamps import Instant
 from timekeeper.ledger.totals import Summary
 
 
@@ -84,12 +85,13 @@ class Figures(NamedTuple):
         return 0 if self.limits.available is None else self.limits.available - self.spent
 
 
-def figures(account: Account, rate: int, now: int, committed: int = 0, queued: int = 0, overdue: int = 0) -> Figures:
+def figures(
+    account: Account, rate: int, now: Instant, committed: int = 0, queued: int = 0, overdue: int = 0
+) -> Figures:
     """Computes an account's figures from the totals of its present period.
 
     Args:
         rate: the rate of its running sessions, in microGPU-seconds a second.
-        now: nanoseconds since 1970.
         committed: with safe admission, the amount that admitted pods may still spend, in microGPU-seconds.
         queued: the amount that the pods behind the scheduling gate need, in microGPU-seconds.
         overdue: the number of pods that have waited for a node longer than safe admission reserves money for them.

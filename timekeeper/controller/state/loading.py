@@ -14,7 +14,6 @@ from fractions import Fraction
 from math import ceil
 from typing import Any
 
-import redis
 import structlog
 
 from timekeeper.controller.state.accounts import Account, Checkpoint
@@ -50,9 +49,9 @@ from timekeeper.domain.pricing import (
 )
 from timekeeper.domain.reservations import Reservation, Tariff, rate_at, tariff
 from timekeeper.domain.sessions import Session
-from timekeeper.domain.timestamps import DAY, TimeError, parse_instant
+from timekeeper.domain.timestamps import DAY, Instant, TimeError, parse_instant
 from timekeeper.ledger import reading, shared
-from timekeeper.ledger.client import described, isolate_failures
+from timekeeper.ledger.client import FencingToken, Store, described, isolate_failures
 from timekeeper.ledger.codec import (
     UNREADABLE,
     RecordError,
@@ -99,17 +98,17 @@ def kept_prices(charged: Prices, configured: Prices) -> dict[str, dict[str, Any]
     return {PRICES: {"prices": encode_prices(charged)}}
 
 
-def kept_since(since: int) -> dict[str, dict[str, Any]]:
+def kept_since(since: Instant) -> dict[str, dict[str, Any]]:
     """Returns a dict with one checkpoint document, keyed by its name: since when pods of other stacks are metered.
 
     Args:
-        since: nanoseconds since 1970; 0 gives an empty dict.
+        since: 0 gives an empty dict.
     """
     return {SINCE: {"since": str(since)}} if since else {}
 
 
-def read_since(documents: Mapping[str, Any]) -> int | None:
-    """Returns the instant from which pods of other stacks are metered, in nanoseconds since 1970.
+def read_since(documents: Mapping[str, Any]) -> Instant | None:
+    """Returns the instant from which pods of other stacks are metered.
 
     Args:
         documents: the checkpoint documents, keyed by name; one of them keeps the instant.
@@ -186,7 +185,7 @@ def read_prices(documents: Mapping[str, Any]) -> Prices:
         return {}
 
 
-def newest_prices(stored: Prices, kept: Prices, now: int) -> Prices:
+def newest_prices(stored: Prices, kept: Prices, now: Instant) -> Prices:
     """Returns the prices by which a new leader charges: the store's, or a checkpoint's if these changed more recently.
 
     A store that was emptied has none, and one that was restored from a copy may lack the latest change.
@@ -194,24 +193,23 @@ def newest_prices(stored: Prices, kept: Prices, now: int) -> Prices:
     Args:
         stored: the price of each model over time, as the store holds it.
         kept: the same, as a checkpoint holds it.
-        now: nanoseconds since 1970. Changes that take effect later are not compared.
+        now: changes that take effect later are not compared.
     """
     return kept if last_change(kept, now) > last_change(stored, now) else stored
 
 
-def first_forgotten(stored: Prices, charged: Prices, now: int) -> int:
-    """Returns the instant of the first change of prices that the store lacks, in nanoseconds since 1970.
+def first_forgotten(stored: Prices, charged: Prices, now: Instant) -> Instant:
+    """Returns the instant of the first change of prices that the store lacks.
 
     Args:
         charged: the prices by which sessions were charged.
-        now: nanoseconds since 1970. Later changes do not count. If the store lacks no change, the result is this
-            instant.
+        now: later changes do not count. If the store lacks no change, the result is this instant.
     """
     return min(price_changes(charged, last_change(stored, now), now + 1), default=now)
 
 
-def last_change(prices: Prices, now: int) -> int:
-    """Returns the instant of the latest change of prices up to now, in nanoseconds since 1970; -1 without prices.
+def last_change(prices: Prices, now: Instant) -> Instant:
+    """Returns the instant of the latest change of prices up to now; -1 without prices.
 
     Args:
         prices: the price of each model over time.
@@ -219,15 +217,12 @@ def last_change(prices: Prices, now: int) -> int:
     return max(price_changes(prices, 0, now + 1), default=0 if prices else -1)
 
 
-def load(client: redis.Redis, epoch: int, books: Books, now: int, surely_past: int) -> set[str]:
+def load(client: Store, epoch: FencingToken, books: Books, now: Instant, surely_past: Instant) -> set[str]:
     """Reads the store into the leader's state; returns the accounts that were in memory and that the store has lost.
 
     Args:
-        client: the store; its answers are bytes.
-        epoch: the leader's fencing token.
-        now: nanoseconds since 1970.
-        surely_past: the instant up to which time had passed by every clock when the store was last settled, in
-            nanoseconds since 1970. Periods that end later are not final.
+        surely_past: the instant up to which time had passed by every clock when the store was last settled. Periods that
+            end later are not final.
 
     Raises:
         redis.RedisError: the store does not answer.
@@ -266,7 +261,7 @@ def load(client: redis.Redis, epoch: int, books: Books, now: int, surely_past: i
     return lost
 
 
-def _readable(client: redis.Redis, names: Sequence[str], now: int) -> tuple[list[StoredAccount], dict[str, str]]:
+def _readable(client: Store, names: Sequence[str], now: Instant) -> tuple[list[StoredAccount], dict[str, str]]:
     """Reads accounts; returns those that are readable, and for each other one why it is not."""
     stored: list[StoredAccount] = []
     failed = isolate_failures(names, lambda some: stored.extend(load_accounts(client, some, now=now)))
@@ -387,7 +382,7 @@ def _read_credit(fields: dict[str, Any]) -> Credit:
     )
 
 
-def _take_assignments(client: redis.Redis, epoch: int, books: Books) -> None:
+def _take_assignments(client: Store, epoch: FencingToken, books: Books) -> None:
     """Reads the payers of namespaces; this leader's own memory wins over a store of an earlier state."""
     stored, faults = reading.assignments_and_faults(client)
     books.payers_unreadable = {name: why for name, why in faults.items() if name not in books.assignments}
@@ -397,7 +392,7 @@ def _take_assignments(client: redis.Redis, epoch: int, books: Books) -> None:
     books.assignments = {**stored, **books.assignments}
 
 
-def _take_sessions(client: redis.Redis, epoch: int, books: Books, stored: list[StoredAccount]) -> None:
+def _take_sessions(client: Store, epoch: FencingToken, books: Books, stored: list[StoredAccount]) -> None:
     """Reads the sessions of which the store has records; their amounts are read separately."""
     sessions = books.pods.sessions
     for metered in sessions.all():
@@ -444,7 +439,7 @@ def _with_record(metered: MeteredSession, record: Session, account: str, *, payi
     )
 
 
-def _take_amounts(client: redis.Redis, books: Books, stored: list[StoredAccount], now: int, surely_past: int) -> None:
+def _take_amounts(client: Store, books: Books, stored: list[StoredAccount], now: Instant, surely_past: int) -> None:
     """Reads the amounts of metered sessions alone: a period also holds one of every pod that ever ran in it."""
     wanted = _amounts_that_matter(books, stored, now)
     by_uid: dict[str, dict[Key, StoredAmount]] = {}
@@ -468,7 +463,7 @@ def _take_amounts(client: redis.Redis, books: Books, stored: list[StoredAccount]
             metered.acknowledged = _with_amounts(books, metered, amounts_found, now, surely_past)
 
 
-def _amounts_that_matter(books: Books, stored: list[StoredAccount], now: int) -> list[tuple[str, int, list[str]]]:
+def _amounts_that_matter(books: Books, stored: list[StoredAccount], now: Instant) -> list[tuple[str, int, list[str]]]:
     """Returns the amounts that may still change, as an account, a period's start and the uids of sessions.
 
     Amounts may still change in three kinds of periods: the latest ones of each account, those that ended within
@@ -500,7 +495,7 @@ def _may_be_in(session: Session, period: Period) -> bool:
 
 
 def _with_amounts(
-    books: Books, metered: MeteredSession, amounts: Mapping[Key, StoredAmount], now: int, surely_past: int
+    books: Books, metered: MeteredSession, amounts: Mapping[Key, StoredAmount], now: Instant, surely_past: int
 ) -> Acknowledged:
     """Adds the store's amounts in the periods that were read to an acknowledged session.
 
@@ -532,7 +527,7 @@ def _with_amounts(
     return running_on(known, session, payers, open_after, until, settled_until)
 
 
-def _last_instants(books: Books, session: Session, until: int, now: int) -> dict[Key, int]:
+def _last_instants(books: Books, session: Session, until: int, now: Instant) -> dict[Key, int]:
     """Returns the end of a session's last segment in each of the periods whose amounts were read."""
 
     def read(name: str) -> Sequence[Period]:
@@ -561,7 +556,7 @@ def _holds(amount: StoredAmount | None, last: int) -> bool:
     return amount.last_point.until >= last
 
 
-def reprice(books: Books, now: int) -> bool:
+def reprice(books: Books, now: Instant) -> bool:
     """Adopts the configured prices from now on, for open sessions too; returns whether the prices changed.
 
     Time that was metered keeps its rates. The caller must write the new prices only once the store holds every session
@@ -569,7 +564,6 @@ def reprice(books: Books, now: int) -> bool:
 
     Args:
         books: the leader's state, with the configured and the charged prices.
-        now: nanoseconds since 1970.
     """
     # Before anything was charged, the configured prices hold for the past, too.
     prices = amended(books.prices or books.rules.prices, books.rules.prices, now)
@@ -586,12 +580,12 @@ def reprice(books: Books, now: int) -> bool:
     return True
 
 
-def bring_rates_up(books: Books, since: int) -> None:
+def bring_rates_up(books: Books, since: Instant) -> None:
     """Sets the sessions' rates from `since` on, because the store lost the price changes of that time.
 
     Args:
         books: the leader's state, with the prices by which sessions were charged.
-        since: the first change of prices that the store lacks, in nanoseconds since 1970.
+        since: the first change of prices that the store lacks.
     """
     for metered in books.pods.sessions.all():
         session = metered.session
@@ -603,7 +597,7 @@ def bring_rates_up(books: Books, since: int) -> None:
             metered.session = replace(session, tariff=known)
 
 
-def catch_rates_up(books: Books, now: int) -> None:
+def catch_rates_up(books: Books, now: Instant) -> None:
     """Corrects the rates of sessions that missed price changes while their account could not be settled.
 
     The store then has the new prices, and the sessions' records have the old rates. A session keeps its rates if its
@@ -611,7 +605,7 @@ def catch_rates_up(books: Books, now: int) -> None:
     ones. A session with GPUs of several models whose pod is deleted keeps its rates, too.
 
     Args:
-        now: nanoseconds since 1970; later changes do not count.
+        now: later changes do not count.
     """
     changes = price_changes(books.prices, 0, now + 1)
     for metered in books.pods.sessions.all():

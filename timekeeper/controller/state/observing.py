@@ -14,7 +14,7 @@ from timekeeper.domain.orders import Correction, CorrectionError, Grant, GrantEr
 from timekeeper.domain.periods import PeriodRule
 from timekeeper.domain.pods import PodFacts, asks_for_the_same, read_pod
 from timekeeper.domain.sessions import CLAIM, finished_at, silent_nodes
-from timekeeper.domain.timestamps import HOUR, SKEW
+from timekeeper.domain.timestamps import HOUR, SKEW, Instant
 from timekeeper.sources.base import Departure, Mirror, Mirrors, uid_of
 
 Json = dict[str, Any]
@@ -211,7 +211,7 @@ class PodView:
         rules: MeterRules,
         silent: dict[str, int],
         reported: Reported,
-        now: int,
+        now: Instant,
         clocks: Clocks,
     ) -> set[str]:
         """Reads new and deleted pods from the mirror; returns the uids of the sessions that changed.
@@ -223,7 +223,6 @@ class PodView:
             rules: the rules that start a meter and set its rate.
             silent: keyed by node, the instant since which it is silent, in nanoseconds since 1970.
             reported: returns the instant of the last report of the pod with a uid, or None.
-            now: nanoseconds since 1970.
             clocks: the clocks; ours is read after the mirror.
         """
         self.as_of = max(now, self.newest)
@@ -261,7 +260,7 @@ class PodView:
             return read_pod(item, rules.held_of)
         return read_pod(item, rules.held_of, kept)
 
-    def _take_facts(self, facts: PodFacts, now: int) -> None:
+    def _take_facts(self, facts: PodFacts, now: Instant) -> None:
         """Stores a pod's facts, and the instant at which it left its last gate."""
         self._note_waiting(facts)
         known = self.facts.get(facts.uid)
@@ -270,7 +269,7 @@ class PodView:
         self.facts[facts.uid] = facts
 
     def _end_all_deleted(
-        self, mirror: Mirror, departures: list[Departure], silent: dict[str, int], reported: Reported, now: int
+        self, mirror: Mirror, departures: list[Departure], silent: dict[str, int], reported: Reported, now: Instant
     ) -> set[str]:
         """Ends the sessions of deleted pods; after an error, the mirror returns the remaining deletions again."""
         changed: set[str] = set()
@@ -292,14 +291,12 @@ class PodView:
         if facts.reservation is not None and not facts.bound:
             self.changed_waiting.add(facts.namespace)
 
-    def end_missing(self, watched: int | None, reported: Reported, now: int) -> set[str]:
+    def end_missing(self, watched: Instant | None, reported: Reported, now: Instant) -> set[str]:
         """Ends the open sessions in the store whose pods no longer exist; returns the uids of these sessions.
 
         Args:
-            watched: the instant up to which the last leader watched pods, in nanoseconds since 1970; None if none is
-                known.
+            watched: the instant up to which the last leader watched pods; None if none is known.
             reported: returns the instant of the last report of the pod with a uid, or None.
-            now: nanoseconds since 1970.
         """
         of_pods = (m for m in self.sessions.all() if not m.session.pod.startswith(CLAIM))
         podless = [m for m in of_pods if m.session.uid not in self.facts and not m.pod_deleted]
@@ -308,7 +305,7 @@ class PodView:
         return {metered.session.uid for metered in podless}
 
     def _observe(
-        self, facts: PodFacts, rules: MeterRules, silent: dict[str, int], reported: Reported, now: int
+        self, facts: PodFacts, rules: MeterRules, silent: dict[str, int], reported: Reported, now: Instant
     ) -> set[str]:
         def alive() -> int | None:
             since = silent.get(facts.node)
@@ -325,8 +322,8 @@ class PodView:
         self.sessions.keep(metered)
         return {facts.uid}
 
-    def ended_at(self, uid: str) -> int | None:
-        """Returns the instant at which the pod with this uid ended, in nanoseconds since 1970.
+    def ended_at(self, uid: str) -> Instant | None:
+        """Returns the instant at which the pod with this uid ended.
 
         Returns:
             None while the pod runs, and for a pod that is unknown or that reserved no claim before it was deleted.
@@ -334,7 +331,7 @@ class PodView:
         facts = self.facts.get(uid)
         return self._ends.get(uid) if facts is None else _end_of(facts)
 
-    def _end_deleted(self, departure: Departure, silent: dict[str, int], reported: Reported, now: int) -> set[str]:
+    def _end_deleted(self, departure: Departure, silent: dict[str, int], reported: Reported, now: Instant) -> set[str]:
         facts = self.facts.get(uid_of(departure.item))
         if facts is not None and facts.reserves_claims:
             stated = _end_of(read_pod(departure.item))
@@ -360,7 +357,7 @@ def _is_gated(facts: PodFacts) -> bool:
     return facts.gated or facts.gated_elsewhere
 
 
-def latest_believed(stamps: Iterable[int], now: int, store_clock: Callable[[], int]) -> int:
+def latest_believed(stamps: Iterable[int], now: Instant, store_clock: Callable[[], Instant]) -> int:
     """Returns the latest of some creation timestamps that is ahead of our clock by SKEW at most; 0 if none is.
 
     An API server whose clock is wrong must not open future periods, nor spend their money. If the store's clock is
@@ -368,9 +365,8 @@ def latest_believed(stamps: Iterable[int], now: int, store_clock: Callable[[], i
 
     Args:
         stamps: the creation timestamps, in nanoseconds since 1970; at least one.
-        now: the present by our clock, in nanoseconds since 1970.
-        store_clock: returns the present by the store's clock, in nanoseconds since 1970; called only if a timestamp
-            is further ahead.
+        now: the present by our clock.
+        store_clock: returns the present by the store's clock; called only if a timestamp is further ahead.
     """
     in_order = sorted(stamps)
     limit = now + SKEW

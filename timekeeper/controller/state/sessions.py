@@ -25,6 +25,7 @@ from timekeeper.domain.sessions import (
     end_with_finalizer,
     start_of,
 )
+from timekeeper.domain.timestamps import Instant
 from timekeeper.sources.base import Departure, DepartureProof
 
 Key = tuple[str, int]
@@ -70,13 +71,12 @@ class Acknowledged(NamedTuple):
 
     Attributes:
         periods: the amount in each period that may still change, keyed by account and start of the period.
-        settled_until: the instant up to which periods are final, in nanoseconds since 1970. The amount of a period that
-            ends by then is computed again only if the session turns out to have ended earlier.
+        settled_until: the instant up to which periods are final. The amount of a period that ends by then is computed
+            again only if the session turns out to have ended earlier.
         session: the session in the store's record; None if there is no record.
         use: the recorded use of the session's reports.
         open_under: the account under which the session is open; empty for none.
-        posted_at: the instant up to which the ledger has entries of the session, in nanoseconds since 1970 (see
-            `posting`).
+        posted_at: the instant up to which the ledger has entries of the session (see `posting`).
         posted_rate: the session's rate at that instant, in microGPU-seconds a second.
         closed: whether the store holds the session's end, and a replica holds it, too, if there is one.
         also_open: further accounts under which the session may be open, because only a part of its change to another
@@ -85,11 +85,11 @@ class Acknowledged(NamedTuple):
     """
 
     periods: Mapping[Key, AcknowledgedAmount] = MappingProxyType({})
-    settled_until: int = 0
+    settled_until: Instant = 0
     session: Session | None = None
     use: RecordedUse = _NO_USE
     open_under: str = ""
-    posted_at: int = 0
+    posted_at: Instant = 0
     posted_rate: int = 0
     closed: bool = False
     also_open: frozenset[str] = frozenset()
@@ -136,8 +136,8 @@ def running_on(
     session: Session,
     payers: Assignments,
     periods: Mapping[Key, AcknowledgedAmount],
-    until: int,
-    settled_until: int,
+    until: Instant,
+    settled_until: Instant,
 ) -> Acknowledged:
     """Returns the acknowledged value of a session that goes on, with the periods that may still change.
 
@@ -149,9 +149,8 @@ def running_on(
         session: the session, as its pod shows it.
         payers: the payers of its namespace, in order of time.
         periods: its amounts in periods that are not final.
-        until: the instant up to which it is charged, in nanoseconds since 1970.
-        settled_until: the instant up to which periods are final, in nanoseconds since 1970. Periods before the recorded
-            use are final, too.
+        until: the instant up to which it is charged.
+        settled_until: the instant up to which periods are final. Periods before the recorded use are final, too.
     """
     kept = {key: amount for key, amount in periods.items() if amount.amount != 0 or key[1] <= until}
     at, rate = posting(session, payers, kept, known.open_under)
@@ -168,8 +167,8 @@ def recorded_use_alone(acknowledged: Acknowledged) -> Acknowledged:
     return Acknowledged(settled_until=first_known(use), use=use)
 
 
-def first_known(use: RecordedUse) -> int:
-    """Returns the start of the first period whose use is recorded, in nanoseconds since 1970; 0 if none is.
+def first_known(use: RecordedUse) -> Instant:
+    """Returns the start of the first period whose use is recorded; 0 if none is.
 
     Earlier periods are final.
     """
@@ -262,11 +261,10 @@ class Decided(NamedTuple):
     """The start of a session, and the parts of GPUs that it holds by another stack, as they were decided once.
 
     Attributes:
-        start: nanoseconds since 1970.
         holdings: the parts of GPUs.
     """
 
-    start: int
+    start: Instant
     holdings: tuple[Holding, ...]
 
 
@@ -281,7 +279,7 @@ class MeterRules:
         namespace_uid: returns the uid of the namespace with this name; empty if there is none.
         labels: the keys of the pod labels that usage is attributed to.
         held_of: returns the parts of GPUs that a bound pod holds by another stack.
-        since: the instant from which such parts are metered, in nanoseconds since 1970.
+        since: the instant from which such parts are metered.
         drivers: the drivers of Dynamic Resource Allocation whose claims are metered; None if pods of other stacks
             are not metered.
         decided: keyed by uid, an earlier leader's decisions on sessions that the store lacks.
@@ -293,7 +291,7 @@ class MeterRules:
     namespace_uid: Callable[[str], str]
     labels: tuple[str, ...] = ()
     held_of: Callable[[Mapping[str, Any]], Decision] = holds_nothing_else
-    since: int = 0
+    since: Instant = 0
     drivers: frozenset[str] | None = None
     decided: Mapping[str, Decided] = field(default_factory=dict)
 
@@ -307,7 +305,7 @@ def loaded(record: Session) -> MeteredSession:
     return MeteredSession(session, Reservation((), holdings=session.holdings) if session.holdings else None)
 
 
-def opened(pod: PodFacts, rules: MeterRules, now: int) -> MeteredSession | None:
+def opened(pod: PodFacts, rules: MeterRules, now: Instant) -> MeteredSession | None:
     """Starts the session of a pod that is observed for the first time; returns None if the pod holds no reservation.
 
     The session of a pod that has ended is ended at once. The holdings and the start that an earlier leader decided
@@ -315,7 +313,6 @@ def opened(pod: PodFacts, rules: MeterRules, now: int) -> MeteredSession | None:
 
     Args:
         rules: the rules that start a session and set its rate.
-        now: nanoseconds since 1970.
     """
     decided = rules.decided.get(pod.uid) if pod.bound else None
     if decided is not None:
@@ -342,7 +339,7 @@ def opened(pod: PodFacts, rules: MeterRules, now: int) -> MeteredSession | None:
 
 
 def update_from_pod(
-    metered: MeteredSession, pod: PodFacts, rules: MeterRules, alive: Callable[[], int | None], now: int
+    metered: MeteredSession, pod: PodFacts, rules: MeterRules, alive: Callable[[], int | None], now: Instant
 ) -> None:
     """Adds to a session the facts that its pod now shows: its end, and a reservation or namespace uid that it lacked.
 
@@ -350,7 +347,6 @@ def update_from_pod(
         rules: the rules that set its rate.
         alive: returns the instant until which a pod on a silent node counts as alive, in nanoseconds since 1970; None
             if the node is not silent.
-        now: nanoseconds since 1970.
     """
     if metered.reservation is None:
         metered.reservation = pod.reservation
@@ -365,15 +361,19 @@ def update_from_pod(
 
 
 def end_deleted(
-    metered: MeteredSession, departure: Departure, last: PodFacts, silent: int | None, reported: int | None, now: int
+    metered: MeteredSession,
+    departure: Departure,
+    last: PodFacts,
+    silent: Instant | None,
+    reported: Instant | None,
+    now: Instant,
 ) -> None:
     """Ends the session of a deleted pod.
 
     Args:
         departure: the deletion as observed: its proof and instant.
-        silent: the instant since which its node is silent, in nanoseconds since 1970; None if it is not silent.
-        reported: the instant of the pod's last report, in nanoseconds since 1970; None without a report.
-        now: nanoseconds since 1970.
+        silent: the instant since which its node is silent; None if it is not silent.
+        reported: the instant of the pod's last report; None without a report.
     """
     metered.pod_deleted = True
     if metered.session.end is not None:
@@ -385,13 +385,12 @@ def end_deleted(
         missing(metered, departure.at, reported, now)
 
 
-def missing(metered: MeteredSession, last_seen: int, reported: int | None, now: int) -> None:
+def missing(metered: MeteredSession, last_seen: Instant, reported: Instant | None, now: Instant) -> None:
     """Ends the session of a pod that no longer exists and whose deletion was not observed.
 
     Args:
-        last_seen: the last instant at which the pod was seen, in nanoseconds since 1970.
-        reported: the instant of the pod's last report, in nanoseconds since 1970; None without a report.
-        now: nanoseconds since 1970.
+        last_seen: the last instant at which the pod was seen.
+        reported: the instant of the pod's last report; None without a report.
     """
     metered.pod_deleted = True
     if metered.session.end is None:
