@@ -498,7 +498,7 @@ class Chooser:
         return best_set(links, numa, alike, need.gpus - len(fixed), fixed)
 
     def _rooms(self, request: Request, row: int) -> list[Room]:
-        """Returns the free parts of a node's devices that the request may use: the fullest first, with `spread` last."""
+        """Returns the free parts of a node's devices that a request may use: the fullest first, with `spread` last."""
         fleet = self.fleet
         core, memory, slots, total = fleet.core[row], fleet.memory[row], fleet.slots[row], fleet.total[row]
         wanted = np.flatnonzero(self.usable(request, np.array([row]))[0]).tolist()

@@ -404,7 +404,10 @@ def _beside(request: Request, free: Free, taken: Flags, init: int) -> Free:
 
 
 def _top(scores: Scores, able: Flags, count: int) -> tuple[Flags, Flags]:
-    """Returns, for each node, flags of the `count` able devices with the highest scores, and whether there are so many."""
+    """Returns, for each node, flags of the `count` able devices with the highest scores, and whether so many are able.
+
+    `scores` and `able` have a row for each node and a column for each device.
+    """
     width, kind = able.shape[1], scores.dtype
     if count > width:
         return able, np.zeros(len(able), np.bool_)

@@ -208,8 +208,8 @@ class Reclaimer:
     def _judged(self, earmarks: dict[str, tuple[WaitingPod, Earmark]]) -> dict[str, str]:
         """Returns, keyed by the waiting pod's uid, why its earmark must be withdrawn; empty if it stays.
 
-        The earmarks of a gang's pods stay or are withdrawn together. A gang is left out if one of its pods pauses, or if
-        an unexpected error arises: no pod may be evicted for an earmark that cannot be judged.
+        The earmarks of a gang's pods stay or are withdrawn together. A gang is left out if one of its pods pauses, or
+        if an unexpected error arises: no pod may be evicted for an earmark that cannot be judged.
         """
         together: dict[Any, list[tuple[WaitingPod, Earmark]]] = {}
         for uid, (pod, earmark) in earmarks.items():
