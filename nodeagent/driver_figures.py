@@ -1,11 +1,13 @@
 """Computes each container's memory and GPU time from the driver's figures of processes. Pure.
 
-A figure that is too low would free memory that is still in use. So memory of a process that ended before its
-container was made, and memory that outlived its process (a descriptor can hold it), stays with each container that is
-charged for more than its processes have. But managed memory may be in no process's figure, and would then keep the
-memory of every ended process charged. So a figure also gives the time of the last sample in which the driver named no
-process that has ended by the container's ledger. A container keeps its last figure while the driver does not answer
-for one of its processes.
+The shim frees what it has charged to a container for ended processes, down to the driver's figure. A figure that is
+too low would free memory that is still in use: memory may outlive its process, as long as a file descriptor holds it,
+and the driver may not name the container's process. Memory in use on the GPU that belongs to no known process
+therefore counts for each container to which the shim has charged more than its processes have.
+
+Managed memory may be in no process's figure, and would then keep the memory of ended processes charged for ever. So a
+figure also has the time of the last sample in which the driver named no ended process of the container, which the shim
+obeys as well. A container keeps its last figure while the driver gives no memory for one of its processes.
 """
 
 from __future__ import annotations
@@ -151,7 +153,7 @@ def figures(
 
 
 def _weight(last_ns: int, now_ns: int) -> float:
-    """Returns the weight of a sample: programs may ask for samples sooner than the next is due."""
+    """Returns a sample's weight in the running mean of use, up to SMOOTHING: the more time it covers, the more."""
     seconds = min(1.0, (now_ns - last_ns) / 1_000_000_000) if last_ns else 1.0
     return SMOOTHING * seconds
 

@@ -92,7 +92,7 @@ class GpuWatch:
         """The last look; replaced whole, so that it can be read from any thread."""
 
     def _samples(self) -> tuple[dict[str, DriverSample], dict[str, str]]:
-        """Returns the driver's sample of each GPU that it answers about, and the errors of the others, by uuid."""
+        """Returns the driver's sample of each GPU about which it answers, and the error for each other, by uuid."""
         samples: dict[str, DriverSample] = {}
         silent: dict[str, str] = {}
         for uuid in self._node.uuids():
@@ -167,7 +167,14 @@ class GpuWatch:
         records: list[Record],
         names: Mapping[str, str],
     ) -> tuple[list[Owned], frozenset[str]]:
-        """Returns the owners of a sample's living processes, and the uids of pods of which a process has none yet."""
+        """Returns the living processes on a GPU with their containers.
+
+        Also returns the uids of the pods with a process whose container the pod's status does not name yet.
+
+        Args:
+            alive: the living processes, keyed by the host's process id.
+            names: the containers' names, keyed by their ids in the runtime.
+        """
         owned = []
         unnamed = set()
         for process in (alive[pid] for pid in _pids(sample) if pid in alive):

@@ -63,7 +63,10 @@ class Nvml:
         return DriverSample(at_ns, int(memory.used), measured, percent, unmeasured)
 
     def _percent(self) -> dict[int, float]:
-        """Returns the mean utilisation of each process since the last call; none if NVML has none."""
+        """Returns the percent of the time since the last call in which each process kept the GPU busy, keyed by pid.
+
+        It is empty if NVML has no samples.
+        """
         try:
             samples = self._nvml.nvmlDeviceGetProcessUtilization(self._device, self._utilisation_us)
         except self._nvml.NVMLError:
@@ -216,7 +219,10 @@ class Figures:
     def _find_unregistered(
         self, containers: tuple[Container, ...], sample: DriverSample, placed: Placed, own: Mapping[int, int]
     ) -> None:
-        """Logs once each process without a slot in two samples in a row. One that is just ending may lack it in one."""
+        """Logs each process of a container that no shim has registered at two samples in a row; once each.
+
+        A process that is just ending may be unregistered at one sample.
+        """
         found = unregistered(placed.slots, own, registered_pids(containers))
         lasting = found & self._unregistered
         for pid in sorted(lasting - self._reported):

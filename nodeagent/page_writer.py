@@ -166,7 +166,7 @@ class PageWriter:
         self._wait_anew()
 
     def _waits_for_another(self, pid: int) -> bool:
-        """Returns whether another process has the writer's lock; not where a full host cannot say so."""
+        """Returns whether a process other than the one with this id holds the writer's lock; false if unknown."""
         try:
             return handover.held_by_another(self._root / handover.PAGES, pid)
         except OSError:

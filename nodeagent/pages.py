@@ -2,11 +2,15 @@
 
     python -m nodeagent.pages --root FOLDER --parent PID
 
-It reads `FOLDER/schedule.json` again whenever that changes: {"gpus": [{"uuid": "GPU-...", "containers": [...]}]}, the
-containers as nodeagent.schedule describes them; and the driver's figures from `FOLDER/figures.json`
-(nodeagent.figures_file). Each GPU's page is `FOLDER/gpus/UUID/schedule`; that of a GPU whose containers are refused
-keeps the containers that it had. A second writer of the same folder waits until the first has ended, and goes on from
-there.
+The writer plans the turns in which each container may launch kernels on a GPU, and publishes them for the shims. Its
+inputs are two files, which it reads again whenever they change:
+
+- `FOLDER/schedule.json`: {"gpus": [{"uuid": "GPU-...", "containers": [...]}]}. The form of a container is that of
+  nodeagent.schedule. If the containers of a GPU are invalid, its page keeps those that it had.
+- `FOLDER/figures.json`: what the driver says of each container's memory and GPU time (nodeagent.figures_file).
+
+It writes one page for each GPU, `FOLDER/gpus/UUID/schedule`. A second writer of the same folder waits until the first
+has ended.
 """
 
 from __future__ import annotations
@@ -60,13 +64,13 @@ Gpus = Mapping[str, tuple[Container, ...]]
 
 
 class Ledgers:
-    """The ledger files of containers' shims, kept open: to open and close them took most of a round's time."""
+    """Reads the ledger files of containers' shims, and keeps them open: to open them took most of a round's time."""
 
     def __init__(self) -> None:
         self._open: dict[Path, int] = {}
 
     def activity(self, ledger: Path, device: int) -> Activity:
-        """Returns the activity of a container on one of its GPUs, from its ledger; all 0 without a sound ledger.
+        """Returns what a container's shim reports of its use of one GPU; all figures are 0 without a sound ledger.
 
         Args:
             ledger: the path of the container's ledger file.
@@ -136,7 +140,10 @@ class Gpu:
         self._written = made, containers, figures
 
     def _wakes(self, containers: tuple[Container, ...], ledgers: Ledgers, now_ns: int) -> bool:
-        """Returns whether a container that was idle at the last look has work."""
+        """Returns whether a container that had no work at the last write of the page has had or wanted some since.
+
+        The page's turns are then planned anew, from the activity of all containers.
+        """
         active, since_ns = self._state.active, active_since_ns(now_ns)
         return len(active) < len(containers) and any(
             ledgers.activity(each.ledger, each.device).activity_ns > since_ns
@@ -177,11 +184,11 @@ def read_gpus(path: Path) -> tuple[Gpus, Mapping[str, str]]:
 
 
 def _checked(document: Mapping[str, Any]) -> tuple[Container, ...]:
-    """Returns a GPU's containers, of which a page can be written.
+    """Returns the containers in a GPU's entry of the writer's input, after checking that a page has room for them.
 
     Raises:
         KeyError, TypeError: a field is missing or of a wrong kind.
-        ValueError: two have one slot, they have more than the GPU, or a number is beyond what a page or a ledger holds.
+        ValueError: two containers have one slot, their shares exceed the GPU, or a number does not fit page or ledger.
     """
     uuid, containers = containers_of(document)
     if len({each.slot for each in containers}) < len(containers):
@@ -308,7 +315,7 @@ class Writer:
             self._read_again(path, error)
 
     def _read_again(self, path: str, error: Exception) -> None:
-        """Lets a file be read again after AGAIN_NS where the host, and not what the file says, was in the way."""
+        """Has an input file read again after AGAIN_NS, even if unchanged, if the host did not let it be read."""
         if isinstance(error, OSError):
             self._again_ns[path] = self._clock() + AGAIN_NS
 

@@ -72,7 +72,7 @@ def to_show(records: Iterable[Record], notices: Mapping[str, int]) -> dict[str, 
 
 
 def _name(record: Record) -> str:
-    """Returns a name that a container keeps when it starts again, and that no other one has."""
+    """Returns a name that is unique on the node, and stays the same when the container starts again."""
     return f"{record.uid}/{record.container}"
 
 
@@ -99,7 +99,7 @@ def notices(pods: Iterable[Mapping[str, Any]], wall: dt.datetime, monotonic_ns: 
 
 
 def _time(text: Any) -> dt.datetime | None:
-    """Parses an RFC 3339 time; None for any other text."""
+    """Returns the instant that an RFC 3339 text names; None for any other value."""
     try:
         at = dt.datetime.fromisoformat(text)
     except (TypeError, ValueError):

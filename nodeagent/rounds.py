@@ -1,4 +1,4 @@
-"""Computes one writing of a schedule page from the last: the active containers, balances, and the turns that follow."""
+"""Computes what a GPU's schedule page says next, from its last state and the containers' activity: the turns."""
 
 from __future__ import annotations
 
@@ -227,9 +227,9 @@ def rest(state: State, containers: tuple[Container, ...], now_ns: int) -> tuple[
 
 
 def _without_ended(state: State, containers: tuple[Container, ...]) -> State:
-    """Returns the state without what it says of containers that have ended; others may have got their slots.
+    """Returns the state without all figures of containers that have ended: others may have got their slots.
 
-    Of a container that has started again only the counters of its last ledger go.
+    A container that has started again keeps its balance, and loses only the counters of its last ledger file.
     """
     present = {(each.slot, each.key) for each in containers}
     named = {(each.slot, each.name) for each in containers if each.name}
@@ -254,7 +254,7 @@ def _of_others(by_slot: Mapping[int, Value], gone: frozenset[int]) -> dict[int, 
 
 
 class _Period(NamedTuple):
-    """The part of a State that belongs to one period."""
+    """The fields of `State` that begin anew with each period."""
 
     opening: Mapping[int, int]
     plan: turns.Plan | None
@@ -265,7 +265,10 @@ class _Period(NamedTuple):
 
 
 def _observed(state: State, activities: Mapping[int, Activity], elapsed_ns: int, since_ns: int) -> _Period:
-    """Returns the present period with the growth of the containers' counters since the last look."""
+    """Returns the present period, with what the containers used and overran since the last look added.
+
+    A container whose launch last waited after `since_ns` counts as wanting more time.
+    """
     overruns = dict(state.overruns)
     used = dict(state.used)
     wanting = []
@@ -280,12 +283,11 @@ def _observed(state: State, activities: Mapping[int, Activity], elapsed_ns: int,
 
 
 def _next_period(ended: _Period) -> _Period:
-    """Settles the period that ended, and returns the next.
+    """Returns the period that follows one that ended: its opening balances say which container owes GPU time.
 
-    A shim that divides its overrun among all active containers counts too little where few of them worked; the time
-    that a container used beyond all its turns counts, too. Work that was reported too late for its period leaves its
-    container with less than its turn in one period and more in the next; the surplus counts for the period after, so
-    that a late report gains nothing.
+    The overrun that a shim reports may be too low. So the time that a container used beyond all its turns counts if it
+    is more. Work that was reported too late leaves its container with less than its turn in one period and more in the
+    next. That surplus counts in the period after, so that a late report gains nothing.
     """
     balances: Mapping[int, int] = ended.opening
     kept: turns.Plan | None = None

@@ -193,10 +193,10 @@ def rest_checksum(packed: bytes) -> int:
 
 
 def _moved_bytes() -> tuple[array[int], ...]:
-    """Returns, for each byte of a CRC-32 and each of its values, what the rest of a page makes of it.
+    """Returns four tables, one for each byte of a CRC-32: how its 256 values change once the rest of a page follows.
 
-    A CRC-32 is linear: that of two parts is that of the second one, combined by exclusive or with what as many zeros as
-    the second part is long make of the first one's, bit by bit.
+    A CRC-32 is linear: the results of the four and the CRC-32 of the rest, combined by exclusive or, are the CRC-32 of
+    the whole page.
     """
     zeros = bytes(CHECKSUM_AT - _REST_AT)
     none = zlib.crc32(zeros)

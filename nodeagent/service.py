@@ -248,7 +248,10 @@ class Agent:
             self._not_published(error)
 
     def _open_or_withhold(self, node: Json) -> None:
-        """Offers the GPUs that were read, and warns of what withholds them."""
+        """Offers the GPUs that were last read to the kubelet, or none, and writes a warning event for each reason why.
+
+        Also writes the inventory and the capacity into the Node.
+        """
         silent_seconds = time.monotonic() - self._answered_at
         foreign = [*foreign_resources(node), *self._slices.offers]
         runtime, failure = self._runtime, self._runtime_failure
@@ -280,7 +283,7 @@ class Agent:
             _log.warning("node not written", node=self._settings.node, error=str(error))
 
     def _look(self) -> None:
-        """Reads the GPUs; where the driver does not answer, the known ones stay as they are."""
+        """Reads the node's GPUs from the driver; if it does not answer, those that were read before stay."""
         try:
             offer = self._vendor.offer()
             self._answered_at = time.monotonic()
@@ -305,7 +308,7 @@ class Agent:
         return [device.uuid for device in self._offer.inventory.devices] if self._offer is not None else []
 
     def _prepare(self, slots: frozenset[str]) -> None:
-        """Prepares a container's start; the device plugin calls it before each start."""
+        """Prepares the start of the container with these slots; counts, logs and reports a refusal, and raises it."""
         began = time.monotonic()
         try:
             self._pods.known.wait(ROUND_SECONDS)
@@ -330,7 +333,7 @@ class Agent:
             raise
 
     def _publish(self, records: Iterable[Record]) -> None:
-        """Writes the page writer's input where it has changed.
+        """Writes the page writer's input, `schedule.json`, from the containers' records if it has changed.
 
         Raises:
             OSError: the host has no room.
@@ -347,7 +350,7 @@ class Agent:
                 self._writer.set_gpus(pages)
 
     def _not_published(self, error: OSError) -> None:
-        """Logs that the pages go on by the input of before; the next round tries again."""
+        """Logs that the page writer's input was not written; it goes on by the last one until a round succeeds."""
         _log.warning("schedule not written", error=str(error))
 
     def _serve(self) -> None:
@@ -369,14 +372,17 @@ class Agent:
             self._measures.registered.set(0)
 
     def _shown(self) -> tuple[bool, str]:
-        """Returns whether the Node shows the slots that are offered, and the version of its status."""
+        """Returns whether the Node shows the slots that are offered, and when the kubelet last wrote its status.
+
+        The time is the Node's own text.
+        """
         node, offered = self._node.node, self._slots.offered
         if node is None:
             return True, ""
         return not offered.open or shows_slots(node, len(offered.ids)), status_written(node)
 
     def _note_loss(self, lost: Loss | None) -> None:
-        """Notes why the kubelet does not ask this plugin, and warns where that is new; None if it does."""
+        """Stores why the kubelet does not ask this plugin, None if it does, and warns of a new reason."""
         before, self._lost = self._lost, lost
         if lost is before:
             return
@@ -392,7 +398,7 @@ class Agent:
             )
 
     def _warn_of_another_plugin(self) -> None:
-        """Warns of what only a registration shows: after it the kubelet names this plugin's slots alone."""
+        """Warns that another device plugin had registered the same resource before this one replaced it."""
         _log.warning("another plugin had the resource", resource=names.GPU)
         self._warn_node(
             TAKEN_REASON,
@@ -402,7 +408,7 @@ class Agent:
         )
 
     def _install_shim(self) -> None:
-        """Writes the shim to the host, and tries again at an interval where the host refuses.
+        """Writes the shim to the host, and tries again at an interval while the host refuses.
 
         Until then nothing is offered. An earlier version's shim that lies there is not taken: it may read another form
         of the containers' files.
@@ -511,7 +517,10 @@ class Agent:
             self._look_now.clear()
 
     def _watch_processes(self) -> None:
-        """Compares what containers report of themselves with the driver's figures."""
+        """Asks the driver what each container uses, at an interval until the agent stops, and publishes the figures.
+
+        It warns of processes that no share limits, and kills them if the settings say so.
+        """
         while not self._stops_before_the_next_look():
             before = self._gpu_watch.seen
             seen = self._gpu_watch.look(time.monotonic())
@@ -526,7 +535,7 @@ class Agent:
                 self._end_overdue()
 
     def _stops_before_the_next_look(self) -> bool:
-        """Waits until the next look is due, which is sooner where a program asks; returns whether the agent stops."""
+        """Waits until the driver is to be asked again, sooner if a program asks; returns whether the agent stops."""
         due = time.monotonic() + SECONDS
         stops = self._stop.wait(LEAST_SECONDS)
         while not stops and time.monotonic() < due and not self._gpu_watch.is_wanted():
@@ -592,7 +601,7 @@ class Agent:
         self._events.warn(About("Node", name, name), reason, message, dt.datetime.now(dt.UTC))
 
     def _log_registration(self, error: KubeletError | OSError | None) -> None:
-        """Logs the outcome of each attempt to register with the kubelet."""
+        """Logs the outcome of an attempt to register with the kubelet: its error, or None if it succeeded."""
         self._measures.registered.set(error is None)
         if error is None:
             _log.info("registered with the kubelet", resource=names.GPU)

@@ -238,7 +238,15 @@ class Starter:
     def _certain(
         self, pod: Mapping[str, Any], container: str, listing: list[Listed], slots: frozenset[str]
     ) -> tuple[Mapping[str, Any], str]:
-        """Returns the pod and the container once the API server knows how the init container's last start ended."""
+        """Asks the API server until it is certain which container of a pod starts; returns the pod and its name.
+
+        Args:
+            container: the name of the init container that starts, by the pod's status so far.
+            slots: the ids of the slots of the container that starts.
+
+        Raises:
+            PlacementRefusedError: it is not certain after DOUBT_SECONDS.
+        """
         metadata = pod["metadata"]
         limit = time.monotonic() + DOUBT_SECONDS
         while time.monotonic() < limit:

@@ -243,11 +243,11 @@ def settle(made: Plan, overruns: Mapping[int, int], used: Mapping[int, int]) -> 
 
 
 def _loans(ordered: Sequence[Tenant], idle_ns: int, period_number: int) -> dict[int, int]:
-    """Returns the loan of each slot: the idle time, divided by weight among the active borrowers.
+    """Returns the idle time, in ns, that each active borrower gets in this period, keyed by slot, divided by weight.
 
     In each period one half of the best-effort containers shares the part of all, so that a loan is long enough for a
-    kernel and no container waits for more than one period. Fewer than half share it where a loan would be shorter than
-    SHORTEST_LOAN_NS. The round number decides which containers these are.
+    kernel and no container waits for more than one period. Fewer than half share it if a loan would be shorter than
+    SHORTEST_LOAN_NS. The period's number decides which containers these are.
     """
     elastic = [tenant for tenant in ordered if tenant.active and tenant.policy is Policy.ELASTIC]
     best_effort = [tenant for tenant in ordered if tenant.active and tenant.policy is Policy.BEST_EFFORT]
@@ -267,8 +267,9 @@ def _loans(ordered: Sequence[Tenant], idle_ns: int, period_number: int) -> dict[
 def _payments(
     ordered: Sequence[Tenant], shares: Mapping[int, int], loans: Mapping[int, int], period_number: int
 ) -> tuple[dict[int, int], dict[int, int]]:
-    """Returns what each debtor gives in this period and each creditor gets; the two sums are equal.
+    """Returns the ns that each debtor gives in this period, and that each creditor gets, keyed by slot.
 
+    The two sums are equal. `shares` has each container's own time, and `loans` what it borrows, in ns.
     A debtor gives all that it borrows and up to half of its own turn. A debtor that owes a whole turn gives that turn
     in every other period: a kernel longer than half a turn would run over a shortened one.
     """
@@ -286,7 +287,7 @@ def _payments(
 
 
 def _divide(amount: int, parts: Mapping[int, int]) -> dict[int, int]:
-    """Divides an amount in proportion to the parts, exact to the nanosecond. No slot gets more than its part."""
+    """Divides an amount in ns, at most the sum of the parts, among slots in proportion to the parts; no ns is lost."""
     total = sum(parts.values())
     divided = {}
     passed = 0
@@ -302,10 +303,10 @@ def _divide(amount: int, parts: Mapping[int, int]) -> dict[int, int]:
 def _lay_out(
     ordered: Sequence[Tenant], lengths: Mapping[int, int], period_ns: int
 ) -> tuple[list[Turn], list[tuple[Turn, bool]]]:
-    """Returns the turns that active containers own, and the free time between them.
+    """Returns the turns that active containers own, and the free time of the period; `lengths` has each turn's ns.
 
-    Each piece of free time is a turn with True where an inactive container owns it, and with False where none does.
-    Turns of inactive containers shrink where the active ones, with what they receive, leave too little room.
+    Each piece of free time is a turn with True if an inactive container owns it, and with False if none does. Turns of
+    inactive containers shrink if the active ones, with what they receive, leave too little room.
     """
     active_ns = sum(lengths[tenant.slot] for tenant in ordered if tenant.active and tenant.slot in lengths)
     idle_ns = sum(lengths[tenant.slot] for tenant in ordered if not tenant.active and tenant.slot in lengths)
@@ -336,6 +337,7 @@ def _take(
 ) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
     """Takes stretches of a total length out of the gaps; returns these stretches and the gaps that are left.
 
+    Stretches and gaps are pairs of start and end, in ns from the beginning of the period.
     The gaps from `start_ns` on are used first, then those from the beginning of the period.
     """
     if gaps and gaps[0][0] >= start_ns and gaps[0][1] - gaps[0][0] > length > 0:  # as nearly always

@@ -97,7 +97,7 @@ def _device(index: int, device: ConfigDevice) -> bytes:
 
 
 def _text(text: str, size: int, what: str) -> bytes:
-    """Encodes a text for a field of that size, which keeps at least one NUL."""
+    """Encodes a text for a field of `size` bytes, of which at least one stays NUL; `what` names it in the error."""
     encoded = text.encode()
     if len(encoded) >= size:
         raise ValueError(f"{what} has {len(encoded)} bytes; at most {size - 1} are allowed")

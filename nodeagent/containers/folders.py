@@ -179,8 +179,8 @@ def remove(folders: Folders, record: Record, keep: Record | None = None) -> None
 
     Args:
         folders: the agent's folders.
-        keep: the record of a container of the same pod that took over the slots, and so the CDI spec, which then stays;
-            None if there is none.
+        keep: the record of a container of the same pod that took over the slots, and with them the CDI spec, which then
+            stays; None if there is none.
     """
     if keep is None or keep.cdi_device != record.cdi_device:
         remove_spec(folders, record)
@@ -299,10 +299,10 @@ def beside(name: str) -> str:
 
 
 def _stage(path: Path, content: bytes, mode: int) -> Path:
-    """Writes a file's content beside its place; returns where.
+    """Writes a file's content into a temporary file in the same folder; returns the temporary file's path.
 
     Raises:
-        OSError: it cannot be written; no part of it stays.
+        OSError: the content cannot be written; no part of it stays.
     """
     new = path.with_name(beside(path.name))
     try:

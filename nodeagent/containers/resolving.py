@@ -217,10 +217,10 @@ def claim(pod: Mapping[str, Any], container: str, slots: frozenset[str], node: s
 def _check_amounts(
     share: DeviceShare, container: Mapping[str, Any], count: int, identity: tuple[str, str, str]
 ) -> None:
-    """Checks that a piece of a device is what the container's limits say, as the scheduler divides them.
+    """Checks that a container's part of one GPU is what its limits say, divided by the number of its GPUs, `count`.
 
     Raises:
-        PlacementRefusedError: it is not.
+        PlacementRefusedError: it is another part; the error names the pod by `identity`.
     """
     core, memory, percentage = (
         _amount(container, resource) // count
@@ -286,9 +286,9 @@ def is_live(pod: Mapping[str, Any]) -> bool:
 
 
 def _is_unlisted(pod: Mapping[str, Any], gpus: int) -> bool:
-    """Whether a pod is left out of the kubelet's list and an init container with so many GPUs may be next to start.
+    """Whether the kubelet does not list a pod of which an init container with so many GPUs may start next.
 
-    The kubelet lists no init container that is not a sidecar, so such a pod is listed only with other GPU containers.
+    The kubelet lists a pod only if a main container or a native sidecar of it has GPUs.
     """
     completed = _completed(pod)
     init = pod["spec"].get("initContainers") or []
@@ -301,7 +301,7 @@ def _is_unlisted(pod: Mapping[str, Any], gpus: int) -> bool:
 
 
 def _completed(pod: Mapping[str, Any]) -> frozenset[str]:
-    """Returns the init containers that have ended with status 0."""
+    """Returns the names of a pod's init containers that have ended with status 0."""
     found = set()
     for status in pod.get("status", {}).get("initContainerStatuses") or []:
         ended = (status.get("state") or {}).get("terminated")

@@ -180,7 +180,7 @@ class Server:
             yield protocol.ListAndWatchResponse(devices=devices)
 
     def _ended(self) -> None:
-        """Notes that a call for the slots has ended."""
+        """Counts the end of a call by which the kubelet followed the slots."""
         with self._counting:
             self._followers -= 1
         self._slots.wake()
@@ -359,7 +359,9 @@ class Checkpoint:
 
 
 def _is_ours(entry: Mapping[str, Any]) -> bool:
-    """Whether an allocation in the kubelet's file has this plugin's answer (checkpoint.go's PodDevicesEntry).
+    """Whether this plugin made an allocation in the kubelet's file: its answer names the CDI device of these slots.
+
+    The entry is a PodDevicesEntry of the kubelet's checkpoint.go.
 
     Raises:
         ValueError, KeyError, TypeError, AttributeError, DecodeError: the entry has another form.

@@ -60,9 +60,10 @@ class Look:
         is_followed: whether the kubelet's call that follows the slots is open.
         is_shown: whether the Node shows all slots that are offered.
         foreign: the ids of the resource's slots in the kubelet's file that are not this plugin's.
-        written: the version of the Node's status that the kubelet wrote last; empty if the Node does not say.
-        answered: the pod's uid and the name of each container whose slots another plugin allocated, by the kubelet's
-            file.
+        written: the time at which the kubelet last wrote the Node's status, as the Node's own text, by which one status
+            is told from another; empty if the Node does not say.
+        answered: each container whose slots another plugin allocated according to the kubelet's file, as its pod's uid
+            and its name.
     """
 
     kubelet: Identity | None
@@ -87,10 +88,10 @@ class Registration:
         delay_seconds: the least time from that to the next attempt with the same kubelet.
         followed_seconds: when the kubelet last followed the slots.
         shown_seconds: when the Node last showed the slots.
-        written: the version of the Node's status that last showed the slots. While none has, it is the version that was
-            the present one when the time for the kubelet to call back had passed.
-        answered: the pod's uid and the name of each container whose slots another plugin had allocated before this
-            registration.
+        written: `Look.written` of the status that last showed the slots. While none has, it is that of the status that
+            was the present one when the time for the kubelet to call back had passed.
+        answered: each container whose slots another plugin had allocated before this registration, as its pod's uid
+            and its name.
         foreign: another plugin's slots in the kubelet's file at the registration.
         is_listed: whether the kubelet's file has shown no other plugin's slots since.
         is_taken: whether another plugin has registered since, so that the kubelet asks that one. It stays until the
@@ -115,7 +116,7 @@ def foreign_slots(ids: Iterable[str]) -> tuple[str, ...]:
 
 
 def observed(registration: Registration, look: Look, now_seconds: float) -> Registration:
-    """Returns the last registration, with the signs added that the agent sees of the kubelet now.
+    """Returns the last registration, with the signs added that the agent now sees of the kubelet's use of the plugin.
 
     Another plugin's slots that were in the kubelet's file at the registration count as older than it, until the file
     has been without them or the kubelet has had time to call back.
@@ -161,10 +162,12 @@ def loss(registration: Registration, look: Look, now_seconds: float) -> Loss | N
 
 
 def is_due(registration: Registration, lost: Loss | None, now_seconds: float) -> bool:
-    """Returns whether the device plugin must register now. With a kubelet that has just started it registers at once.
+    """Returns whether the device plugin must register with the kubelet now.
+
+    It registers at once with a kubelet that has just started, and after any other loss once the delay has passed.
 
     Args:
-        lost: the answer of `loss`.
+        lost: the reason why the kubelet does not ask the plugin (`loss`); None if it does.
         now_seconds: the present time, in seconds of a monotonic clock.
     """
     if lost is None or lost is Loss.UNREGISTERED:
@@ -173,7 +176,7 @@ def is_due(registration: Registration, lost: Loss | None, now_seconds: float) ->
 
 
 def registered(registration: Registration, look: Look, lost: Loss, now_seconds: float) -> Registration:
-    """Returns the new registration, made now because of a loss.
+    """Returns the registration that the plugin has just made because the kubelet did not ask it any more.
 
     Args:
         look: the kubelet and the plugin as they are now.

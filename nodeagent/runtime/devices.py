@@ -110,7 +110,7 @@ def configuration(info: Mapping[str, str], cdi_folder: Path) -> RuntimeConfigura
 
 
 def _plain(folder: Path) -> str:
-    """Returns a folder's path with /run in place of /var/run."""
+    """Returns a folder's path with /run in place of /var/run, which is a link to it, so that paths can be compared."""
     return str(folder).removeprefix("/var")
 
 

@@ -114,9 +114,10 @@ class Nvidia:
         return replace(offer, inventory=inventory, withheld={**offer.withheld, **unknown})
 
     def _read_devices(self, nvml: Any, count: int) -> tuple[dict[int, Any], dict[str, str]]:
-        """Reads each GPU by its number; returns the handles of those that answer, and why each unknown one is withheld.
+        """Returns NVML's handle of each GPU that answers, keyed by its index, and why each other one is withheld.
 
-        A known GPU that does not answer gets a fault.
+        The reasons are keyed by the GPU's index, as text. A GPU that has answered before and does not now gets a fault
+        instead.
         """
         handles: dict[int, Any] = {}
         unknown: dict[str, str] = {}
@@ -166,7 +167,10 @@ class Nvidia:
                 nvml.nvmlEventSetFree(events)
 
     def _follow(self, nvml: Any, events: Any, goes_on: Callable[[], bool], changed: Callable[[], None]) -> None:
-        """Notes the events of all GPUs that take part; one that did not is asked again at an interval."""
+        """Stores the faults that a set of NVML's events reports, until `goes_on` returns false.
+
+        GPUs that could not be added to the set are tried again at an interval.
+        """
         followed: set[int] = set()
         asked = float("-inf")
         while goes_on():
@@ -193,7 +197,7 @@ class Nvidia:
             self._faults.note(uuid, fault)
 
     def _look_for_faults(self, nvml: Any, handle: Any, found: Found) -> None:
-        """Reads faults from the GPU's own counters, also those from before this process."""
+        """Stores the faults that a GPU's own counters show, such as those from before this process started."""
         try:
             if nvml.nvmlDeviceGetRemappedRows(handle)[3]:
                 self._fault(found.uuid, "a row of its memory could not be remapped: it needs to be replaced")
@@ -292,10 +296,10 @@ def read_specs(folders: Iterable[Path]) -> Iterable[Mapping[str, Any]]:
 
 
 def _register(nvml: Any, events: Any, followed: set[int]) -> None:
-    """Adds the GPUs that are not followed yet to a set of events; one that is lost keeps no other out.
+    """Adds the GPUs whose indexes are not in `followed` to a set of NVML's events, and their indexes to `followed`.
 
     Raises:
-        NVMLError: no GPU can be followed.
+        NVMLError: no GPU can be added, and none was before.
     """
     kinds = nvml.nvmlEventTypeXidCriticalError | nvml.nvmlEventTypeDoubleBitEccError
     failed = None
@@ -347,7 +351,7 @@ def _numa(nvml: Any, handle: Any, pci_device: Path) -> int | None:
 
 
 def _link(nvml: Any, one: Any, two: Any, pci_of_two: str) -> Link:
-    """Returns the nearest link between two GPUs; SYSTEM, the farthest, where NVML does not know it."""
+    """Returns the nearest link between two GPUs, given by NVML's handles; SYSTEM, the farthest, if NVML knows none."""
     for number in range(MOST_LINKS):
         try:
             if nvml.nvmlDeviceGetNvLinkState(one, number):

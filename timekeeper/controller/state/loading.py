@@ -221,8 +221,8 @@ def load(client: Store, epoch: FencingToken, books: Books, now: Instant, surely_
     """Reads the store into the leader's state; returns the accounts that were in memory and that the store has lost.
 
     Args:
-        surely_past: the instant up to which time had passed by every clock when the store was last settled. Periods that
-            end later are not final.
+        surely_past: the instant up to which time had passed by every clock when the store was last settled. Periods
+            that end later are not final.
 
     Raises:
         redis.RedisError: the store does not answer.
