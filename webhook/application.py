@@ -89,7 +89,7 @@ def build_application(
 
 
 def _wait_until(done: Callable[[], bool], seconds: float, wait: Callable[[float], bool]) -> None:
-    """Returns once `done` is true, after `seconds`, or when the process ends."""
+    """Waits until `done` returns true, for `seconds` at most, or until `wait` says that the process ends."""
     deadline = time.monotonic() + seconds
     while not done() and time.monotonic() < deadline and not wait(START_STEP_SECONDS):
         pass

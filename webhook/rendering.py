@@ -219,9 +219,9 @@ def changed_status(policy: Json | None, differing: Sequence[str], now: dt.dateti
 
 
 def _decisive(kind: str, document: Json) -> Json:
-    """Returns what an object does, in one form for all ways to write it.
+    """Returns the parts of an object that decide what it does, in a form in which equal objects compare as equal.
 
-    That is the whole of a policy, its binding or a webhook configuration, and the role and subjects of a role binding.
+    These are a policy's, its binding's or a webhook configuration's rules, and a role binding's role and subjects.
     """
     if kind == "ClusterRoleBinding":
         subjects = mappings(document.get("subjects"))
@@ -231,7 +231,10 @@ def _decisive(kind: str, document: Json) -> Json:
 
 
 def _plain(value: object) -> object:
-    """Returns a value without defaults, empty fields, white space in expressions, and the order of what has a name."""
+    """Returns a part of an object in a form in which equal parts compare as equal.
+
+    Defaults, empty fields and white space in expressions are left out, and lists of named items are keyed by name.
+    """
     if isinstance(value, dict):
         left = {key: _plain(each) for key, each in value.items() if key not in _OF_THE_CLUSTER}
         if left.get("name") == _IMAGE and _LITERAL.fullmatch(str(left.get("expression"))):
@@ -283,14 +286,14 @@ def _may_decide(writers: Sequence[str]) -> str:
 
 
 def _listed(given: Iterable[str], indent: int) -> str:
-    """Returns a list in CEL; its lines after the first stand at an indent, as the template's do."""
+    """Returns a list of texts in CEL, wrapped; its lines after the first begin with `indent` spaces."""
     quoted = [f"'{name}'" for name in given]
     lines = textwrap.wrap(", ".join(quoted), _WIDTH, break_long_words=False, break_on_hyphens=False)
     return f"[{(chr(10) + ' ' * indent).join(lines)}]"
 
 
 def _subject(user: str) -> str:
-    """Returns a user as a subject of a role binding."""
+    """Returns a user, or a service account by its user name, as a subject of a role binding, in YAML."""
     namespace, _, account = user.removeprefix(_SERVICE_ACCOUNT).partition(":")
     if user.startswith(_SERVICE_ACCOUNT) and account:
         return f"{{kind: ServiceAccount, name: {account}, namespace: {namespace}}}"

@@ -138,10 +138,10 @@ def faults_of_own_requests(spec: dict[str, Any]) -> tuple[Fault, ...]:
 
 
 def _faults_of_held_pod(spec: dict[str, Any], gated_schedulers: tuple[str, ...]) -> list[Fault]:
-    """Refuses a pod that cannot wait behind the gate while its budget is held.
+    """Returns the faults of a pod that cannot wait behind a scheduling gate while its budget is held.
 
-    The API allows no gate beside a node, and of other schedulers than kube-scheduler it is not certain that they leave
-    a gated pod alone.
+    The API allows no gate on a pod that names its node. It is not certain of schedulers beside `gated_schedulers` that
+    they leave a gated pod alone.
     """
     faults = []
     node, scheduler = spec.get("nodeName"), spec.get("schedulerName")
@@ -159,7 +159,7 @@ def _faults_of_held_pod(spec: dict[str, Any], gated_schedulers: tuple[str, ...])
 
 
 def _claims(subject: Subject, spec: dict[str, Any], knowledge: Knowledge) -> int:
-    """Returns the number of the pod's claims for GPUs; a claim that was not seen yet is taken as one."""
+    """Returns the number of the pod's claims for GPUs; a claim that no watch has shown yet counts as one for a GPU."""
     given = spec.get("resourceClaims")
     if not given:
         return 0
@@ -171,7 +171,10 @@ def _claims(subject: Subject, spec: dict[str, Any], knowledge: Knowledge) -> int
 
 
 def _gives_class(existing: Existing, spec: dict[str, Any], settings: Webhook, knowledge: Knowledge) -> bool:
-    """Whether the pod gets the class of its budget's state: by default, it keeps what it has."""
+    """Whether the pod gets the priority class of its budget's state, by the admin's setting `existing.classes`.
+
+    By default, a pod whose author named another class keeps it.
+    """
     priorities = settings.priorities
     if existing.classes == "never" or keeps_own(spec, priorities, knowledge):
         return False

@@ -133,7 +133,7 @@ def _unfit(safe: SafeAdmission) -> BudgetState:
 
 
 def _shortfall(state: NamespaceState, request: BudgetRequest, states: BudgetStates) -> str | None:
-    """Returns why safe admission does not admit a pod as within budget; None where it does.
+    """Returns the warning with which safe admission does not admit a pod as within budget; None if it does.
 
     The remaining money, less what other pods may still spend, must pay for the pod's longest run.
     """

@@ -62,7 +62,7 @@ def check_pod(
 
 
 def _faults_of_system(spec: dict[str, Any], root: Path) -> list[Fault]:
-    """Refuses Windows containers: the library that enforces a share runs on Linux only."""
+    """Returns the faults of a pod for Windows: the library that enforces a share of a GPU runs on Linux only."""
     if "os" not in spec and "nodeSelector" not in spec:
         return []
     named = (
@@ -96,7 +96,10 @@ def _faults_of_node(spec: dict[str, Any], root: Path) -> list[Fault]:
 
 
 def _faults_of_runtime(spec: dict[str, Any], reading: PodReading, allowed: tuple[str, ...], root: Path) -> list[Fault]:
-    """Refuses parts of GPUs in a sandbox with its own kernel: the node agent's files cannot be mounted there."""
+    """Returns the fault of a runtime class, not in `allowed`, on a pod that asks for parts of GPUs; none if it is fine.
+
+    Its runtime may be a sandbox with its own kernel, into which the node agent's files cannot be mounted.
+    """
     given = spec.get("runtimeClassName")
     if not isinstance(given, str) or not given or given in allowed:
         return []
@@ -164,7 +167,7 @@ def _copies(items: list[Any], field: str, ours: tuple[str, ...], path: Path) -> 
 
 
 def _faults_of_mounts(spec: dict[str, Any], reading: PodReading) -> list[Fault]:
-    """Refuses a mount at the path of FairGPU's own volume: two volumes cannot be mounted at one path."""
+    """Returns the faults of mounts at the path of FairGPU's own volume: two volumes cannot be mounted at one path."""
     faults: list[Fault] = []
     for container in reading.containers + reading.init:
         field, index = container.path[-2:]

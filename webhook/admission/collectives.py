@@ -86,7 +86,7 @@ def _is_fraction(container: ContainerReading) -> bool:
 
 
 def _found(pod: dict[str, Any], reading: ContainerReading) -> dict[str, Any]:
-    """Returns the container of a reading."""
+    """Returns the container, as JSON, from which a reading was made."""
     return mapping(mapping(pod.get("spec"))[str(reading.path[-2])][reading.index])
 
 
@@ -103,7 +103,10 @@ def _warning(sign: Sign, container: ContainerReading) -> str:
 
 
 def _sign(container: dict[str, Any], path: Path) -> Sign | None:
-    """Returns the first sign in a container's environment and command; None where one says that it is alone."""
+    """Returns the first field of a container's environment or command which shows that it works with other pods.
+
+    None if there is none, or if another field says that it works alone.
+    """
     variables = container.get("env")
     listed = _named(decoded(variables)) if may_have(variables, _IN_VARIABLES) else []
     field, words = _command(container)
@@ -121,12 +124,15 @@ def _sign(container: dict[str, Any], path: Path) -> Sign | None:
 
 
 def _named(variables: Any) -> list[tuple[int, dict[str, Any]]]:
-    """Returns the variables that have a name, with their indexes."""
+    """Returns the variables of an environment that have a name, each with its index in the list."""
     return [(index, variable) for index, variable in objects(variables) if isinstance(variable.get("name"), str)]
 
 
 def _is_alone(variables: Mapping[Any, Any]) -> bool:
-    """Whether the environment states that there is one process, or that all are in this pod."""
+    """Whether PyTorch's variables state that there is one process, or that all are in this pod.
+
+    The variables are given as their values keyed by name.
+    """
     address = variables.get("MASTER_ADDR")
     return variables.get("WORLD_SIZE") in ("0", "1") or (
         isinstance(address, str) and _LOOPBACK.fullmatch(address) is not None
@@ -143,7 +149,10 @@ def _speaks_of_others(name: str, value: Any) -> bool:
 
 
 def _command(container: dict[str, Any]) -> tuple[str, list[str]]:
-    """Returns the field with a container's launcher, and the words of its command line; both empty without one."""
+    """Returns `command` or `args`, the one that names a launcher such as torchrun, and all words of the command line.
+
+    Both are empty if the container starts no launcher.
+    """
     for field in _COMMAND_LINE:
         given = container.get(field)
         if may_have(given, _IN_COMMANDS) and _launches(decoded(given)):
@@ -159,7 +168,10 @@ def _launches(given: Any) -> bool:
 
 
 def _launcher(words: list[str], names: tuple[str, ...]) -> tuple[str, list[str]]:
-    """Returns the launcher among some words, and what follows it; an empty name where there is none."""
+    """Returns the first of the words that is one of these programs, without its folder, and the words that follow it.
+
+    Both are empty if there is none.
+    """
     for index, word in enumerate(words):
         if word.rpartition("/")[2] in names:
             return word.rpartition("/")[2], words[index + 1 :]
@@ -176,7 +188,7 @@ def _option(words: list[str], names: tuple[str, ...]) -> str | None:
 
 
 def _most_nodes(words: list[str]) -> str | None:
-    """Returns the most nodes that torchrun is given, as written; None where it is given none."""
+    """Returns the largest number of nodes among torchrun's options, as written; None if no option gives one."""
     given = _option(words, _NODES)
     return None if given is None else given.rpartition(":")[2]
 
@@ -187,7 +199,7 @@ def _starts_one_node(words: list[str]) -> bool:
 
 
 def _starts_several_nodes(words: list[str]) -> str:
-    """Returns the launcher that starts several nodes; empty where none does."""
+    """Returns the name of the launcher in a command line that starts a job on several nodes; empty if none does."""
     launcher, after = _launcher(words, _LAUNCHERS)
     if launcher and _most_nodes(after) not in (None, "", "0", "1"):
         return launcher

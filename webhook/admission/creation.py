@@ -165,7 +165,10 @@ def keep_until_metered(pod: dict[str, Any], *, holds: bool) -> list[Operation]:
 
 
 def _source(reading: PodReading, given: Any) -> str:
-    """Returns the dialects of the pod's manifest; a copy of an admitted pod, which is native, keeps its annotation."""
+    """Returns the names of the dialects of a pod's manifest, joined by commas, for an annotation.
+
+    A copy of an admitted pod has only the canonical request. It keeps `given`, its present annotation.
+    """
     if isinstance(given, str) and NATIVE_NAMES.issuperset(reading.dialects) and ALL_NAMES.issuperset(given.split(",")):
         return given
     return ",".join(reading.dialects)
@@ -189,7 +192,7 @@ def gate(spec: dict[str, Any], *, held: bool) -> list[Operation]:
 
 
 def _strip(pod: dict[str, Any], reading: PodReading) -> list[Operation]:
-    """Removes keys that request nothing, such as `nvidia.com/gpu: 0`."""
+    """Returns the JSON Patch operations that remove keys which request nothing, such as `nvidia.com/gpu: 0`."""
     spec = mapping(pod.get("spec"))
     metadata = mapping(pod.get("metadata"))
     return [

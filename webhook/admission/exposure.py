@@ -83,7 +83,7 @@ def exposures(pod: dict[str, Any], reading: PodReading, root: Path = ()) -> tupl
 
 
 def _is_exposed(container: dict[str, Any]) -> bool:
-    """Whether a container needs a warning; a quick test, as every container is tested."""
+    """Whether a container may need a warning; a quick test before the full one, as every container is tested."""
     security = container.get("securityContext")
     if isinstance(security, dict) and (security.get("privileged") is True or _added_powers(security)):
         return True
@@ -102,15 +102,15 @@ def _is_exposed(container: dict[str, Any]) -> bool:
 
 
 def _environment(container: dict[str, Any]) -> Any:
-    """Returns a container's variables; None where they cannot have VISIBLE_DEVICES."""
+    """Returns a container's list of environment variables if it may name one with VISIBLE_DEVICES; else None."""
     variables = container.get("env")
     return decoded(variables) if may_have(variables, _VISIBLE_DEVICES) else None
 
 
 def _added_powers(security: dict[str, Any]) -> list[str]:
-    """Returns the capabilities with which a container can mount, of those that its author adds.
+    """Returns, of the capabilities that a security context adds, those with which a container can mount.
 
-    Runtimes take their names in either case.
+    Runtimes take their names in upper or lower case.
     """
     capabilities = security.get("capabilities")
     added = capabilities.get("add") if isinstance(capabilities, dict) else None
@@ -120,7 +120,7 @@ def _added_powers(security: dict[str, Any]) -> list[str]:
 
 
 def _reached(path: str) -> str:
-    """Returns what a folder or file of the node reaches past a pod's share; empty where that is nothing."""
+    """Returns what a pod reaches past its share by a mount of this path of the node, in words; empty for nothing."""
     plain = posixpath.normpath("/" + path.lstrip("/"))
     if plain == "/var/run" or plain.startswith("/var/run/"):  # on a node a link to /run
         plain = plain.removeprefix("/var")
@@ -183,7 +183,10 @@ def _container_warnings(container: dict[str, Any], path: Path) -> list[str]:
 
 
 def _foreign_gpu_warnings(resources: dict[str, Any], path: Path) -> list[str]:
-    """Warns of GPUs of other device plugins beside FairGPU's in one container."""
+    """Returns warnings that one container asks for GPUs of other device plugins beside FairGPU's.
+
+    `resources` are the container's, and `path` is the container's field path.
+    """
     others: dict[str, None] = {}
     for key in _AMOUNTS:
         for name in mapping(resources.get(key)):

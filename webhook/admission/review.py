@@ -199,7 +199,10 @@ def encode(uid: str, verdict: Verdict) -> bytes:
 
 
 def _sign_order(subject: Subject) -> Verdict:
-    """Writes the author's name into an order without one; the policy fairgpu-orders checks a given name."""
+    """Returns the verdict on a new order: the name of the user that created it is added as its `requestedBy`.
+
+    An order that names somebody already stays as it is; the policy fairgpu-orders checks that name.
+    """
     spec = subject.item.get("spec")
     if not isinstance(spec, dict) or spec.get("requestedBy") or not subject.user:
         return UNTOUCHED

@@ -9,12 +9,12 @@ import msgspec
 
 
 def may_have(value: Any, texts: tuple[str, ...]) -> bool:
-    """Returns whether a field of a container may contain one of some texts.
+    """Returns whether a field of a container may contain one of some texts, so that it is worth decoding.
 
     JSON bytes are searched for the texts. For a decoded value the result is true, and for an absent one false.
 
     Args:
-        value: the field: JSON bytes (`msgspec.Raw`), a decoded value, or None where it is absent.
+        value: the field: JSON bytes (`msgspec.Raw`), a decoded value, or None if it is absent.
         texts: the texts to look for, in ASCII.
     """
     if not isinstance(value, msgspec.Raw):

@@ -93,7 +93,14 @@ def _describe(request: GPURequest | None) -> str:
 
 
 def _warnings_of_choices(returning: PodReading, stored: dict[str, Any]) -> tuple[str, ...]:
-    """Returns warnings about choices in the dialects' annotations that differ from those at creation."""
+    """Returns warnings about choices in dialects' annotations that differ from those at the pod's creation.
+
+    The annotations come back when a manifest is applied again; the choices of the stored pod stay.
+
+    Args:
+        returning: the updated pod's reading.
+        stored: the pod before the update, as JSON.
+    """
     annotations = mapping(mapping(stored.get("metadata")).get("annotations"))
     chosen = NO_CHOICES
     for container in returning.all_containers:

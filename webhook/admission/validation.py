@@ -59,7 +59,10 @@ def _added_later(reading: PodReading) -> list[Fault]:
 
 
 def _validate_update(subject: Subject, settings: Webhook) -> Verdict:
-    """Checks only what an update changes: a pod that was admitted under other settings must stay updatable."""
+    """Returns the verdict on an updated pod, refused only for GPU requests that the update changes.
+
+    A pod that was admitted under other settings must stay updatable.
+    """
     dialects = settings.dialects.reading
     before = read_pod(subject.old_item, dialects)
     after = read_pod(subject.item, dialects)
@@ -111,7 +114,10 @@ def _validate_templates(subject: Subject, knowledge: Knowledge, settings: Webhoo
 
 
 def _one_of_several(kind: str, template: PodTemplate, together: int) -> Sign | None:
-    """Returns the field by which a workload states that its GPU pods work together; None where it makes one pod."""
+    """Returns the field of a pod template whose pods work together, for a warning; None if they work alone.
+
+    `together` is the number of the workload's pods with GPUs that work together.
+    """
     if together <= 1:
         return None
     return Sign(field_path(*template.path), f"the {kind} makes {together} pods with GPUs that work together")

@@ -203,7 +203,7 @@ def follow_claims(api: KubernetesAPI, view: ClaimsView, kind: str, wait: Wait, r
 
 
 def _version_of_claims(api: KubernetesAPI) -> str:
-    """Returns the newest version of claims that the API server has and admission reads; empty where there is none."""
+    """Returns the newest API version of ResourceClaims that the API server has and admission reads; empty for none."""
     try:
         return resource_claims.RESOURCE.served_version(api)
     except ApiError as error:

@@ -118,7 +118,7 @@ def next_step(observed: Observation, settings: Certificates, now: datetime) -> S
 def _step_of_renewal(
     authorities: Authorities, published_at: datetime, leaf: Pair, settings: Certificates, now: datetime
 ) -> Step:
-    """Decides on the next step while every served certificate is trusted."""
+    """Returns the next step while API servers trust the certificate that replicas serve (`leaf`)."""
     spread = timedelta(seconds=settings.spread_seconds)
     if not serves(leaf.certificate_pem, authorities.trusted[-1], settings.names):
         return Step.ISSUE_LEAF if now >= published_at + spread else Step.NOTHING
@@ -222,7 +222,7 @@ def _can_sign(authorities: Authorities, now: datetime) -> bool:
 
 
 def _is_accepted(leaf: Pair, trusted: Collection[bytes], settings: Certificates, now: datetime) -> bool:
-    """Whether API servers that trust these accept the certificate."""
+    """Whether API servers that trust these CAs accept the webhook's certificate at the time `now`."""
     certificate = leaf.certificate_pem
     if not matches(leaf) or not _holds(certificate, now):
         return False

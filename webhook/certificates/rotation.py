@@ -57,7 +57,7 @@ class Places:
 
 @dataclass(frozen=True, slots=True)
 class _Snapshot:
-    """An observation with the versions that a change of it must match."""
+    """An observation, with the version of each stored object, so that a change of a newer version fails."""
 
     observed: Observation
     configurations: Sequence[Configuration]
@@ -102,7 +102,7 @@ def chain_of(observed: Observation) -> Chain:
 
 
 def _observe(places: Places) -> _Snapshot:
-    """Reads everything, in an order that keeps two processes at once from breaking trust.
+    """Reads the stores and the webhook configurations, in an order that keeps two processes from breaking trust.
 
     A bundle is published only where the configurations are still those that were read before the authorities, so that
     no older bundle ever replaces a later one. A certificate is replaced only where it is still the one that was read
@@ -116,7 +116,7 @@ def _observe(places: Places) -> _Snapshot:
 
 
 def _take_step(step: Step, snapshot: _Snapshot, places: Places, settings: Certificates, now: datetime) -> bool:
-    """Takes a step; returns False where another process was faster."""
+    """Takes a step; returns False, without a change, if another process has changed the object since the snapshot."""
     authorities = snapshot.observed.authorities
     if authorities is None or step is Step.START:
         changed = first_authorities(snapshot.observed.published, settings, now)

@@ -172,7 +172,7 @@ def _lines(result: DryRun) -> Iterator[str]:
 
 
 def _summary(result: DryRun) -> str:
-    """Returns the outcome as it is printed after the object's name."""
+    """Returns the words for a result that `fairgpu admit` prints behind the object's name, such as `: refused`."""
     pods = f"the pods made from {result.template}" if result.template else ""
     if result.outcome is Outcome.REFUSED:
         if not result.admitted:

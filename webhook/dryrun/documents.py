@@ -143,7 +143,15 @@ def _check_size(root: yaml.Node) -> None:
 
 
 def _expanded(node: yaml.Node, sizes: dict[int, int], open_nodes: set[int]) -> int:
-    """Returns the number of nodes of a node with all its aliases expanded."""
+    """Returns how many nodes a YAML node has once its aliases are expanded.
+
+    Args:
+        sizes: the answers so far, keyed by `id` of the node.
+        open_nodes: the `id` of each node around this one.
+
+    Raises:
+        DocumentError: the node contains itself.
+    """
     known = sizes.get(id(node))
     if known is not None:
         return known
@@ -165,7 +173,10 @@ def _children(node: yaml.Node) -> list[yaml.Node]:
 
 
 def _repeated(root: yaml.Node) -> Iterator[tuple[tuple[str | int, ...], str]]:
-    """Yields each key that a map of a YAML document repeats; an alias counts at its first place."""
+    """Yields, for each key that one map of a YAML document repeats, its field path and a sentence about it.
+
+    A map that is used several times by aliases is named at its first place.
+    """
     seen: set[int] = set()
     waiting: list[tuple[tuple[str | int, ...], yaml.Node]] = [((), root)]
     named = 0

@@ -148,7 +148,7 @@ def dry_run(
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """The part of a review that all templates of a manifest share."""
+    """The parts of a dry run's reviews that are the same for all pod templates of a manifest."""
 
     manifest: Manifest
     namespace: str
@@ -166,7 +166,7 @@ class _Request:
         return self.outcome(Outcome.REFUSED, message)
 
     def ask(self, route: str, kind: str, item: dict[str, Any]) -> dict[str, Any]:
-        """Returns the response to a review of the object's creation."""
+        """Returns the webhook's response to a review of the creation of `item`, the object or a pod, as JSON."""
         return _ask(route, kind, item, self.namespace, self.user, self.review)
 
 
@@ -216,7 +216,7 @@ def _pod_result(  # noqa: PLR0913 - the fields of a value
     warnings: tuple[str, ...] = (),
     message: str = "",
 ) -> DryRun:
-    """Returns the result for a template's pods, with the field paths of the object."""
+    """Returns the result for the pods of a template; its texts name fields by their paths in the object."""
     return DryRun(
         manifest=request.manifest,
         namespace=request.namespace,
@@ -232,7 +232,7 @@ def _pod_result(  # noqa: PLR0913 - the fields of a value
 
 
 def _in_object(line: str, template: Template) -> str:
-    """Returns a line about a pod with the field path of the object in place of the pod's."""
+    """Returns a line that names a field of a pod, with the field's path in the object in place of that in the pod."""
     numbered = _NUMBER.match(line)
     start = numbered.end() if numbered else 0
     number, path = line[:start], line[start:]
@@ -294,7 +294,7 @@ def _ask(route: str, kind: str, item: dict[str, Any], namespace: str, user: str,
 
 
 def _patched(pod: dict[str, Any], encoded: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Returns the operations of an answer's patch, and the pod after them."""
+    """Returns the JSON Patch operations in an answer, where they are in base64, and the pod after them."""
     try:
         operations = orjson.loads(base64.b64decode(encoded))
         return operations, jsonpatch.apply_patch(pod, operations)

@@ -132,7 +132,14 @@ def _read(file: str) -> Iterator[Manifest | ManifestError]:
 def _parts(
     file: str, value: Any, document: Document, place: Place, listed: tuple[str, str]
 ) -> Iterator[Manifest | ManifestError]:
-    """Yields the objects in a value: itself, or a list's items; `listed` has version and kind of typed items."""
+    """Yields the objects in a part of a YAML document: the value itself, or the items if it is a list.
+
+    Args:
+        file: the file's path, for errors.
+        value: the part.
+        place: the field path of the part in the document.
+        listed: the apiVersion and kind that a list such as PodList gives its items; both empty for any other part.
+    """
     where = f"{file}: {field_path(*place)}" if place else file
     if not isinstance(value, dict):
         what = "a document is" if not place else "the item is"

@@ -104,7 +104,10 @@ def resources_of_others(pod: dict[str, Any]) -> list[str]:
 
 
 def _metadata(manifest: Manifest) -> Iterator[Fault]:
-    """Yields the faults of metadata; an empty text counts as not given, as it does to the API server."""
+    """Yields the faults of an object's name, namespace, labels and annotations.
+
+    An empty text counts as not given, as it does to the API server.
+    """
     item = manifest.item
     metadata = item.get("metadata")
     if not isinstance(metadata, dict):
@@ -131,7 +134,7 @@ def _metadata(manifest: Manifest) -> Iterator[Fault]:
 
 
 def _texts(metadata: Any, path: Path) -> Iterator[Fault]:
-    """Yields the faults of annotations and labels that are not text."""
+    """Yields the faults of annotations and labels whose values are not text; `path` is that of the metadata."""
     for key in ("annotations", "labels"):
         given = mapping(metadata).get(key)
         if given is None:
@@ -145,7 +148,10 @@ def _texts(metadata: Any, path: Path) -> Iterator[Fault]:
 
 
 def _above(item: dict[str, Any], path: tuple[str, ...]) -> Iterator[Fault]:
-    """Yields the fault of the first part on the path to the template that is not an object."""
+    """Yields the fault of the first field on the way to a workload's pod template that is not an object.
+
+    `path` is the field path of the template.
+    """
     value: Any = item
     for depth, part in enumerate(path, start=1):
         value = value.get(part, _MISSING)
@@ -223,7 +229,7 @@ def _container_lists(container: dict[str, Any], path: Path) -> Iterator[Fault]:
 
 
 def _maps(parent: dict[str, Any], key: str, path: Path, allowed: str) -> Iterator[Fault]:
-    """Yields the faults of a field that should be a list of maps."""
+    """Yields the faults of a field that must be a list of maps; `allowed` says for the error what it may have."""
     given = parent.get(key)
     if given is None:
         return
@@ -236,7 +242,7 @@ def _maps(parent: dict[str, Any], key: str, path: Path, allowed: str) -> Iterato
 
 
 def _quoted(given: Any, pattern: re.Pattern[str]) -> str | None:
-    """Returns a number or a date in quotes if it would be valid as text; else None."""
+    """Returns, for an error, a value that is no text in quotes if it would match the pattern as text; else None."""
     text = show(given)
     return f'"{text}", in quotes' if not isinstance(given, str) and pattern.fullmatch(text) else None
 

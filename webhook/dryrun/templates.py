@@ -111,7 +111,7 @@ def gpus_elsewhere(manifest: Manifest, templates: list[Template]) -> tuple[str, 
 
 
 def _whole(manifest: Manifest, path: Place, template: dict[str, Any]) -> Template:
-    """Returns a template with `metadata` and `spec`."""
+    """Returns the pod of a template that has `metadata` and `spec`; `path` is the template's field path."""
     metadata = {"generateName": manifest.pod_prefix, **mapping(template.get("metadata"))}
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template.get("spec")}
     moved = (("spec", field_path(*path, "spec")), ("metadata", field_path(*path, "metadata")))
@@ -137,7 +137,7 @@ def _inside(value: Any) -> list[tuple[str | int, Any]]:
 
 
 def _at(manifest: Manifest, place: Place, value: dict[str, Any]) -> list[Template]:
-    """Returns the templates at a place: one, or none."""
+    """Returns the pods that `value`, the part of an object at a field path, describes; none if it is no template."""
     if place and _has_containers(value.get("spec")):
         return [_whole(manifest, place, value)]
     if manifest.group == _KSERVE and manifest.kind == "InferenceService" and place[:1] == ("spec",) and len(place) == 2:
@@ -153,14 +153,17 @@ def _has_containers(spec: Any) -> bool:
 
 
 def _bare(manifest: Manifest, place: Place, spec: dict[str, Any], annotations: dict[str, Any]) -> Template:
-    """Returns a template with this pod spec and without metadata."""
+    """Returns the pod of a template that is a pod spec alone; the pod gets these annotations."""
     metadata = {"generateName": manifest.pod_prefix, **({"annotations": annotations} if annotations else {})}
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
     return Template(place, pod, (("spec", field_path(*place)),))
 
 
 def _kserve(manifest: Manifest, place: Place, component: dict[str, Any]) -> Iterator[Template]:
-    """Yields a component's pod: its containers, or its model's; annotations of the service reach the pod."""
+    """Yields the pods of a component of KServe's InferenceService, and of its workers if it has any.
+
+    The model becomes a container beside the component's own, and the service's annotations reach the pods.
+    """
     models = [
         key for key, part in component.items() if isinstance(part, dict) and isinstance(part.get("resources"), dict)
     ]
@@ -184,7 +187,7 @@ def _kserve(manifest: Manifest, place: Place, component: dict[str, Any]) -> Iter
 
 
 def _argo(manifest: Manifest, place: Place, template: dict[str, Any]) -> Template:
-    """Returns the template of a workflow's step: one container or script, with its sidecars and init containers."""
+    """Returns the pod of a template in Argo's Workflow: a container or script, sidecars and init containers."""
     main = "container" if isinstance(template.get("container"), dict) else "script"
     sidecars = [part for part in template.get("sidecars") or [] if isinstance(part, dict)]
     spec: dict[str, Any] = {"containers": [{"name": "main", **template[main]}, *sidecars]}
