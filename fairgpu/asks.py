@@ -137,9 +137,10 @@ def read_asked(pod: Mapping[str, Any], names: StackNames, dialects: DialectSetti
 def _own_memory(
     annotations: Mapping[str, Any], containers: list[Any], init: list[Any]
 ) -> dict[tuple[str, int], UnplacedShare]:
-    """Returns the shares of the containers for which annotations ask for memory of a GPU, as in KAI's NvFractions.
+    """Returns the share of each container for which KAI's annotations (NvFractions) ask for memory of a GPU.
 
-    A limit without a request is the request. One that is no quantity of memory asks for whole GPUs.
+    The key is the container's list, `containers` or `initContainers`, and its index there. If only a memory limit is
+    given, it is the request. A value that is no quantity of memory asks for whole GPUs.
     """
     shares = {}
     count = min(max(_units(annotations.get(kai.DEVICES, 1)), 1), MOST_UNITS)
@@ -156,7 +157,7 @@ def _own_memory(
 
 
 def _mib(text: Any) -> int:
-    """Returns a quantity of bytes in MiB, rounded up; 0 for what is no quantity above 0."""
+    """Returns a quantity of bytes in MiB, rounded up; 0 for a text that is no quantity above 0."""
     try:
         return max(math.ceil(parse_quantity(text) / MIB), 0)
     except QuantityError:
@@ -164,7 +165,7 @@ def _mib(text: Any) -> int:
 
 
 def _together(own: UnplacedShare | None, beside: UnplacedShare | None) -> UnplacedShare | None:
-    """Returns the share of a container that may ask in two ways: the sum of both."""
+    """Returns the sum of the shares that a container asks for by annotations and by resources; None for none."""
     if own is None or beside is None:
         return own or beside
     return UnplacedShare(
@@ -182,7 +183,15 @@ def _named(resources: Mapping[str, Any], names: StackNames) -> list[str]:
 
 
 def _share(request: GPURequest | None, resources: Mapping[str, Any], gpu_names: list[str]) -> UnplacedShare | None:
-    """Returns a container's share: what a dialect reads, and a whole GPU for each unit of a resource beside it."""
+    """Returns the share of GPUs that a container's resources ask for; None if they ask for none.
+
+    It is the request that a dialect reads, and a whole GPU for each unit of any other resource in `gpu_names`.
+
+    Args:
+        request: the request that a dialect reads from the container; None if no dialect does.
+        resources: the container's resources, as JSON with `requests` and `limits`.
+        gpu_names: the names among them that ask for GPUs of other stacks.
+    """
     amounts = {**mapping(resources.get("requests")), **mapping(resources.get("limits"))}
     read = registry.FOREIGN.resources if request is not None else frozenset[str]()
     units = [_units(amounts.get(name)) for name in gpu_names if name not in read and not _is_size(name)]

@@ -221,7 +221,10 @@ class _Reader:
     faults: list[Fault]
 
     def read(self, key: str, parse: Callable[[str], _Value], allowed: str, instead: str) -> _Value | None:
-        """Returns the value of an annotation, None where it is absent; a value that `parse` refuses is a fault."""
+        """Returns an annotation's value as `parse` returns it; None if it is absent or `parse` raises ValueError.
+
+        In the latter case a fault is added, with these texts for what is allowed and what to write instead.
+        """
         value = self.annotations.get(key)
         if value is None and key not in self.annotations:
             return None
@@ -239,10 +242,13 @@ class _Reader:
         return None
 
     def one_of(self, key: str, choices: type[_Choice]) -> _Choice | None:
-        """Reads one word of an enumeration."""
+        """Returns the value of an annotation that must be a word of an enumeration; None if absent or invalid."""
         words = " or ".join(choice.value for choice in choices)
         return self.read(key, choices, words, next(iter(choices)).value)
 
     def list_of(self, key: str, item: re.Pattern[str], example: str) -> tuple[str, ...]:
-        """Reads a comma-separated list of names that match `item`."""
+        """Returns the names in an annotation that lists them, separated by commas; empty if absent or invalid.
+
+        Each name must match `item`; the fault of an invalid value proposes `example`.
+        """
         return self.read(key, lambda text: parse_list(text, item), LIST_ALLOWED, example) or ()

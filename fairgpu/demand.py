@@ -81,7 +81,7 @@ _NOTHING = (0, 0, 0, 0)
 
 
 def _figures(request: GPURequest | None) -> tuple[int, int, int, int]:
-    """Returns the figures in the order in which Demand has them."""
+    """Returns a request's figures in the order of Demand's fields; all 0 for None."""
     if request is None:
         return _NOTHING
     return request.gpus, request.core_percent, request.memory_mib or 0, request.memory_percentage or 0

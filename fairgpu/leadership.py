@@ -167,9 +167,13 @@ class LeaseOptions:
 
 
 class _Attempt(NamedTuple):
-    """The result of one attempt: the Lease as last observed, the term that is held, and why it is not.
+    """The result of one attempt to take or renew the Lease.
 
-    `trouble` stays the same for as long as the cause does, so that it is logged once; `error` may differ each time.
+    Attributes:
+        observed: the Lease as last observed.
+        held: the number of the term that is held; None if none is.
+        trouble: why none is held, in words that stay the same as long as the cause does, so that it is logged once.
+        error: the error's own text, which may differ each time.
     """
 
     observed: Observation | None = None
@@ -255,7 +259,14 @@ def _take_or_renew(
     floor: Callable[[], int],
     clock: Callable[[], float],
 ) -> int | None:
-    """Takes or renews the Lease where that is allowed; returns the number of the term that is held now.
+    """Takes or renews the Lease if that is allowed.
+
+    Returns the number of the term that is held now; None if another candidate holds the Lease.
+
+    Args:
+        collection: the path of the namespace's Leases in the API.
+        observation: the Lease as last observed; None if there is none.
+        floor: returns the highest term that the store has recorded.
 
     Raises:
         ApiError: another candidate was faster, or the API server does not answer.

@@ -131,7 +131,7 @@ def read_pod(
 
 
 class _Pod:
-    """A pod's annotations and metadata, with the faults found so far."""
+    """A pod's annotations, the field path of its metadata, and the faults found so far."""
 
     def __init__(self, annotations: Mapping[Any, Any], metadata: Path, faults: list[Fault]) -> None:
         self.annotations: Final = annotations
@@ -146,7 +146,10 @@ def _joined(
     demand: Demand,
     pod: _Pod,
 ) -> PodReading:
-    """Joins the containers' readings with the pod's own choices; a container without a request chooses nothing."""
+    """Returns the reading of a whole pod, from those of its containers and the pod's own annotations.
+
+    The choices of a container that requests no GPU have no effect.
+    """
     all_containers = containers + init + ephemeral
     requesting = [
         container for container in all_containers if container.request is not None or container.reading.faults
@@ -181,7 +184,7 @@ def _joined(
 def _needed_permissions(
     permission_requests: Sequence[PermissionRequest], choices: PodChoices
 ) -> tuple[PermissionRequest, ...]:
-    """Returns one request for each permission that the choices still need; the pod's own wins over a dialect's."""
+    """Returns one request for each permission that the merged choices need; earlier requests win over later ones."""
     if not permission_requests:
         return ()
     needed = {

@@ -94,7 +94,7 @@ def _annotations_out_of_bounds(annotations: Mapping[str, Any], path: Path) -> li
 
 
 def _characters(annotations: dict[str, Any]) -> int:
-    """Returns the characters of keys and values together; a value that is not text has none."""
+    """Returns the number of characters of all keys and values together; a value that is not text has none."""
     characters = 0
     for key, value in annotations.items():
         characters += len(key)

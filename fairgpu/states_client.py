@@ -177,7 +177,11 @@ class _Poll:
         self._pool = urllib3.PoolManager()
 
     def ask(self, cursor: str, authority: str) -> StatesDocument:
-        """Returns the states that changed since the cursor, as soon as there are any; none after a while.
+        """Returns the states that changed since the cursor, as soon as there are any; none after `wait_seconds`.
+
+        Args:
+            cursor: the cursor of the last answer; empty for all states, at once.
+            authority: the CA that signs the timekeeper's certificate, in PEM.
 
         Raises:
             FollowError: the timekeeper did not answer with states.

@@ -175,9 +175,9 @@ def _correct(arguments: argparse.Namespace) -> int:
 
 
 def _order(path: str, body: Json, name: str | None) -> tuple[Json, bool]:
-    """Sends a grant or a correction; returns the answer, and whether it was made now.
+    """Posts a grant or a correction; returns the answer, and false if an order of this name existed already.
 
-    Without a name it gets a random Idempotency-Key, so that each call makes another order.
+    Without a name the request gets a random Idempotency-Key, so that each call makes another order.
     """
     server = from_environment(os.environ)
     if name:
@@ -231,7 +231,7 @@ def _present_use(session: Json, now: str) -> tuple[str, str]:
 
 
 def _all_pages(server: Server, path: str, what: str, query: dict[str, str]) -> Json:
-    """Returns the last page with the items of all pages."""
+    """Returns a list of the REST API whole: the last page, with the items of all pages under the key `what`."""
     items: list[Json] = []
     for _ in range(MAX_PAGES):
         answer = transport.get(server, f"{path}?{urlencode(query)}" if query else path)

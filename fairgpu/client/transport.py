@@ -47,7 +47,7 @@ def asking(namespace: str | None) -> Iterator[None]:
         namespace: the namespace that the question in the block is about; None for all. Only None gets the hint.
 
     Raises:
-        RefusedError: as the block raised it; with the hint as one more line for the status 403.
+        RefusedError: the with block raised it; for the status 403 the hint is added as one more line.
     """
     try:
         yield

@@ -87,7 +87,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _window(arguments: argparse.Namespace) -> str:
-    """Returns the window that is asked for; with a forecast to the end of a day, week or month alone, that one."""
+    """Returns the span of time whose use is asked for, as the REST API takes it; `7d` by default.
+
+    With a forecast to the end of a day, a week or a month, the default is that day, week or month.
+
+    Raises:
+        CommandError: the forecast is to another instant, and no window is given.
+    """
     if arguments.window is not None:
         return str(arguments.window)
     if arguments.forecast in {None, *FORECAST_WINDOWS}:
@@ -159,7 +165,7 @@ def total(items: Sequence[Json], money: Json | None) -> Json:
 
 
 def _sum(amounts: Iterable[Json | None]) -> Json | None:
-    """Returns the sum of those amounts that are known; None where none is."""
+    """Returns the sum of the amounts that are not None, as an amount of the REST API; None if all are None."""
     known = [int(amount["microGPUSeconds"]) for amount in amounts if amount is not None]
     return {"microGPUSeconds": str(sum(known))} if known else None
 
@@ -170,7 +176,7 @@ def _worth(amount: Json, money: Json) -> Decimal:
 
 
 def _by_last_day(item: Json, figure: str) -> Any:
-    """Returns a figure of an item's forecast by the pace of the last day; None where it is not known."""
+    """Returns a figure of the forecast that an item of usage has by the pace of the last day; None if unknown."""
     expected = item["forecast"]["lastDay"]
     return None if expected is None else expected[figure]
 

@@ -127,7 +127,7 @@ class KubernetesAPI:
 
         Raises:
             TooLargeError: the answer is longer than `most_bytes`.
-            ApiError: as `request` raises it.
+            ApiError: the server answered with an error, or could not be reached in time.
         """
         response = self._send("GET", path, query, None, "application/json", self._answer_seconds)
         return _decode(_read_whole(response, most_bytes), decode)
@@ -139,7 +139,7 @@ class KubernetesAPI:
             query: the parameters of the query; None for none.
 
         Raises:
-            ApiError: as `request` raises it.
+            ApiError: the server answered with an error, or could not be reached in time.
         """
         return self.request("POST", path, body=body, query=query)
 
@@ -150,7 +150,7 @@ class KubernetesAPI:
             body: the new object. Its resourceVersion guards against a lost update.
 
         Raises:
-            ApiError: as `request` raises it.
+            ApiError: the server answered with an error, or could not be reached in time.
         """
         return self.request("PUT", path, body=body)
 
@@ -165,7 +165,7 @@ class KubernetesAPI:
             query: the parameters of the query; None for none.
 
         Raises:
-            ApiError: as `request` raises it.
+            ApiError: the server answered with an error, or could not be reached in time.
         """
         return self.request("PATCH", path, body=body, content_type=content_type, query=query)
 
@@ -176,7 +176,7 @@ class KubernetesAPI:
             body: DeleteOptions; None for the defaults.
 
         Raises:
-            ApiError: as `request` raises it.
+            ApiError: the server answered with an error, or could not be reached in time.
         """
         return self.request("DELETE", path, body=body)
 
@@ -291,9 +291,9 @@ def _read_whole(response: urllib3.BaseHTTPResponse, most_bytes: int | None) -> b
 
 
 def _was_sent(error: Exception) -> bool:
-    """Whether the API server was reached before the request failed.
+    """Whether a request may have reached the API server before it failed with this error.
 
-    urllib3 raises ProtocolError where the other end closes the connection before it answers.
+    urllib3 raises ProtocolError if the other end closes the connection before it answers.
     """
     cause = error.reason if isinstance(error, urllib3.exceptions.MaxRetryError) else error
     return isinstance(cause, urllib3.exceptions.ReadTimeoutError | urllib3.exceptions.ProtocolError)

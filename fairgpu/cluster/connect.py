@@ -132,14 +132,14 @@ def read_kubeconfig(file: str | None) -> client.Configuration:
 
 
 class _LibraryErrors(logging.Filter):
-    """Takes the errors that the library logs by the root logger: it goes on without credentials after them."""
+    """Collects, in `errors`, what the Kubernetes library only logs before it goes on without credentials."""
 
     def __init__(self) -> None:
         super().__init__()
         self.errors: list[str] = []
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Keeps the message of an error; no handler gets it."""
+        """Stores the message of an error, and returns false for it: no handler gets it."""
         if record.levelno < logging.ERROR:
             return True
         self.errors.append(record.getMessage())
@@ -166,7 +166,12 @@ def _missing(file: str | None) -> str:
 
 
 def _plugin_error(file: str | None, reason: str) -> str:
-    """Returns which field names the exec plugin, its command, why it gives no credentials, and what to do."""
+    """Returns a message about a kubeconfig's exec plugin: its field and command, why it fails, and what to do.
+
+    Args:
+        file: the kubeconfig's path; None for `~/.kube/config`.
+        reason: the library's message.
+    """
     from kubernetes.config import kube_config  # noqa: PLC0415 - as in connect
 
     merged: Any = kube_config.KubeConfigMerger(file or kube_config.KUBE_CONFIG_DEFAULT_LOCATION).config

@@ -62,7 +62,7 @@ def read(container: Container, settings: DialectSettings) -> Reading | None:
 
 
 def _count(container: Container, amounts: dict[str, int]) -> tuple[int, list[Fault]]:
-    """Returns the number of GPUs, from the resource or else from the label."""
+    """Returns the number of GPUs, from the container's resource or else the pod's label, and the label's faults."""
     if COUNT in amounts:
         return amounts[COUNT], []
     label = container.labels.get(COUNT)

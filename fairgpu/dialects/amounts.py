@@ -112,7 +112,10 @@ def _parse(path_of: Callable[[str], str], resource: str, value: Any, units: Unit
 
 
 def _in_unit(resource: str, value: Any, units: Units) -> str | None:
-    """Returns the amount that the author most likely means, in the resource's own unit."""
+    """Returns, for a fault, what to write for an invalid amount such as `2Gi` or `30%`, in the resource's own unit.
+
+    None if the value is no amount of memory or percent that the resource could count.
+    """
     if not isinstance(value, str):
         return None
     percent = _PERCENT.fullmatch(value.strip()) if resource in units.percentages else None

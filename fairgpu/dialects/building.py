@@ -151,7 +151,10 @@ def _faults_of_memory(container: Container, ask: Ask) -> list[Fault]:
 
 
 def _in_unit(ask: Ask, memory_mib: int) -> str:
-    """Returns the amount to write in place of one that is too large: in the largest smaller unit that is possible."""
+    """Returns, for the fault of a memory that no GPU has, the amount to write if the author meant a smaller unit.
+
+    `memory_mib` is the amount on each GPU as it was read, in MiB.
+    """
     counted = memory_unit_name(ask.memory_unit_mib)
     given = memory_mib // ask.memory_unit_mib
     gpus = ask.gpus if ask.memory_is_summed else 1

@@ -83,7 +83,10 @@ def _is_meant(container: Container) -> bool:
 
 
 def _whole(container: Container, key: str, wanted: tuple[str, str], faults: list[Fault]) -> int | None:
-    """Returns a whole number from 1; `wanted` holds the fault's texts for what is allowed and what to write."""
+    """Returns the value of an annotation that must be a whole number from 1; else adds a fault and returns None.
+
+    `wanted` has the fault's texts for what is allowed and what to write.
+    """
     text = container.annotations[key].strip()
     if _WHOLE.fullmatch(text) and int(text) > 0:
         return int(text)
@@ -92,13 +95,16 @@ def _whole(container: Container, key: str, wanted: tuple[str, str], faults: list
 
 
 def _in_mib(text: str) -> str:
-    """Returns the amount of memory to write where the text is not a whole number."""
+    """Returns, for a fault, the number to write for an amount of memory with a unit, such as `4Gi`; else an example."""
     mib = in_memory_units(text, 1)
     return '"4096"' if mib is None else f'"{mib}", as the annotation counts in MiB'
 
 
 def _percent(container: Container, faults: list[Fault], warnings: list[str]) -> int | None:
-    """Returns whole percent, rounded down: three times a third must still fit on one GPU."""
+    """Returns the share of a GPU in the annotation for a fraction, in whole percent; None, and a fault, if invalid.
+
+    It is rounded down, with a warning: three times a third must still fit on one GPU.
+    """
     path = container.annotation_path(FRACTION)
     given = container.annotations[FRACTION]
     text = given.strip()

@@ -54,7 +54,7 @@ def read(container: Container, settings: DialectSettings) -> Reading | None:
 
 
 def _unknown(container: Container, resource: str) -> Fault:
-    """Returns the fault of a resource that no node offers, for which the pod would wait for ever."""
+    """Returns the fault of a resource of the domain fairgpu.io that does not exist: the pod would wait for ever."""
     return Fault(
         path=container.limit_path(resource) if resource in container.limits else container.request_path(resource),
         given=f"a resource that FairGPU does not have, {show(resource)}",

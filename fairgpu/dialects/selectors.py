@@ -121,7 +121,10 @@ def _placement(container: Container, present: tuple[str, ...], selection: Select
 
 
 def _taken_as_well(container: Container, wanted: tuple[str, ...]) -> list[str]:
-    """Returns warnings about names that their project compares whole, and that other models' names contain."""
+    """Returns warnings about names of models that other models' names contain.
+
+    nvidia-gpu-scheduler compares whole names; FairGPU's choice takes each model whose name contains the given one.
+    """
     return [
         f"{container.annotation_path(MODEL_ANNOTATION)}: {show(name)} takes {', '.join(others)} as well, of whose "
         f"names it is a part; to leave them out, add {names.AVOID_GPU_MODEL}: {','.join(others)}"
@@ -131,7 +134,7 @@ def _taken_as_well(container: Container, wanted: tuple[str, ...]) -> list[str]:
 
 
 def _left_out(container: Container, present: tuple[str, ...]) -> list[str]:
-    """Returns warnings about annotations that are removed and become no choice."""
+    """Returns warnings about those of the present annotations that have no effect in FairGPU and are removed."""
     warnings = [
         f"{container.annotation_path(key)}: {show(container.annotations[key])} is left out, as FairGPU shares GPUs in "
         f"software; for isolation in hardware ask for nvidia.com/mig-* on nodes that offer it"

@@ -92,7 +92,14 @@ def _faults(container: Container, core: int | None, memory: int | None) -> list[
 
 
 def _with_limit(container: Container, core: int, reading: Reading) -> Reading:
-    """Adds the core policy of the annotation, which is the pod's: one container below its limit makes all elastic."""
+    """Returns a reading with the effect of the annotation `vcuda-core-limit`, or with the fault of an invalid value.
+
+    A limit above the container's core makes the pod elastic, all its containers included.
+
+    Args:
+        core: the container's `vcuda-core`.
+        reading: the reading so far.
+    """
     text = container.annotations.get(CORE_LIMIT)
     if text is None:
         return reading

@@ -81,7 +81,10 @@ class Acceptor:
         self.start()
 
     def _pause(self, error: OSError) -> None:
-        """Frees a descriptor by ending the oldest handshake, or pauses where there is none."""
+        """Ends the oldest TLS handshake, as no file descriptor is free for a new connection; then accepts again.
+
+        Without an unfinished handshake it waits for PAUSE_SECONDS first.
+        """
         _log.error("no connection taken", error=str(error))
         freed = self._handshakes.end_one()
         self._timer = self._loop.call_later(STEP_SECONDS if freed else PAUSE_SECONDS, self.start)

@@ -141,7 +141,7 @@ class Application:
 
 
 def _guarded(route: Route, answer: ImmediateAnswer) -> ImmediateAnswer:
-    """Returns the function with a response for each exception that it raises."""
+    """Returns a function that calls `answer`, and logs an exception and answers with status 500 if it raises."""
 
     def guarded(body: bytes) -> Response:
         try:
@@ -154,7 +154,7 @@ def _guarded(route: Route, answer: ImmediateAnswer) -> ImmediateAnswer:
 
 
 def _handler(answer: ImmediateAnswer) -> Handler:
-    """Returns the function as a handler, for requests that gunicorn handles in full."""
+    """Returns a coroutine function that calls `answer` with a request's body, for requests that come by ASGI."""
 
     async def handle(request: Request) -> Response:
         return answer(request.body)

@@ -1,4 +1,4 @@
-"""gunicorn's HTTP/1.1 connection, with limits that gunicorn lacks."""
+"""gunicorn's HTTP/1.1 connection, with limits on silent clients, unread answers, idle time, and on their number."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NOTHING_WAITS = -1
 
 
 class BoundedConnection(ASGIProtocol):  # type: ignore[misc] # gunicorn ships no types
-    """An HTTP/1.1 connection of gunicorn, with limits on its times and on the number of connections."""
+    """An HTTP/1.1 connection of gunicorn, with the limits of ServerOptions on its times and on the connections."""
 
     def __init__(self, worker: Any, application: Any, connections: set[BoundedConnection]) -> None:
         super().__init__(worker)
@@ -32,7 +32,10 @@ class BoundedConnection(ASGIProtocol):  # type: ignore[misc] # gunicorn ships no
 
     @classmethod
     def _check_h1c_protocol_available(cls) -> bool:
-        """Asks the base class, since gunicorn stores the answer on the class that it is called on."""
+        """Returns whether gunicorn's parser in C is there.
+
+        The base class is asked, since gunicorn stores the answer on the class that it is called on.
+        """
         return bool(ASGIProtocol._check_h1c_protocol_available())  # noqa: SLF001 - see above
 
     def connection_made(self, transport: asyncio.Transport) -> None:
@@ -124,7 +127,7 @@ class BoundedConnection(ASGIProtocol):  # type: ignore[misc] # gunicorn ships no
             super()._keepalive_timeout()
 
     def note_answer(self) -> None:
-        """Restarts the idle time of the connection after an answer."""
+        """Restarts the connection's idle time after an answer; it counts from the last byte that was received."""
         self._idle_since = self._received_at
         self._idle_limit = self._keepalive
 

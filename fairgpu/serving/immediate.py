@@ -88,7 +88,7 @@ class ImmediateConnection(BoundedConnection):
         return going
 
     def _immediate_answer(self) -> ImmediateAnswer | None:
-        """Returns the function that answers the request of these headers; None for gunicorn's path."""
+        """Returns the function that answers the request whose headers were just parsed; None if gunicorn answers it."""
         parser = self._callback_parser
         answer: ImmediateAnswer | None = self._immediate.get((parser.method, parser.path.partition(b"?")[0]))
         if answer is None or not self._is_free():
@@ -112,7 +112,7 @@ class ImmediateConnection(BoundedConnection):
         )
 
     def _expect_rest(self) -> None:
-        """Limits the time in which the rest of a body must arrive."""
+        """Starts the time in which the rest of the present request's body must arrive."""
         if self._late_handle is None:
             self._late_handle = self.worker.loop.call_later(self.worker.options.body_seconds, self._end_late)
 
@@ -141,6 +141,6 @@ class ImmediateConnection(BoundedConnection):
 
 @lru_cache
 def _beginning(status: int, content_type: bytes) -> bytes:
-    """Returns the head of an answer, up to the length of its body."""
+    """Returns the status line and headers of an answer in bytes, up to the value of Content-Length."""
     line = f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\n".encode()
     return b"%bcontent-type: %b\r\ncontent-length: " % (line, content_type)

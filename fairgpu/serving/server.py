@@ -83,7 +83,7 @@ class GunicornServer(BaseApplication):  # type: ignore[misc] # gunicorn ships no
 
 
 def _bound(address: Address) -> list[str]:
-    """Returns what gunicorn binds: without a host, a socket for each family that the kernel keeps apart."""
+    """Returns the addresses, with the port, that gunicorn binds: without a host, those that reach every address."""
     return [str(Address(host, address.port)) for host in ([address.host] if address.host else every_address())]
 
 

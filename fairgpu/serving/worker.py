@@ -138,7 +138,7 @@ class ServingWorker(ASGIWorker):  # type: ignore[misc] # gunicorn ships no types
         return sent
 
     async def _beat(self, seconds: float) -> None:
-        """Sends the heartbeat to gunicorn's arbiter, and waits."""
+        """Sends the heartbeat to gunicorn's arbiter; then waits some seconds, or until the worker is to end."""
         self.notify()
         try:
             async with asyncio.timeout(seconds):
