@@ -228,7 +228,7 @@ def build_application(
 
 
 def _missing(store: Freshness, feed: StatesFeed) -> tuple[str, ...]:
-    """Returns the names of what a worker still waits for before it is ready."""
+    """Returns, in words for the probe, what a worker still waits for before it is ready; empty once it is ready."""
     silent = () if store.is_fresh() else ("an answer from the store of the ledger",)
     unknown = () if feed.cursor is not None else ("states, which fairgpu timekeeper jobs publishes",)
     return (*silent, *unknown)

@@ -94,25 +94,25 @@ def may(access: AccessControl, action: Action) -> Caller:
 
 
 def may_read_namespace(access: AccessControl, namespace: str) -> Caller:
-    """Returns the HTTP request's caller; raises as `may` does unless the caller may read a namespace's budget."""
+    """Returns the HTTP request's caller; raises an error of `may` if they may not read a namespace's budget."""
     return may(access, Action("get", GPU_BUDGETS, namespace))
 
 
 def may_read_budget(access: AccessControl, name: str) -> Caller:
-    """Returns the HTTP request's caller; raises as `may` does unless the caller may read the budget with this name."""
+    """Returns the HTTP request's caller; raises an error of `may` if they may not read the budget with this name."""
     return may(access, Action("get", GPU_BUDGETS, name=name))
 
 
 def may_read_all(access: AccessControl) -> Caller:
-    """Returns the HTTP request's caller; raises as `may` does unless the caller may read every budget."""
+    """Returns the HTTP request's caller; raises an error of `may` if they may not read every budget."""
     return may(access, Action("list", GPU_BUDGETS))
 
 
 def may_grant(access: AccessControl) -> Caller:
-    """Returns the HTTP request's caller; raises as `may` does unless the caller may grant money to budgets."""
+    """Returns the HTTP request's caller; raises an error of `may` if they may not grant money to budgets."""
     return may(access, Action("create", GPU_GRANTS))
 
 
 def may_correct(access: AccessControl) -> Caller:
-    """Returns the HTTP request's caller; raises as `may` does unless the caller may correct budgets' spending."""
+    """Returns the HTTP request's caller; raises an error of `may` if they may not correct budgets' spending."""
     return may(access, Action("create", GPU_CORRECTIONS))

@@ -130,7 +130,11 @@ class ExportedMonths:
                 self._bodies.popitem(last=False)
 
     def _names(self, month: str) -> frozenset[str]:
-        """Returns the months of which there are files."""
+        """Returns the months of which there are files, such as 2026-10, as of at most LISTED_SECONDS ago.
+
+        Raises:
+            MonthUnavailableError: the files cannot be listed; the error names `month`, which the query needs.
+        """
         with self._lock:
             if self._listed is not None and self._clock() - self._listed[0] < LISTED_SECONDS:
                 return self._listed[1]

@@ -177,7 +177,7 @@ def document(kind: str, body: bytes, version: str) -> bytes:
 
 
 def _encoded(document: Json) -> bytes:
-    """Returns the document as JSON in no more memory than it needs; orjson's bytes keep the whole buffer of 4 KiB."""
+    """Returns a document as JSON, copied: the bytes that orjson returns keep a whole buffer of 4 KiB."""
     return bytes(memoryview(orjson.dumps(document)))
 
 
@@ -203,7 +203,10 @@ def _figures(held: Held) -> dict[str, int]:
 
 
 def _allocation(annotations: Json, node: str) -> tuple[allocation.Allocation | None, str]:
-    """Returns the allocation of a bound pod, and why it counts for nothing; empty if it is sound or absent."""
+    """Returns the allocation of a pod that is bound to a node, and its fault; a faulty one is None and does not count.
+
+    The fault is empty if the allocation is sound or absent.
+    """
     text = annotations.get(names.ALLOCATION)
     if not isinstance(text, str):
         return None, ""
@@ -232,7 +235,7 @@ def _container(container_allocation: allocation.ContainerAllocation) -> dict[str
 
 
 def _held(pod_allocation: allocation.Allocation, spec: Json) -> dict[str, Held]:
-    """Returns what the pod holds of each device: the larger of what runs together and of each init step."""
+    """Returns a pod's part of each GPU, keyed by uuid: the most that it holds of the GPU at any time of its life."""
     init = {str(one.get("name")): is_native_sidecar(one) for one in mappings(spec.get("initContainers"))}
     shares: dict[str, _Shares] = {}
     for container in pod_allocation.containers:
@@ -301,13 +304,13 @@ class VersionError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """A change of an object.
+    """A change of a GPUNode or a GPUPod.
 
     Attributes:
-        number: counts the changes of the kind.
-        source, version: the collection that caused it, and its version then.
-        key: the object's key.
-        deleted: the object's last namespace and body, where the change is its end.
+        number: the number of the change among those of its kind.
+        source, version: the collection of the API server that caused it, nodes or pods, and its resourceVersion then.
+        key: the node's name or the pod's uid.
+        deleted: the namespace and the JSON of an object that was deleted; None for any other change.
     """
 
     number: int
@@ -319,13 +322,13 @@ class _Change:
 
 @dataclass(slots=True)
 class _Changes:
-    """The changes of one kind.
+    """The latest changes of one kind of objects, gpunodes or gpupods.
 
     Attributes:
         number: the number of the last change.
-        floor: for each source, the version after which all changes are kept.
+        floor: keyed by the collection, nodes or pods, the resourceVersion after which all its changes are kept.
         recent: the latest changes, oldest first.
-        born: the number of the change with which each object came.
+        born: keyed by the object's key, the number of the change that added it.
     """
 
     number: int = 0
@@ -453,7 +456,10 @@ class GPUFeed:
             self.put_pod(uid, pod, version)
 
     def _hold(self, before: GPUPod | None, pod: GPUPod | None, version: int) -> None:
-        """Notes what a pod holds now, and which nodes that changes."""
+        """Stores on which node a pod holds GPUs now, and adds a change for each node whose holders have changed.
+
+        `before` is the pod as it was; None for a new one. `pod` is the pod now; None if it was deleted.
+        """
         if before is not None and pod is not None and (before.node, before.held) == (pod.node, pod.held):
             if pod.node:
                 self._on[pod.node][pod.uid] = pod
@@ -571,7 +577,12 @@ class GPUFeed:
             return changes.number, [event for event in events if event is not None], version
 
     def _event(self, kind: str, change: _Change, number: int, namespace: str) -> tuple[str, bytes] | None:
-        """Returns the event of an object's last change; None for one that does not concern the watch."""
+        """Returns the type and the object's JSON of the event that a watch gets for an object's last change.
+
+        Args:
+            number: the number of the change after which the watch continues: a later object is ADDED for it.
+            namespace: the namespace that is watched; empty for all. None is returned for an object of another one.
+        """
         if change.deleted is not None:
             return None if namespace not in ("", change.deleted[0]) else ("DELETED", change.deleted[1])
         if kind == GPU_PODS:
@@ -598,7 +609,7 @@ def _is_number(text: str) -> bool:
 
 
 class _View:
-    """Puts a collection of the API server into a feed, with the version of each list, event and bookmark."""
+    """A view of the API server's nodes or pods, which passes them and each new resourceVersion on to a GPUFeed."""
 
     def __init__(self, feed: GPUFeed, source: str) -> None:
         self._feed = feed
@@ -615,26 +626,26 @@ class _View:
         return body
 
     def read(self, item: Json) -> Json:
-        """Returns the part of an object that is kept; a list of whole objects would not fit into memory."""
+        """Returns the key of a Node or Pod, and the GPUNode or GPUPod that it makes, in place of the whole object."""
         metadata = mapping(item.get("metadata"))
         key = metadata.get("uid") if self._source == PODS else metadata.get("name")
         value = read_pod(item) if self._source == PODS else read_node(item)
         return {KEY: str(key or ""), READ: value}
 
     def replaced(self, items: list[Json]) -> None:
-        """Takes the whole collection."""
+        """Replaces all nodes or pods of the feed; `items` are the answers of `read`."""
         values = [item[READ] for item in items if item[READ] is not None]
         replace = self._feed.replace_pods if self._source == PODS else self._feed.replace_nodes
         replace(values, self._version)
 
     def changed(self, kind: str, item: Json) -> None:
-        """Takes one event."""
+        """Applies one event of the watch to the feed; `item` is the answer of `read`."""
         value = None if kind == "DELETED" else item[READ]
         put = self._feed.put_pod if self._source == PODS else self._feed.put_node
         put(item[KEY], value, self._version)
 
     def confirmed(self) -> None:
-        """Notes that all changes up to the present version are known."""
+        """Records in the feed that all changes up to the resourceVersion read last are known."""
         self._feed.reach(self._source, self._version)
 
     def failed(self, error: ApiError) -> None:
@@ -775,7 +786,7 @@ class GPUWatches:
 
 
 async def _set(event: asyncio.Event, until: float) -> None:
-    """Waits until an event is set, or until an instant of the loop's clock."""
+    """Waits until an event is set, or until a time of the event loop's clock, in seconds."""
     try:
         async with asyncio.timeout_at(until):
             await event.wait()

@@ -351,7 +351,7 @@ def missing_key(alternative: str) -> ProblemError:
 
 
 def _same(spec: Json, wanted: Json) -> bool:
-    """Whether two specs order the same, however they write amounts and instants."""
+    """Whether two specs of orders are equal once amounts and instants are parsed; false if one cannot be parsed."""
     try:
         return _plain(spec) == _plain(wanted)
     except (MoneyError, TimeError):

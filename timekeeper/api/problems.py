@@ -201,7 +201,10 @@ def _unavailable(error: BaseException) -> ProblemError:
 
 
 def _refused_by_cluster(error: ApiError | SourceError) -> ProblemError:
-    """Converts the API server's refusal of an object; its message reaches the author of the request."""
+    """Returns the problem for an error of the API server, or of the folder in its place.
+
+    The client sees the message of a refused object (400 or 422); any other error is logged, and answered with 503.
+    """
     if isinstance(error, ApiError) and error.status in (400, 422):
         return ProblemError(422, "invalid", error.message)
     _log.warning("API server refused", error=str(error))

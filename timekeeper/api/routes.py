@@ -369,7 +369,11 @@ def _usage_response(usage: Usage, media: str, currency: Currency | None) -> Resp
 
 
 def _media() -> str:
-    """Returns the media type of the answer: by `format`, else by the Accept header, else JSON."""
+    """Returns the media type of the answer, by the parameter `format`, else by the Accept header, else JSON.
+
+    Raises:
+        ProblemError: `format` is neither json nor csv.
+    """
     text = request.args.get("format")
     if text is None:
         return request.accept_mimetypes.best_match([JSON, CSV], JSON)
@@ -485,7 +489,7 @@ def add_ancestor_routes(app: Flask, parts: Dependencies) -> None:
 
 
 def _in_loop(parts: Dependencies, authorization: str | None) -> PodIdentity:
-    """Authenticates the pod in the event loop, where the cache of pods' tokens is; returns the pod."""
+    """Returns the pod whose token the header Authorization has; the event loop checks it, as it caches pods' tokens."""
     return asyncio.run_coroutine_threadsafe(parts.recognise(authorization), parts.loop()).result(LOOP_SECONDS)
 
 
@@ -503,7 +507,7 @@ def _add_description(app: Flask) -> None:
 
 
 def _add_other_methods(app: Flask) -> None:
-    """Adds the routes that the event loop serves, so that another method on them gets 405."""
+    """Adds the paths that the event loop answers, so that Flask answers any other method on them with 405, not 404."""
     for path, method in HOT:
         app.add_url_rule(path, path, lambda: Response(status=204), methods=[method], provide_automatic_options=False)
 

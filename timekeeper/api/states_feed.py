@@ -128,7 +128,10 @@ class StatesFeed:
         self._changed = asyncio.Event()
 
     def _document(self, since: Cursor | None) -> bytes:
-        """Returns the answer from a version on; all states for another store id or a version that was lost."""
+        """Returns the document with the states that changed since a cursor.
+
+        It has all states without a cursor, and for one of another store id or of a version that the store has lost.
+        """
         assert self._cursor is not None  # noqa: S101 - the caller has looked
         whole = since is None or since.store_id != self._cursor.store_id or since.version > self._cursor.version
         start = -1 if whole or since is None else since.version
@@ -187,7 +190,7 @@ def _cursor(text: str) -> Cursor | None:
 
 
 def _wait(text: str) -> float:
-    """Parses the seconds to wait, at most MAX_WAIT_SECONDS."""
+    """Returns the seconds that the parameter `wait` gives, at most MAX_WAIT_SECONDS."""
     if not (text.isascii() and text.replace(".", "", 1).isdigit() and len(text) <= 16):
         raise invalid("wait", text, f"seconds from 0; more than {MAX_WAIT_SECONDS:g} count as {MAX_WAIT_SECONDS:g}")
     return min(float(text), MAX_WAIT_SECONDS)

@@ -366,7 +366,10 @@ class WholeUsage:
                 self._add_from_store(sums, key, accounts)
 
     def _add_from_cache(self, sums: UsageSums, key: PartKey, accounts: Sequence[str]) -> bool:
-        """Adds a group's cached days, and reads the others; returns False, and adds nothing, without a valid cache."""
+        """Adds a group of accounts to the sums, its closed days from the cache and only the others from the store.
+
+        Returns False, and adds nothing, if no sums of the group are cached, or if an account's older usage has changed.
+        """
         part = self.closed.find(key)
         if part is None or not part.answers(self._first, self._limit):
             return False
@@ -384,7 +387,10 @@ class WholeUsage:
         return True
 
     def _remember_more(self, key: PartKey, part: Part, usages: Sequence[AccountUsage]) -> None:
-        """Caches the days that have closed since and the accounts that are new, with the cached ones."""
+        """Caches a group's sums anew, with the days that have closed and the accounts that have come since `part`.
+
+        `usages` are the accounts' usage since then; that of new accounts begins with the part's first day.
+        """
         come = {usage.account: usage.past for usage in usages if usage.account not in part.past}
         if self._limit < part.end or (self._limit == part.end and not come):
             return
@@ -395,7 +401,7 @@ class WholeUsage:
         self.closed.remember(key, Part(part.first, self._limit, {**part.past, **come}, closed.cells))
 
     def _add_from_store(self, sums: UsageSums, key: PartKey, accounts: Sequence[str]) -> None:
-        """Adds a group's usage as the store holds it, and caches the sums of its closed days."""
+        """Adds a group of accounts to the sums, all of it from the store, and caches the sums of its closed days."""
         limit = max(self._limit, self._first)
         days = whole_days(self._first, limit)
         closed = UsageSums(Steps(days), sums.aggregate) if days else None
@@ -428,7 +434,7 @@ class WholeUsage:
 
     @property
     def _limit(self) -> int:
-        """The hour before which the window's days are closed."""
+        """The hour since 1970 before which the days of the query's window are closed; a day begins with it."""
         return min(closed_before(self.now), self._end - self._end % HOURS_OF_A_DAY)
 
 
@@ -514,10 +520,10 @@ def find(
 
 
 def _comes_in_order(client: Store, query: Query) -> bool:
-    """Whether a page can be found without reading all accounts.
+    """Whether a page of a query can be found by reading namespaces in order, and not the usage of all accounts.
 
-    Where all items fit one page, idle capacity is computed from the same reads as they are. A forecast may name keys
-    that the window does not have.
+    It cannot if idle capacity is asked for and all items fit one page: it is computed from the same reads as they are.
+    Nor if a forecast is asked for, which may name keys that the window does not have.
     """
     if query.aggregate[0] != "namespace" or query.namespace is not None:
         return False
@@ -527,7 +533,7 @@ def _comes_in_order(client: Store, query: Query) -> bool:
 
 
 def _forecast(client: Store, query: Query, now: Instant, end: int) -> UsageForecast:
-    """Returns the forecast of each key, measured by the use of pods in the last hour and the last day."""
+    """Returns the forecast of each key up to `end`, at the pace of its pods' use in the last hour and the last day."""
     edges = edges_at(now)
     within = Window(edges.day, now // HOUR * HOUR + HOUR)
     sums = UsageSums(Steps([Window(edges.day, edges.hour), Window(edges.hour, within.end)]), query.aggregate)
@@ -602,7 +608,7 @@ def _not_known(
 def _everything_and_files(
     client: Store, query: Query, now: Instant, exported: ExportedMonths, sums: UsageSums
 ) -> UsageSums:
-    """Adds all usage of the window, and that of exported files where the store no longer has it."""
+    """Adds all usage of a query's window to the sums, and returns them; exported files give what the store lacks."""
     only = None if query.namespace is None else frozenset({query.namespace})
     assignments = reading.assignments(client) if only is None else reading.assignments_of(client, sorted(only))
     before = exported.kept_from(now)
@@ -616,7 +622,7 @@ def _everything_and_files(
 
 
 def _everything(client: Store, query: Query, now: Instant, closed: ClosedDays | None, sums: UsageSums) -> UsageSums:
-    """Adds all usage of the window that the store has."""
+    """Adds all usage of a query's window that the store has to the sums, and returns them."""
     if query.namespace is not None:
         assignments = reading.assignments_of(client, [query.namespace])
         _add(client, sums, payers(assignments), assignments, query.window, frozenset({query.namespace}))
@@ -631,7 +637,9 @@ def _everything(client: Store, query: Query, now: Instant, closed: ClosedDays | 
 
 
 def _in_order(client: Store, query: Query, divided_window: Steps, now: Instant) -> UsageSums | None:
-    """Returns sums that fill a page and at least one place more; None if reading in order does not find them.
+    """Returns sums that fill the query's page and have one item more, by reading few namespaces at a time, in order.
+
+    None if STEPS_IN_ORDER steps have too few items. If no more steps follow, the page may be short.
 
     Steps that begin more than a day from now have no usage: no clock is that far ahead.
     """
@@ -664,14 +672,14 @@ def _add(
     within: Window,
     only: frozenset[str] | None,
 ) -> None:
-    """Adds the usage of accounts in a window, of the namespaces in `only` where some are named."""
+    """Adds the usage of accounts in a window to the sums; of all namespaces, or of those in `only`."""
     for usage in _read(client, accounts, assignments, within, sums):
         sums.add(usage.account, usage.posted, only)
         sums.add(usage.account, usage.running, only)
 
 
 def _are_enough(sums: UsageSums) -> bool:
-    """Whether stored sums over many hours answer the query, so that no single hour has to be read."""
+    """Whether the store's sums over many hours answer a query, so that no row of a single hour is read."""
     return len(sums.steps.windows) == 1 and asks_for_sums(sums.aggregate)
 
 
@@ -682,7 +690,7 @@ def _read(
     within: Window,
     sums: UsageSums,
 ) -> Iterator[AccountUsage]:
-    """Reads the accounts' use in a window, with the detail that the sums need."""
+    """Yields each account's use in a window, read from the store in no more detail than the sums need."""
     view = View(asks_for_details(sums.aggregate), _are_enough(sums))
     return accounts_usage(client, accounts, assignments, within, view=view)
 
@@ -771,7 +779,7 @@ PACES = ("lastHour", "lastDay")
 
 
 def _measured(forecast: UsageForecast) -> dict[str, Any]:
-    """Returns the end of a forecast, the times by whose pace it was made, and the accounts without one."""
+    """Returns the JSON of a UsageForecastAnswer: a forecast's end, the windows that it extrapolates, late accounts."""
     until = format_instant(forecast.until)
     since = zip(PACES, forecast.since, strict=True)
     times = {pace: None if at is None else {"start": format_instant(at), "end": until} for pace, at in since}
@@ -779,7 +787,7 @@ def _measured(forecast: UsageForecast) -> dict[str, Any]:
 
 
 def _forecast_of(item: Group, forecast: UsageForecast | None, currency: Currency | None) -> dict[str, Any]:
-    """Returns the field with an item's forecast; nothing if the question asks for none."""
+    """Returns the JSON field `forecast` of an item of usage; empty if the query asks for no forecast."""
     if forecast is None:
         return {}
     amounts = zip(PACES, forecast.expected(item.key, item.figures.billed), strict=True)
