@@ -182,7 +182,7 @@ class Audit:
 
 @dataclass(slots=True)
 class _Pass:
-    """The result of one pass over a set of periods."""
+    """The result of one comparison of a set of periods; its fields are those of Audit."""
 
     accounts: set[str] = field(default_factory=set)
     sessions: int = 0
@@ -305,7 +305,7 @@ def _unmetered(environment: AuditEnvironment, request: AuditRequest, cluster: Cl
 
 
 def _unreadable_payers(client: Store) -> Iterator[Difference]:
-    """Yields the namespaces whose payers cannot be read: no session in them can be checked, or settled."""
+    """Yields a difference for each namespace whose payers cannot be read: its sessions cannot be checked or settled."""
     for namespace, (text, _) in sorted(reading.unreadable_payers(client).items()):
         expected = "the accounts that paid, and from when"
         yield Difference(
@@ -314,7 +314,10 @@ def _unreadable_payers(client: Store) -> Iterator[Difference]:
 
 
 def _wait_for_what_follows(environment: AuditEnvironment, request: AuditRequest, doubtful: list[Difference]) -> None:
-    """Waits until the leader has reconciled all accounts once after now, up to the request's patience."""
+    """Waits until the leader has settled all sessions once more, so that late figures can be compared a second time.
+
+    It waits for the request's patience at most, and for all of it if a GPUBudget's status is among the differences.
+    """
     asked, waited = environment.now(), 0.0
     shows_status = any(each.figure is Figure.STATUS for each in doubtful)
     while waited < request.patience_seconds:
@@ -327,7 +330,10 @@ def _wait_for_what_follows(environment: AuditEnvironment, request: AuditRequest,
 
 
 def _identity(difference: Difference) -> tuple[object, ...]:
-    """Returns the identity of a difference, without its expected value, which may have changed since."""
+    """Returns the fields of a difference by which a second comparison recognises it.
+
+    The expected value is not among them, as it may have changed meanwhile.
+    """
     return difference.account, difference.period, difference.figure, difference.subject, difference.stored
 
 

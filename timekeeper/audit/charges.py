@@ -147,7 +147,7 @@ def payer_at(payers: Changes, instant: Instant) -> str:
 
 
 def _at(changes: Sequence[tuple[int, Any]], instant: int) -> Any:
-    """Returns the value at an instant: that of the last change by then, or of the first change before all of them."""
+    """Returns the value at an instant: that of the last change by then; before the first change, the first value."""
     value_then = changes[0][1]
     for since, value in changes:
         if since > instant:

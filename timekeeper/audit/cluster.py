@@ -154,7 +154,7 @@ ReadCluster = Callable[[], ClusterView | None]
 
 
 def _goes_on_as_before(item: Json) -> bool:
-    """Whether the ledger does not use the present spec: it is invalid, or not reconciled yet."""
+    """Whether the ledger goes on with an earlier spec of a GPUBudget: the present one is invalid or not yet read."""
     status, metadata = mapping(item.get("status")), mapping(item.get("metadata"))
     refused = any(
         mapping(condition).get("type") == "Ready" and condition.get("status") == "False"

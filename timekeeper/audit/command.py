@@ -137,7 +137,7 @@ def _period(difference: Difference) -> str | None:
 
 
 def _shown(figure: Figure, text: str) -> str:
-    """Formats a figure; an amount gets its GPU-hours beside the stored value."""
+    """Returns a figure's value for people: the text, and for an amount of microGPU-seconds also its GPU-hours."""
     if figure in MONEY and re.fullmatch(r"-?[0-9]{1,30}", text):
         return f"{text} ({display(int(text))} GPUh)"
     return text

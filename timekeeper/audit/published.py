@@ -43,7 +43,7 @@ def check_published(
     Args:
         sums: the expected totals of the period.
         limits: the limits of its budget; None if they are unknown.
-        context: states, payers and the time.
+        context: published states, payers of namespaces, and the times of the audit and of the last settlement.
     """
     total, granted, now, settled = sums.total, sums.granted, context.now, context.settled
     if not snapshot.is_present(now):
@@ -86,7 +86,10 @@ def check_published(
 
 
 def _credits(snapshot: Snapshot) -> list[list[Any]]:
-    """Returns the credits of grants as the summary lists them; unreadable ones are left out."""
+    """Returns the credits that a summary must list, from the period's own record; unreadable ones are left out.
+
+    Each has the grant's name, its amount, its expiry, the amount spent when it arrived, and whether it has expired.
+    """
     credits_read = []
     for name, text in sorted(snapshot.credits.items()):
         amount, expires, since, flag = [*text.split(" "), *[""] * 4][:4]
@@ -97,7 +100,13 @@ def _credits(snapshot: Snapshot) -> list[list[Any]]:
 
 
 def _credited(snapshot: Snapshot, money: int) -> dict[str, tuple[Figure, Any, str]]:
-    """Returns the expected money figures of a summary: for each field, its figure, its value, and the reason."""
+    """Returns the expected money that expires with the period, and the expected credits, of a published summary.
+
+    The key is the summary's field; the value is the kind of figure, the expected value, and its source in words.
+
+    Args:
+        money: the available amount, in microGPU-seconds; without a limit, what grants added.
+    """
     period_credits = _credits(snapshot)
     own = money - sum(amount for _, amount, *_ in period_credits)
     return {
@@ -176,6 +185,7 @@ def check_status(
         sums: the expected totals of the period.
         item: the GPUBudget as JSON, read before the snapshot or at the same time.
         limits: the limits in its spec; None if they are invalid.
+        context: the payers of namespaces, and the time of the audit.
     """
     now = context.now
     status = mapping(item.get("status"))
@@ -201,7 +211,16 @@ def check_status(
 
 @dataclass(slots=True)
 class _Credit:
-    """Money with an expiry: the amount left of it, in microGPU-seconds, and the amount spent when it arrived."""
+    """Money with an expiry; amounts are microGPU-seconds, instants nanoseconds since 1970.
+
+    Attributes:
+        name: the grant's name.
+        left: the amount that is left of it.
+        rank: the order in which credits are spent, the smallest first.
+        since: the amount that the period had spent when it arrived.
+        expires: when it expires.
+        expired: whether the ledger has recorded its expiry.
+    """
 
     name: str
     left: int
@@ -264,7 +283,7 @@ def burned(own: int, open_credits: list[_Credit], end: Instant, spent: int) -> d
 
 
 def _open_credits(snapshot: Snapshot) -> list[_Credit] | None:
-    """Returns the period's money with an expiry; None if it is unreadable."""
+    """Returns the credits of a snapshot's period; None if one of them is unreadable."""
     credits_read = []
     for name, text in snapshot.credits.items():
         amount, expires, since, flag, *_ = [*text.split(" "), "", "", "", ""]
@@ -388,7 +407,14 @@ def _check_status_state(snapshot: Snapshot, status: Json, limits: BudgetLimits, 
 
 
 def _growth(snapshot: Snapshot, payers: Mapping[str, Changes], since: int) -> int:
-    """Returns the most that can have been spent since an instant: by time for recorded sessions, else by the ledger."""
+    """Returns the most microGPU-seconds that can have been spent in a snapshot's period since an instant.
+
+    What a session had spent by then follows from its rate and time if it has a record, else from ledger entries.
+
+    Args:
+        payers: keyed by namespace, its payers in order of time.
+        since: the instant, in nanoseconds since 1970.
+    """
     posted: dict[str, int] = {}
     for entry in snapshot.entries:
         if entry.kind not in MONEY and entry.at <= since:

@@ -147,7 +147,14 @@ def _call(name: str, start: int, most_rows: int) -> Call:
 
 
 def _with_rest(client: Store, name: str, start: int, answer: Any) -> tuple[Any, Rest, Rest]:
-    """Returns the answer with the rows and sums that were too many for it; runs the script again if these changed."""
+    """Returns the answer of the script that reads a snapshot, with the rows and the sums that were too many for it.
+
+    The script is run again if the rows have changed since, up to the number of ATTEMPTS.
+
+    Args:
+        name: the account's name.
+        start: the period's start.
+    """
     for bounds in ATTEMPTS[1:]:
         rest = _rest(client, name, _unread(start, answer))
         if rest is not None:
@@ -157,7 +164,10 @@ def _with_rest(client: Store, name: str, start: int, answer: Any) -> tuple[Any, 
 
 
 def _rest(client: Store, name: str, unread: Unread) -> tuple[Rest, Rest] | None:
-    """Returns rows and packed rows, and sums, of the same hours; None if some of these have changed since."""
+    """Returns the rows, packed ones among them, and the sums of the hours that the script did not read.
+
+    None if some of them have changed since the script ran.
+    """
     rest = read_rest(client, name, unread, ())
     sums = read_rest(client, name, replace(unread, parts=()), (), details=False) if unread.hours else Rest()
     return None if rest is None or sums is None else (rest, sums)
@@ -202,7 +212,7 @@ def _snapshot(
 
 
 def _reports(client: Store, uids: Sequence[str]) -> dict[str, tuple[str, str]]:
-    """Returns the report limits and states of sessions; sessions without any are left out."""
+    """Returns the report limits and the reports so far of sessions, as JSON, by uid; those without are left out."""
     pipeline = client.pipeline(transaction=False)
     for uid in uids:
         pipeline.hmget(keys.report(uid), ["terms", "state"])
@@ -211,14 +221,19 @@ def _reports(client: Store, uids: Sequence[str]) -> dict[str, tuple[str, str]]:
 
 
 def _by_field(read: Sequence[Any], rest: Rest) -> dict[str, str]:
-    """Returns rows by hour and dimensions."""
+    """Returns all rows of a snapshot's hours, keyed by `HOUR DIMENSIONS`.
+
+    Args:
+        read: the rows that the script answered: an hour and its rows in turn.
+        rest: the rows that were read afterwards.
+    """
     by_hour = [*zip(read[::2], read[1::2], strict=True)]
     by_hour += [(hour, [part for pair in rows.items() for part in pair]) for hour, rows in rest.rows]
     return {f"{_text(hour)} {to}": row for hour, rows in by_hour for to, row in _by_key(rows).items()}
 
 
 def _entries(client: Store, account: str, start: int, after: str, last: str) -> Iterator[Entry]:
-    """Yields the entries of a period between two ids, the latter included."""
+    """Yields the ledger entries of an account's period, those after the id `after` up to `last`, included."""
     while last:
         page = reading.ledger_page(client, account, after, ENTRIES_PER_PAGE)
         for entry in page:

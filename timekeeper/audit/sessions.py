@@ -76,10 +76,10 @@ def check_use(
 
 
 def _totals_between(record: SessionRecord, reports: AuditedReports, low: int, high: int) -> list[tuple[int, Missing]]:
-    """Returns the possible sums of the session's reports at its last settlement, between `low` and `high`.
+    """Returns what a session's reports may have said at its last settlement, an instant between `low` and `high`.
 
-    One pair for each report that may have been the latest then: its use in microGPU-seconds, and the reserved rate
-    that no report had measured beside the whole rate.
+    There is one pair for each report that may have been the latest then: the cost of all reported use in
+    microGPU-seconds, and two reserved rates: of the devices that no report had named, and of all devices.
     """
     before = [place for place, (at, *_) in enumerate(reports.samples) if at <= low - LATE]
     first = before[-1] if before else 0
@@ -89,7 +89,7 @@ def _totals_between(record: SessionRecord, reports: AuditedReports, low: int, hi
 
 
 def _reached(record: SessionRecord, moment: Moment) -> tuple[int, int]:
-    """Returns the earliest and the latest instant at which the session can have been settled last."""
+    """Returns the earliest and the latest instant of a session's last settlement, in nanoseconds since 1970."""
     if record.end is not None:
         return record.end, record.end
     is_confirmed = moment.settled is not None and record.node not in moment.silent
@@ -97,7 +97,17 @@ def _reached(record: SessionRecord, moment: Moment) -> tuple[int, int]:
 
 
 def _billed(bill: str, reserved: int, used: int, missing: Missing, reports: AuditedReports | None) -> int:
-    """Returns the bill of a session: devices without reports are billed as reserved, borrowed time as used."""
+    """Returns the amount that a session is billed by its reports, in microGPU-seconds.
+
+    Devices without reports are billed as reserved, and use beyond the reservation as far as the pod may borrow.
+
+    Args:
+        bill: `used`, or `max`, the larger of the reserved and the used amount.
+        reserved: the cost of the reservation, in microGPU-seconds.
+        used: the cost of the reported use, in microGPU-seconds.
+        missing: the reserved rate of the devices that no report names, and that of all devices.
+        reports: the session's reports; None if the store has none.
+    """
     part, whole = missing
     if part and part == whole:
         return reserved
@@ -107,7 +117,10 @@ def _billed(bill: str, reserved: int, used: int, missing: Missing, reports: Audi
 
 
 def _used_in(snapshot: Snapshot, record: SessionRecord, total: int) -> int | None:
-    """Returns the period's part of a total, in microGPU-seconds; None if the last segment is in another period."""
+    """Returns how much of the cost of a session's reported use belongs to the snapshot's period, in microGPU-seconds.
+
+    None if the session's last segment is in another period. `total` is the cost of all its reported use.
+    """
     totals = [*(base for *_, base in record.bases), total]
     keys = [(payer, since) for payer, since, _ in record.bases]
     if keys[-1] != (snapshot.account, snapshot.start):
@@ -168,7 +181,7 @@ def check_sessions(snapshot: Snapshot, payers: Mapping[str, Changes], moment: Mo
 
 
 def _check_homeless(snapshot: Snapshot) -> Iterator[Difference]:
-    """Checks that each session with an open amount that the ledger does not hold yet has a record in the account."""
+    """Yields a difference for each open session without a record whose amount the ledger does not hold in full."""
     for uid, text in sorted(snapshot.amounts.items()):
         amount = read_amount(text)
         if (

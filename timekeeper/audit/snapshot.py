@@ -231,7 +231,7 @@ def read_session(text: str) -> SessionRecord | None:
 
 
 def _claim(uid: str) -> str:
-    """Returns the claim's uid: the session's, without what identifies the allocation and without the start."""
+    """Returns a ResourceClaim's uid from its session's: `CLAIM-ALLOCATION-START` without the last two parts."""
     return uid.rsplit("-", 2)[0]
 
 

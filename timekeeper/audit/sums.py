@@ -144,7 +144,10 @@ def _check_sums(snapshot: Snapshot) -> Iterator[Difference]:
 
 
 def _added_up(rows: Mapping[str, str]) -> dict[tuple[int, str, str], UsageFigures]:
-    """Returns rows by hour, namespace and model; unreadable ones are left out."""
+    """Returns rows added up, keyed by hour since 1970, namespace and model; unreadable ones are left out.
+
+    The rows' keys are `HOUR DIMENSIONS`.
+    """
     sums: dict[tuple[int, str, str], UsageFigures] = {}
     for field, text in rows.items():
         if (row := _row_of(field, text)) is not None:
@@ -155,7 +158,7 @@ def _added_up(rows: Mapping[str, str]) -> dict[tuple[int, str, str], UsageFigure
 
 
 def _row_of(field: str, text: str) -> tuple[int, Dimensions, UsageFigures] | None:
-    """Returns a row's hour since 1970, dimensions and figures; None for an unreadable one."""
+    """Returns a row's hour since 1970, dimensions and figures, from its key and its text; None if unreadable."""
     hour, _, dimensions = field.partition(" ")
     row = _ROW.fullmatch(text)
     try:
@@ -175,7 +178,10 @@ def _restored_late(snapshot: Snapshot) -> bool:
 
 
 def _rows(snapshot: Snapshot) -> Iterator[tuple[int, int, str, int | None]]:
-    """Yields the first hour since 1970, the number of hours, the row's name, and the billed microGPU-seconds."""
+    """Yields, for each row of usage, its first hour since 1970, its number of hours, its key, and what was billed.
+
+    The last is in microGPU-seconds; None if the row is unreadable. A row of a packed value has an empty key.
+    """
     for field, text in snapshot.hours.items():
         hour = whole(field.partition(" ")[0])
         if hour is not None:
