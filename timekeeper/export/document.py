@@ -216,7 +216,7 @@ def _hold_to(account: str, before: Sequence[Row], now: Sequence[Row]) -> None:
 
 
 def _time_by_dimensions(rows: Iterable[Row]) -> dict[Dimensions, tuple[int, int]]:
-    """Returns core and memory time in microGPU-seconds by dimensions, whichever way hours were folded."""
+    """Returns the rows' core and memory time in microGPU-seconds, added up over all hours and keyed by dimensions."""
     sums: dict[Dimensions, tuple[int, int]] = {}
     for row in rows:
         core, memory = sums.get(row.dimensions, (0, 0))
@@ -268,7 +268,7 @@ def _hour(text: str, hours: dict[str, int]) -> int:
 
 
 def _harmless(text: str) -> str:
-    """Returns a cell that no spreadsheet takes for a formula, and that `_plain` reverses."""
+    """Returns a text as a cell of CSV that no spreadsheet takes for a formula: one that begins like one gets a `'`."""
     return f"'{text}" if text.startswith(ESCAPED) else text
 
 
