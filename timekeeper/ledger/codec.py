@@ -67,7 +67,7 @@ def encode_session(session: Session) -> str:
 
 
 def _elsewhere_document(session: Session) -> dict[str, Any]:
-    """Returns what is stored of a session by another stack."""
+    """Returns the fields that a session's record has only for a pod or claim of another stack; empty for any other."""
     document: dict[str, Any] = {}
     if session.holdings:
         document["holds"] = [holding_document(holding) for holding in session.holdings]

@@ -159,7 +159,16 @@ def with_amounts(client: Store, account: str, starts: Sequence[int]) -> set[int]
 def _changes(
     rows: Iterable[tuple[bytes, bytes]], now: Instant, is_known: Callable[[str], bool], *, long_ended: bool
 ) -> Iterator[tuple[str, bytes, bytes]]:
-    """Yields the changes to amounts: `note` or `fold`, the uid, and the stored text that the change expects."""
+    """Yields, for each amount of a session that no leader knows, the change that is due: its kind, uid and stored text.
+
+    The kind is `note` when the session is first found unknown, and `fold` a day later. The change is made only if the
+    stored text is still this one.
+
+    Args:
+        rows: each session's uid and stored amount.
+        now: nanoseconds since 1970.
+        long_ended: whether amounts of sessions that are not finalized are due as well.
+    """
     for uid, text in rows:
         amount = _AMOUNT.fullmatch(text)  # an unreadable amount stays, and the auditor reports it
         if amount is None or not (long_ended or amount["flag"] == b"g") or is_known(uid.decode()):
@@ -233,7 +242,13 @@ def _is_due(hours: Any, parts: Any, entries: Any, cutoffs: Cutoffs) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _StoredHours:
-    """The index of an account's hours as read: the revision of each hour, and the names of its packed values."""
+    """The hours of use that an account had at one moment, so that a later change is noticed.
+
+    Attributes:
+        folds: the number of times that hours were packed or folded.
+        revisions: keyed by hour, counted from 1970, the number of writes to it.
+        parts: the names of the packed values.
+    """
 
     folds: bytes
     revisions: Mapping[int, bytes]
@@ -242,7 +257,7 @@ class _StoredHours:
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """Hours and packed values to remove, and the packed values that replace them."""
+    """Hours and packed values to remove, and the packed values, keyed by name, that replace them."""
 
     hours: Sequence[int]
     replaced: Sequence[PackedPart]
@@ -317,7 +332,10 @@ def _stored_hours(client: Store, names: keys.AccountKeys) -> _StoredHours:
 
 
 def _next_hours(client: Store, names: keys.AccountKeys, stored: _StoredHours, limit: int) -> tuple[list[int], bool]:
-    """Returns the earliest hours before the limit, as many as one step takes, and whether these are all of them."""
+    """Returns the earliest hours before `limit`, as many as one step packs or folds, and whether these are all.
+
+    Hours are counted from 1970.
+    """
     due = sorted(hour for hour in stored.revisions if hour < limit)
     pipeline = client.pipeline(transaction=False)
     for hour in due:
@@ -345,10 +363,10 @@ def _blobs(client: Store, names: keys.AccountKeys, parts: Sequence[PackedPart]) 
 
 
 def _with_room(client: Store, names: keys.AccountKeys, parts: Sequence[PackedPart]) -> list[PackedPart]:
-    """Returns the packed value to add rows to: the smaller of two, if it is below LARGE_PART; otherwise none.
+    """Returns the packed value that new rows join, as a list of one; an empty list if they begin a new value.
 
-    The two are the value that ends last, to which most rows are added, and the one of the fewest hours, which a late
-    change began.
+    It is the smaller of two, if it is below LARGE_PART bytes: the value that ends last, which most rows join, and the
+    one of the fewest hours, which a late change began.
     """
     if not parts:
         return []
@@ -359,7 +377,7 @@ def _with_room(client: Store, names: keys.AccountKeys, parts: Sequence[PackedPar
 
 
 def _packed(rows: Sequence[Row], *, hourly: bool) -> dict[str, bytes]:
-    """Returns rows packed into one value, by the name of that value; empty without rows."""
+    """Returns the one packed value that holds these rows, keyed by its name; empty without rows."""
     if not rows:
         return {}
     part = PackedPart(hourly, min(row.hour for row in rows), max(row.hour + row.hours for row in rows))
@@ -371,7 +389,7 @@ def _replace(
 ) -> bool:
     """Replaces hours and packed values in the store, all at once; returns whether it did.
 
-    It changes nothing where one of the hours, or the packed values, changed after `stored` was read.
+    It changes nothing if one of the hours, or the packed values, has changed since `stored` was read.
     """
     expected = [part for hour in change.hours for part in (hour, stored.revisions[hour])]
     old = [part.name for part in change.replaced]

@@ -98,7 +98,11 @@ def _run_of(server: redis.Redis) -> str:
 
 
 def _mark_at(cluster: ClusterStore, address: str) -> str:
-    """Returns the first mark whose key lies on a node."""
+    """Returns the first of the keys `keys.mark(0)`, `keys.mark(1)`, … that lies on the node with this address.
+
+    Raises:
+        redis.ConnectionError: no key lies there, since the cluster has changed.
+    """
     for key in map(keys.mark, range(MOST_MARKS)):
         if cluster.address_of(key) == address:
             return key
@@ -208,18 +212,18 @@ HEALTH_SECONDS = 30
 
 
 class _NotingRetry(Retry):
-    """Calls a function after each attempt at a command or a connection, in the asking thread."""
+    """Repeats failed attempts as redis-py does, and calls a function after each attempt, in the thread that asks."""
 
     def __init__(self, retries: int, answered: Callable[[], None]) -> None:
         super().__init__(NoBackoff(), retries)
         self._answered = answered
 
     def __deepcopy__(self, _memo: object) -> _NotingRetry:
-        """Returns one that calls the same function: redis-py gives each connection a deep copy."""
+        """Returns a copy that calls the same function: redis-py gives each connection a deep copy."""
         return _NotingRetry(self._retries, self._answered)
 
     def call_with_retry(self, do: Callable[[], Any], *arguments: Any, **options: Any) -> Any:
-        """Runs `do` until it succeeds, or has failed too often."""
+        """Runs `do` until it succeeds, or has failed as often as redis-py allows; returns its result."""
 
         def attempt() -> Any:
             try:
@@ -273,7 +277,7 @@ def _behind_sentinels(settings: RedisSettings, answered: Callable[[], None]) -> 
 
 
 def _cluster(settings: RedisSettings) -> RedisCluster:
-    """Returns a client of a cluster. It asks the configured nodes for the others each time, as addresses may change."""
+    """Returns a client of a Redis Cluster. It asks the configured nodes for the others anew: addresses may change."""
     return RedisCluster(
         startup_nodes=[ClusterNode(*address(node, CLUSTER_PORT)) for node in settings.cluster.nodes],
         dynamic_startup_nodes=False,

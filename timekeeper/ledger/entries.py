@@ -81,7 +81,7 @@ def pack_note(note: str | Ending) -> bytes:
 
 
 def _packed(ending: Ending) -> bytes | None:
-    """Returns an ending as bytes; None where its uid or its instants do not fit into them."""
+    """Returns the end of a session packed into bytes; None if its uid or its instants do not fit into that form."""
     uid = _uid_bytes(ending.uid)
     if ending.uid and not uid:
         return None
@@ -197,7 +197,11 @@ def unpack_entries(segment: bytes) -> list[LedgerEntry]:
 
 
 def _rows(entries: Iterable[LedgerEntry], uids: Iterable[bytes]) -> Iterator[tuple[Any, ...]]:
-    """Yields each entry as its difference from the entry before."""
+    """Yields each entry as a tuple of its fields, numbers as differences from the entry before, so that they pack well.
+
+    Args:
+        uids: the uid of each entry's session in bytes; empty for one that is then kept as text.
+    """
     before, ended = (0, 0), _START
     for entry, uid in zip(entries, uids, strict=True):
         place = entry_order(entry.id)
@@ -285,7 +289,7 @@ def pack_ledger(client: Store, epoch: FencingToken, account: str, before: Instan
 
 
 def _due(client: Store, names: keys.AccountKeys, most: int, before: int) -> list[LedgerEntry]:
-    """Returns the first entries that are due and not packed yet, at most `most`."""
+    """Returns the oldest entries that are not packed yet and were written before an instant, at most `most`."""
     entries: Any = client.xrange(names.ledger, "-", "+", most)
     return list(takewhile(lambda entry: entry.at < before, (read_entry(name, fields) for name, fields in entries)))
 

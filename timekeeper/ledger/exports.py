@@ -93,7 +93,7 @@ UNKNOWN = -1
 
 
 def _fields(client: Store, key: str) -> dict[bytes, bytes] | None:
-    """Returns the fields of a hash; None where the key's value is not a hash."""
+    """Returns the fields of the hash under a key; None, with a log line, if the value there is no hash."""
     try:
         stored: Any = client.hgetall(key)
     except redis.ResponseError as error:
@@ -126,7 +126,10 @@ def note_late_changes(client: Store, months: Iterable[str]) -> None:
 
 
 def _replace_counts(client: Store, month: str) -> None:
-    """Replaces a month's count, and those of all exported months where the key holds no counts at all."""
+    """Replaces a month's unreadable number of late changes by one more than its exported file's record has.
+
+    If the key is no hash, the numbers of all exported months are replaced, so that each of their files is due again.
+    """
     records = load(client)
     months = {month}
     if _fields(client, keys.LATE_CHANGES) is None:

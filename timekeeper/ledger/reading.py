@@ -99,7 +99,7 @@ def highest_epoch(client: Store) -> int:
 
 
 def _text(client: Store, key: str) -> Any:
-    """Returns a key's text; None where it holds none, or another type."""
+    """Returns the bytes under a key; None if there are none, or the key holds another Redis type."""
     try:
         return client.get(key)
     except redis.ResponseError as error:
@@ -443,7 +443,7 @@ def whole(text: Any) -> int | None:
 
 
 def _readable(texts: Mapping[Any, Any], decode: Callable[[Any], Value]) -> tuple[dict[str, Value], dict[str, str]]:
-    """Decodes the readable fields of a hash; returns them, and the reason for each unreadable one."""
+    """Decodes the fields of a hash; returns the readable values, and the fault of each other one, keyed by field."""
     values, faults = dict[str, Value](), dict[str, str]()
     for key, text in texts.items():
         name = key.decode(errors="backslashreplace") if isinstance(key, bytes) else str(key)

@@ -149,7 +149,10 @@ class ClusterStore(CoreCommands):
     def _send_each(
         self, cluster: RedisCluster, commands: Sequence[Command], chosen: Sequence[int], answers: list[Any]
     ) -> None:
-        """Sends each node its share of the chosen commands; stores each answer at its command's index."""
+        """Sends the commands with the `chosen` indexes, to each node those on its keys, in one round trip a node.
+
+        Each answer is stored in `answers`, at its command's index.
+        """
         shares: dict[str, tuple[ClusterNode, list[int]]] = {}
         for index in chosen:
             node = cluster.get_node_from_key(_key(commands[index][0]))
@@ -204,5 +207,5 @@ class Pipeline(CoreCommands):
 
 
 def _key(arguments: tuple[Any, ...]) -> Any:
-    """The key that decides a command's node; all keys of a script carry one hash tag."""
+    """Returns the key that decides to which node a command goes; all keys of a script carry one hash tag."""
     return arguments[3] if arguments[0] in _SCRIPTS else arguments[1]

@@ -236,7 +236,10 @@ class ReportIntake:
     def _attempt(
         self, submissions: Sequence[Submission], chosen: Sequence[int], outcomes: list[IntakeOutcome | Exception]
     ) -> list[int]:
-        """Takes some of the submissions and sets their outcomes; returns those whose state changed meanwhile."""
+        """Writes the submissions with the `chosen` indexes, and sets their outcomes.
+
+        Returns the indexes of those to try again, as another process wrote reports of their pods meanwhile.
+        """
         states = self._read([submissions[index] for index in chosen])
         calls, writers = list[Call](), list[int]()
         for index in chosen:
@@ -257,7 +260,7 @@ class ReportIntake:
         return left
 
     def _read(self, submissions: Sequence[Submission]) -> dict[str, list[Any] | None]:
-        """Returns the stored state of the pods' reports, by uid; None where no session of the pod is open."""
+        """Returns the stored values of FIELDS of each pod's reports, keyed by uid; None without an open session."""
         pipeline = self._client.pipeline(transaction=False)
         uids = list(dict.fromkeys(submission.uid for submission in submissions))
         for name in uids:
@@ -272,7 +275,10 @@ class ReportIntake:
 
 
 def _fields(members: Any, fields: Any) -> list[Any] | None:
-    """Returns the fields of a pod's reports; all None where the key is no hash, None where no session is open."""
+    """Returns the stored values of FIELDS of a pod's reports, from two answers of a pipeline.
+
+    None without an open session (`members`); each value is None if the key of the reports is no hash.
+    """
     if not members or isinstance(members, Exception):
         return None
     return [None] * len(FIELDS) if isinstance(fields, Exception) else list(fields)
@@ -281,9 +287,14 @@ def _fields(members: Any, fields: Any) -> list[Any] | None:
 def _outcome_of(
     stored: dict[str, list[Any] | None], submission: Submission, pause: int
 ) -> tuple[IntakeOutcome, Call | None]:
-    """Decides a submission's outcome and the write that it needs; later reports of the pod build on it.
+    """Returns the outcome of a report, and the call that writes it; None if nothing is written.
 
-    Where the store holds no limits, a report only proves that the pod lives. Nothing is lost: reports are cumulative.
+    If the store holds no report limits of the session, a report only proves that the pod lives. Nothing is lost:
+    reports are cumulative.
+
+    Args:
+        stored: the values of FIELDS, keyed by uid; set to those after this report, on which the pod's next one builds.
+        pause: the least time between two writes of a pod, in nanoseconds.
     """
     fields, touched = stored[submission.uid], (keys.report(submission.uid),)
     if fields is None:

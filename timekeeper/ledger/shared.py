@@ -180,7 +180,7 @@ def write_capacity(client: Store, epoch: FencingToken, instant: Instant, rates: 
 
 
 def _capacity_instants(client: Store, key: str) -> list[int]:
-    """Returns the instants under a key of capacities that can be read, in order."""
+    """Returns, in order, the readable instants of the hash of capacities under a key."""
     names: Any = client.hkeys(key)
     return sorted(instant for instant in map(reading.whole, names) if instant is not None)
 

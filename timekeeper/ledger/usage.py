@@ -235,7 +235,12 @@ def added(running: Running, assigned: Assignments, until: Instant, count: int | 
 
 
 def _used_now(running: Running, present: tuple[Period, StoredAmount], count: int) -> int:
-    """Returns the GPU time in the session's present period, by its reports."""
+    """Returns the GPU time in a session's present period, by its reports, in microGPU-seconds.
+
+    Args:
+        present: the present period, and the session's stored amount in it.
+        count: the GPU time in all reports of the session, in microGPU-seconds.
+    """
     period, amount = present
     bases = running.session.report_bases
     used_here = parts(bases, count).get((running.account, period.start), 0) if bases else count
@@ -245,9 +250,13 @@ def _used_now(running: Running, present: tuple[Period, StoredAmount], count: int
 def _added_in(
     running: Running, period: Period, amount: StoredAmount, assignments: Assignments, until: int, used_now: int | None
 ) -> Iterator[Added]:
-    """Yields the unposted part of an amount, in the hours since the last hourly point.
+    """Yields, hour by hour since the last hourly point, the part of a session's amount that is not posted to hours yet.
 
-    Where `used_now` is given, it includes the unposted GPU time.
+    Args:
+        amount: the session's stored amount in the period.
+        assignments: (from, account) pairs: the payers of the session's namespace over time.
+        until: the instant of the account's last settlement, in nanoseconds since 1970.
+        used_now: the GPU time in the period by the session's reports, in microGPU-seconds; None without reports.
     """
     account, session = running.account, running.session
     stretches = segments(assignments, lambda payer: [period] if payer == account else (), session.start, until)
@@ -445,7 +454,7 @@ def _rates(document: bytes) -> Mapping[str, int] | None:
 
 
 def _hash_or_nothing(client: Store, key: str) -> Mapping[bytes, bytes]:
-    """Returns a hash; an empty one where the key holds another type."""
+    """Returns the fields of the hash under a key; none if the key holds another Redis type."""
     try:
         return _hash(client.hgetall(key))
     except redis.ResponseError as error:
@@ -455,7 +464,7 @@ def _hash_or_nothing(client: Store, key: str) -> Mapping[bytes, bytes]:
 
 
 class _Answer(NamedTuple):
-    """An account's usage as the store holds it at one moment."""
+    """The script's answer about an account's usage at one moment; what `unread` names is still to be read."""
 
     settled: int
     periods: Sequence[bytes | None]
@@ -470,7 +479,11 @@ class _Answer(NamedTuple):
 def _read(
     client: Store, accounts: Sequence[str], within: Window, read_before: UsageReadBefore, view: View
 ) -> tuple[list[tuple[str, _Answer, list[Running]]], dict[str, int | None]]:
-    """Reads accounts with their open sessions, and the GPU time in the reports of these sessions."""
+    """Reads the usage of accounts from the store.
+
+    Returns the name, the stored usage and the open sessions of each account; and, keyed by uid, the microGPU-seconds
+    in the reports of each of these sessions, None without reports.
+    """
     answers = _answers(client, accounts, within, read_before, view)
     read_accounts = [(name, answer, _open_sessions(name, answer, within)) for name, answer in answers]
     return read_accounts, reported(client, [running for _, _, sessions in read_accounts for running in sessions])
@@ -494,7 +507,7 @@ def _run_script(
     view: View,
     bounds: Bounds | None = None,
 ) -> list[Any]:
-    """Returns the script's answer about each account; None for an account that is not in the store.
+    """Returns, for each account in order, the answer of the script that reads usage; None if the store lacks it.
 
     Raises:
         StoreError: the store refused to read.
@@ -514,7 +527,10 @@ def _run_script(
 def _complete(
     client: Store, name: str, answer: _Answer | None, within: Window, read_before: UsageReadBefore, view: View
 ) -> _Answer | None:
-    """Returns the answer completed by its unread pieces; runs the script again where a piece changed meanwhile."""
+    """Returns an account's usage with the pieces that the script left unread; None if the store lacks the account.
+
+    If a piece has changed meanwhile, the script is run again, with larger bounds.
+    """
     for bounds in ATTEMPTS[1:]:
         if answer is None or answer.unread.nothing:
             return answer
@@ -548,7 +564,7 @@ def _read_answer(answer: Sequence[Any]) -> _Answer:
 
 
 def _open_sessions(name: str, answer: _Answer, within: Window) -> list[Running]:
-    """Returns the open sessions that may have added usage to a window."""
+    """Returns the account's open sessions; none if it was last settled before the window, which they cannot touch."""
     if answer.settled <= within.start:
         return []
     starts = [int(period) for period in answer.periods if period]
@@ -557,7 +573,10 @@ def _open_sessions(name: str, answer: _Answer, within: Window) -> list[Running]:
 
 
 def _posted_usage(answer: _Answer, within: Window, read_before: UsageReadBefore, view: View) -> Use:
-    """Returns the posted usage in the hours of a window, except the hours that the caller has cached."""
+    """Returns the use in the hours of a window that is posted to hours.
+
+    Hours before `read_before.since` are left out if the account's older use has not changed since it was read.
+    """
     first = max(within.start // HOUR, read_before.since) if answer.past_unchanged else within.start // HOUR
     use = Use()
     for blob in answer.packed:
@@ -576,6 +595,11 @@ def _running(
     """Returns the usage of open sessions, within a window, that is not posted to hours yet.
 
     Its hours may be old: no usage is posted while no leader settles.
+
+    Args:
+        assignments: keyed by namespace, its payers over time as (from, account) pairs.
+        settled: the instant of the account's last settlement, in nanoseconds since 1970.
+        counts: keyed by uid, the microGPU-seconds in each session's reports; None without reports.
     """
     first, end = within.start // HOUR, within.end // HOUR
     use = Use()
@@ -589,7 +613,7 @@ def _running(
 
 
 def _read_hours(use: Use, rows: Sequence[tuple[bytes, Any]]) -> None:
-    """Adds the rows of hours to `use`; an hour's rows are a mapping, or a flat list of dimensions and figures."""
+    """Adds stored rows to `use`: pairs of an hour since 1970 and its rows, as a hash or as a flat list of its items."""
     hours, fields, values = list[int](), list[bytes](), list[bytes]()
     for text_of_hour, pairs in rows:
         flat = [part for pair in pairs.items() for part in pair] if isinstance(pairs, dict) else pairs
@@ -605,7 +629,10 @@ def _read_hours(use: Use, rows: Sequence[tuple[bytes, Any]]) -> None:
 
 
 def _figures(values: Sequence[bytes]) -> list[list[Any]]:
-    """Parses the figures of all rows at once: a query about all accounts reads some hundred thousand rows."""
+    """Returns the four figures of each row, from their stored texts; a used amount that is not known is None.
+
+    All rows are parsed at once, since a query about all accounts reads some hundred thousand.
+    """
     text = b"[[" + b"],[".join(values) + b"]]"
     document = text.replace(b" -]", b" null]").replace(b" ", b",")
     # orjson makes floats of what takes more than 64 bits.

@@ -496,18 +496,18 @@ class FinalizedSession(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Restoration:
-    """The state that a period of an account is restored to after the store returned to an earlier state.
+    """The state to which `restore` brings a period of an account after the store returned to an earlier state.
 
-    Amounts are microGPU-seconds.
+    The leader computes the amounts of sessions again that it still meters or whose pods or claims exist. All other
+    sessions of the period count as finalized: the checkpoint has what they had spent. Amounts are microGPU-seconds.
 
     Attributes:
         account: the account's name.
-        period: start of the period.
-        checkpoint: the spending of finalized sessions that are not computed again.
-        apart: the amount of sessions that the store counts as finalized and that are computed again all the same.
-        version: the account's version when the checkpoint was taken.
-        to_finalize: the sessions of the period that are not computed again and that the store does not hold as
-            finalized.
+        period: the period's start.
+        checkpoint: what finalized sessions had spent in the period when the checkpoint was taken.
+        apart: what the store has as spent by finalized sessions, but of sessions that are computed again.
+        version: the number of changes to the account when the checkpoint was taken.
+        to_finalize: the sessions that are not computed again, and that the store does not hold as finalized.
         note: the note of the ledger entries to write.
     """
 
@@ -521,11 +521,11 @@ class Restoration:
 
 
 def restore(client: Store, epoch: FencingToken, now: Instant, wanted: Restoration) -> tuple[int, PeriodTotals]:
-    """Restores a period of an account from a checkpoint; an account of that version or a later one stays unchanged.
+    """Restores a period of an account to a checkpoint, if the store's account has a lower version than the checkpoint.
 
     Returns:
-        The amount by which the checkpoint exceeded the store's finalized sessions and which was added to the period, in
-        microGPU-seconds; and the period's totals.
+        The amount by which the checkpoint exceeded the store's finalized sessions, and which was added to the period,
+        in microGPU-seconds, 0 for an unchanged account; and the period's totals.
 
     Raises:
         StoreError: the store refused the change, or Redis does not answer.

@@ -47,7 +47,7 @@ def script(name: str) -> Script:
 
 @cache
 def _definitions() -> dict[str, str]:
-    """Returns the shared definitions by name, in their order; each begins a line."""
+    """Returns the text of each Lua function or constant that scripts share, keyed by name, in the files' order."""
     shared = "".join(files(__name__).joinpath(file).read_text() for file in SHARED)
     begins = [(match[1], match.start()) for match in _DEFINITION.finditer(shared)]
     ends = [start for _, start in begins[1:]] + [len(shared)]
