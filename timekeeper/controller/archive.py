@@ -50,11 +50,12 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """One run: its instant, when it ends, and what it has to do.
+    """One run of the archivist: its instant, when it ends, and what it has to do.
 
     Attributes:
-        ends: whether the time is up.
-        unfolded: the sessions that the leader finalized lately, whose amounts stay.
+        now: nanoseconds since 1970.
+        ends: returns whether the run's time is up.
+        unfolded: the uids of the sessions that the leader finalized lately, whose amounts stay.
         cutoffs: the instants before which hours and entries are compacted.
         due: the accounts that hold such hours or entries.
     """
@@ -133,7 +134,7 @@ class Archivist:
         self._prune(account, month_start(run.now, -self._retention.months))
 
     def _compact(self, account: Account, run: _Run) -> bool:
-        """Compacts an account's hours and ledger entries; returns whether nothing is left."""
+        """Compacts an account's hours and ledger entries step by step; returns whether none is left that is due."""
         client, epoch, name, cutoffs = self._client, self._epoch, account.name, run.cutoffs
         edges = [period.start for period in account.periods]
         steps: tuple[Callable[[], bool], ...] = (
@@ -144,7 +145,11 @@ class Archivist:
         return all(self._step_by_step(step, run.ends) for step in steps)
 
     def _prune(self, account: Account, due: int) -> None:
-        """Deletes what is past retention, once a month; drops the account where nothing is left of it."""
+        """Deletes an account's records past retention, once a month; drops the account if nothing is left of it.
+
+        `due` is the instant before which records are past retention, in nanoseconds since 1970. Records of a month
+        whose export is not confirmed stay.
+        """
         if self._pruned.get(account.name) == due:
             return
         before = self._exported_until(account, due) if self._retention.exported else due
@@ -164,10 +169,9 @@ class Archivist:
             self._drop(account)
 
     def _prune_capacity(self, before: int) -> None:
-        """Deletes the capacity of months past retention, once a month.
+        """Deletes the capacities of the cluster from before an instant (nanoseconds since 1970), once a month.
 
-        Where months are exported, a question may go back as far as their files do, by the day: a few changes of each
-        day stay.
+        If months are exported, a few changes of each day stay: queries may go back as far as the files, by the day.
         """
         if self._capacity_pruned == before:
             return
@@ -178,7 +182,7 @@ class Archivist:
         self._capacity_pruned = before
 
     def _step_by_step(self, step: Callable[[], bool], ends: Callable[[], bool]) -> bool:
-        """Repeats a step until all is done, the time is up or the limit of steps is reached; returns whether all is."""
+        """Repeats a step until it returns true, as all is done; returns false once time or steps are used up."""
         while not step():
             self._steps += 1
             if self._steps >= MOST_STEPS or ends():
@@ -186,9 +190,10 @@ class Archivist:
         return True
 
     def _fold_amounts(self, account: Account, now: Instant, unfolded: Container[str]) -> None:
-        """Folds the amounts of finalized sessions: hourly in the open period, daily in those before it.
+        """Adds amounts of sessions that no leader knows any more to the sums of their periods, and removes them.
 
-        The sessions in `unfolded`, which the leader finalized lately, keep their amounts.
+        It does so once an hour in the latest period, and once a day in those before it. The sessions with uids in
+        `unfolded`, which the leader finalized lately, keep their amounts. `now` is nanoseconds since 1970.
         """
         sessions, today = self._books.pods.sessions, now // DAY
 
@@ -206,7 +211,9 @@ class Archivist:
         self._amounts_folded[account.name] = today
 
     def _exported_until(self, account: Account, due: int) -> int:
-        """Returns the start of the first month whose export is out of date; the account's hours must be folded first.
+        """Returns the instant up to which an account's records are exported, at most `due`, in nanoseconds since 1970.
+
+        It is the start of the first month whose file is missing or out of date. The account's hours must be folded.
 
         Late changes come from this thread alone, so none happens between this answer and its use.
         """

@@ -130,7 +130,10 @@ def eviction_writes(
 
 
 def _pods_by_account(books: Books) -> dict[str, list[PodFacts]]:
-    """Returns the pods of accounts that evict, and the pods with a notice of an account that no longer does."""
+    """Returns, keyed by account, the pods for which a write may be due.
+
+    These are all pods of accounts that evict, and the pods with a notice of any other account.
+    """
     pods_of: dict[str, list[PodFacts]] = {}
     for pod in books.pods.facts.values():
         name = books.account_of(pod.namespace)

@@ -84,7 +84,7 @@ class Collector:
 
 
 def _archiving_time() -> Callable[[], bool]:
-    """Begins a run of archiving; the returned function says whether its time is up."""
+    """Returns a function that returns whether ARCHIVING_SECONDS have passed since this call."""
     ends = time.monotonic() + ARCHIVING_SECONDS
     return lambda: time.monotonic() >= ends
 
@@ -115,7 +115,7 @@ class TaskEnvironment:
 
 @dataclass(frozen=True, slots=True)
 class _LeaderTerm:
-    """The state that lives for one term."""
+    """The objects that do the leader's tasks; a new set is made for each term, and `term` is the term's number."""
 
     term: int
     reconciler: Reconciler
@@ -363,7 +363,7 @@ class LeaderTasks:
         return Notifier(self._client, reconciler.books, reconciler.epoch, self._most_notifications, counter)
 
     def _forget_old_departures(self) -> None:
-        """Drops old deletions, which the mirrors collect until a leader takes them."""
+        """Drops deletions of objects that are too old to matter; the mirrors collect them until a leader takes them."""
         mirrors = self._source.mirrors
         oldest = self._now() - REMEMBERED_DEPARTURES
         for name in mirrors.__slots__:

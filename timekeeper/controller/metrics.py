@@ -198,7 +198,10 @@ class PresentUseMeasures:
 
 
 def _by_outcome(name: str, text: str, outcomes: Iterable[str], registry: CollectorRegistry) -> Counter:
-    """Makes a counter that starts at 0 for each outcome: rate() misses the first event of a series that it begins."""
+    """Returns a counter by outcome, with a series at 0 for each outcome: rate() misses the first event of a new series.
+
+    `name` and `text` are the metric's name and help.
+    """
     counter = Counter(name, text, ["outcome"], registry=registry)
     for outcome in outcomes:
         counter.labels(outcome)

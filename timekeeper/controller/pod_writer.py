@@ -64,7 +64,13 @@ NOT_WRITTEN = {
 
 @dataclass(slots=True)
 class _Held:
-    """A plan that was handed over: its remaining writes by namespace, its age, and whether its leader still leads."""
+    """The writes of one plan that are still to be done.
+
+    Attributes:
+        left: keyed by namespace, the writes in their order.
+        made_at: when the plan was handed over, in seconds of the writer's monotonic clock.
+        leading: returns whether the leader that made the plan still leads.
+    """
 
     left: dict[str, deque[PodWrite]]
     made_at: float
@@ -165,7 +171,11 @@ class PodWriter:
                 write()
 
     def _take(self) -> Callable[[], bool] | None:
-        """Takes the next write or event, which counts as under way from now on; None where there is none."""
+        """Takes the next event or write to a pod out of the queues; returns a function that carries it out.
+
+        It counts as under way from now on. None is returned if nothing is due, or if nothing may be written now: each
+        namespace has one write under way at most, and those that are slow or fail have SUSPECTS together.
+        """
         with self._changed:
             now = self.clock()
             if now < self._away_until:
@@ -267,7 +277,13 @@ class PodWriter:
     def _note(
         self, plan: Plan, planned: PodWrite, write: PodWrite, failure: Failure, item: Json, error: Exception
     ) -> None:
-        """Records that a pod was not written, and queues an event where its owner can do something about it."""
+        """Records that a write to a pod failed, and queues an event about the pod if its owner can mend the cause.
+
+        Args:
+            planned: the write that the plan has.
+            write: the write that was tried, the planned one or its `instead`.
+            item: the pod as JSON; empty if it is not known.
+        """
         with self._changed:
             now = self.clock()
             before = self._troubles.get((plan, planned.uid))

@@ -96,7 +96,9 @@ def ask(prometheus: PrometheusSettings) -> bytes:
 def _connected(
     host: str, port: int | None, context: ssl.SSLContext | None, seconds: float, late: threading.Event
 ) -> Iterator[http.client.HTTPConnection]:
-    """Connects; once the seconds are over, the connection is cut, whatever it waits for, and `late` is set.
+    """Connects to a host, over TLS if there is a context, and yields the connection.
+
+    Once the seconds are over, the connection is cut, whatever it waits for, and `late` is set.
 
     A socket's time-out bounds each read alone, so that a server that sends a byte now and then would never meet it.
     """

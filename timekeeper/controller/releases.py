@@ -117,7 +117,7 @@ def of_admitted_groups(waiting: Iterable[Candidate], admitted: Mapping[tuple[str
 
 
 def _has_gate(budget: Budget, limits: Limits) -> bool:
-    """Whether pods that the budget's money does not reach wait behind its gate."""
+    """Whether new pods wait behind the budget's scheduling gate once its money is spent: it holds, and is enforced."""
     acts = limits.on_exhausted is OnExhausted.HOLD and budget.enforcement is not Enforcement.OBSERVE
     return acts and limits.available is not None
 
@@ -288,7 +288,10 @@ class Releaser:
         return Candidate(facts, rate, cost(rate, books.accounts[name].budget.min_runtime))
 
     def _promised(self, name: str, now: Instant) -> int:
-        """Returns the amount that running pods, and pods admitted under safe admission, may still spend."""
+        """Returns the microGPU-seconds of an account's money that are promised to pods that are admitted already.
+
+        Without safe admission, that is what running pods spend in their first minutes.
+        """
         account = self.books.accounts[name]
         if self._safe(name):
             return committed(self.books, [name], now)[name]

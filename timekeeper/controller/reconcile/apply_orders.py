@@ -98,7 +98,9 @@ def _apply(
     send: Callable[[redis.Redis, int, int, Sequence[Entry]], Sequence[PeriodTotals | StoreError]],
     entries: Sequence[Entry],
 ) -> Iterator[tuple[Entry, PeriodTotals | StoreError, bool]]:
-    """Sends orders to the store; yields each with its answer, and whether the replicas hold all of them.
+    """Sends orders to the store by `send`; yields each with the store's answer, and whether replicas hold all of them.
+
+    `kind` names the orders in the log.
 
     Raises:
         StoreError: every order would meet it, for example because the store does not answer.
@@ -114,7 +116,10 @@ def _apply(
 def _stored_order(
     context: ReconcileContext, entry: GrantEntry | CorrectionEntry, answer: PeriodTotals
 ) -> OrderEntry | None:
-    """Returns the order that the ledger holds under an entry's name: an earlier one where the name was taken."""
+    """Returns the order that the ledger holds under an entry's name: this one, or an earlier one that took the name.
+
+    `answer` is what the store answered to the entry. None if the ledger holds none.
+    """
     if answer.new:
         return OrderEntry(entry.period, entry.amount)
     grants, corrections = reading.orders_of(context.client, entry.account)
@@ -122,9 +127,9 @@ def _stored_order(
 
 
 def _take_credit(context: ReconcileContext, account: Account, entry: GrantEntry, *, new: bool) -> None:
-    """Adds an expiring grant to the account's credits in memory.
+    """Adds a grant, if it outlives its period, to the account's credits in memory.
 
-    Where the answer to an earlier attempt was lost, the store may have changed the credit since; it is read again.
+    If it is not `new` to the store, the answer to an earlier attempt was lost, and the credits are read again.
     """
     if entry.expires is None:
         return

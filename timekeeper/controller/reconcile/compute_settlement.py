@@ -143,7 +143,16 @@ class Settlement(NamedTuple):
 
 
 class _Inputs(NamedTuple):
-    """The facts of one settlement, which its parts share."""
+    """The facts from which one session's settlement is computed.
+
+    Attributes:
+        acknowledged: the session as the store holds it.
+        facts: the session as its pod shows it, and its reports.
+        payers: the payers of its namespace, in order of time.
+        accounts: the accounts, keyed by name.
+        until: the instant up to which it is charged, in nanoseconds since 1970.
+        surely_past: the instant up to which time has passed by every clock, in nanoseconds since 1970.
+    """
 
     acknowledged: Acknowledged
     facts: Case
@@ -266,7 +275,7 @@ def compute_settlements(basis: Basis, cases: Iterable[Case]) -> list[Settlement]
 
 
 def _settlement(inputs: _Inputs, end: int, bill: Bill) -> Settlement:
-    """Computes one settlement; `end` is the end of the period `current`."""
+    """Returns one session's settlement; `end` is the end of the period `inputs.current`, in nanoseconds since 1970."""
     acknowledged, facts, current = inputs.acknowledged, inputs.facts, inputs.current
     if is_closed(acknowledged):
         return _finalized(inputs)
@@ -301,12 +310,12 @@ def _settlement(inputs: _Inputs, end: int, bill: Bill) -> Settlement:
 
 
 def _computable_until(case: Case, surely_past: int) -> int:
-    """Returns the instant up to which a session is charged, at the earliest that from which it can be computed again.
+    """Returns the instant up to which a session is charged, in nanoseconds since 1970.
 
-    A session on a silent node is charged up to its last sign of life, and further once the node reports again. The
-    store keeps the totals of its reports from the last final periods on. What it cost in earlier ones stays until its
-    end is known, since no later settlement could charge it again. An instant that a clock was ahead of is not such a
-    period.
+    It is `case.until`, but not before the instant from which the session's use can be computed again. The store keeps
+    the totals of its reports from the last final periods on, and no later settlement could charge earlier ones again.
+    So if `case.until` goes back, as for a node that turns silent, what the session cost before that instant stays
+    until its end is known. An instant after `surely_past`, which a clock that was ahead has written, does not count.
     """
     use = case.acknowledged.use
     if case.session.end is not None or not use.billed:
@@ -338,7 +347,7 @@ def _with_stored_amounts(acknowledged: Acknowledged, settlement: Settlement, sto
 
 
 def _finalized(inputs: _Inputs) -> Settlement:
-    """Finalizes a closed session whose pod is deleted: its amounts stay as they are.
+    """Returns the settlement that finalizes a closed session whose pod is deleted: its amounts stay as they are.
 
     The last item removes the record of the session's end. A leader that takes over before that finalizes the rest.
     """
@@ -365,7 +374,10 @@ def _is_shortened(inputs: _Inputs, bill: Bill) -> bool:
 
 
 def _charged(inputs: _Inputs, final: int) -> tuple[list[Segment], dict[Key, int]]:
-    """Returns the session's segments in the periods that end after an instant, and its reservation's cost in each."""
+    """Returns the session's segments in the periods that end after the instant `final`, in order of time.
+
+    Also returns the cost of the session's reservation in each of these periods, in microGPU-seconds.
+    """
     session = inputs.facts.session
     after = max(final, session.start - 1)
     periods = {name: inputs.accounts[name].periods_after(after) for _, name in inputs.payers}
@@ -373,7 +385,10 @@ def _charged(inputs: _Inputs, final: int) -> tuple[list[Segment], dict[Key, int]
 
 
 def _course(inputs: _Inputs, session_segments: Sequence[Segment]) -> Course:
-    """Returns the session's segments; a period that begins at the very instant of settlement adds an empty segment."""
+    """Returns the session's start and segments, for the totals of its reports at each segment's start.
+
+    If the session goes on in a period that begins at the very instant of settlement, an empty segment is added.
+    """
     session, until, current = inputs.facts.session, inputs.until, inputs.current
     begun = []
     if current is not None and session.end is None:
@@ -384,7 +399,10 @@ def _course(inputs: _Inputs, session_segments: Sequence[Segment]) -> Course:
 
 
 def _known_use(inputs: _Inputs, course: Course, bill: Bill) -> RecordedUse:
-    """Returns the recorded use with the reports' totals at each segment's start; lost totals stay as recorded."""
+    """Returns the record of a session's use after this settlement: the totals of its reports at each segment's start.
+
+    If the store has lost the reports, the recorded totals stay.
+    """
     known, samples = _bounded(inputs, course), inputs.facts.samples
     use = known
     if samples:
@@ -410,7 +428,10 @@ def _known_use(inputs: _Inputs, course: Course, bill: Bill) -> RecordedUse:
 
 
 def _bounded(inputs: _Inputs, course: Course) -> RecordedUse:
-    """Caps the recorded use at the most that the session can have used. Earlier versions accepted more from reports."""
+    """Returns the recorded use, each total cut to the most that the session can have used by then.
+
+    Earlier versions accepted more from reports.
+    """
     use, reports = inputs.acknowledged.use, inputs.facts.reports
     if reports is None or use == RecordedUse():
         return use
@@ -429,12 +450,12 @@ def _bounded(inputs: _Inputs, course: Course) -> RecordedUse:
 
 
 def _before(samples: Sequence[Sample], instant: int) -> Sample:
-    """Returns the cumulative total of the reports received before an instant."""
+    """Returns the totals of the reports that were received before an instant (nanoseconds since 1970); 0 for none."""
     return sample_before(samples, instant) or Sample(0, 0, 0, 0)
 
 
 def _total(inputs: _Inputs) -> Sample:
-    """Returns the cumulative total of all reports received by the instant of settlement."""
+    """Returns the totals of all reports that the session had sent by the instant of settlement; 0 for none."""
     samples = inputs.facts.samples
     if samples and inputs.facts.session.end is not None:
         return samples[-1]
@@ -445,17 +466,21 @@ def _total(inputs: _Inputs) -> Sample:
 
 
 def _recorded(use: RecordedUse) -> RecordedUse:
-    """Leaves totals of reports out of the record where all are 0, as for most sessions, which stay in one period."""
+    """Returns the use in the form of the session's record: without reported totals if all are 0, as most often."""
     return use if not use.reported or any(base for *_, base in use.reported) else use._replace(reported=())
 
 
 def _amounts_due(
     inputs: _Inputs, bill: Bill, use: RecordedUse, reserved: Mapping[Key, int], session_segments: Sequence[Segment]
 ) -> dict[Key, int]:
-    """Returns the amount of each period where usage is billed.
+    """Returns the amount of each period in microGPU-seconds, if usage is billed.
 
-    Devices that no report has named are billed as reserved, so that silence is not free. Where reports are lost, the
-    billed amount stands.
+    Devices that no report has named are billed as reserved, so that silence is not free. If reports are lost, what was
+    billed before stays.
+
+    Args:
+        use: the totals of the session's reports at the start of each segment.
+        reserved: the cost of the reservation in each period, in microGPU-seconds.
     """
     known, reports = inputs.acknowledged.periods, inputs.facts.reports
     if use.total is None:
@@ -482,7 +507,10 @@ def _amounts_due(
 
 
 def _missing(inputs: _Inputs, key: Key, session_segments: Sequence[Segment]) -> int:
-    """Returns the rate of the devices that no report had named when the session left a period."""
+    """Returns the reserved rate of the devices that no report had named when the session left a period, or by now.
+
+    It is in microGPU-seconds a second.
+    """
     samples, reports = inputs.facts.samples, inputs.facts.reports
     end = _left_at(inputs, key, session_segments)
     if not samples or reports is None or end is None:
@@ -492,7 +520,7 @@ def _missing(inputs: _Inputs, key: Key, session_segments: Sequence[Segment]) -> 
 
 
 def _left_at(inputs: _Inputs, key: Key, session_segments: Sequence[Segment]) -> int | None:
-    """Returns the instant at which a session left a period for another; None while it is there, or if it ended there.
+    """Returns when a session left a period for another, in nanoseconds since 1970; None if it is or ended there.
 
     A session that leaves at the very instant of settlement has no segment yet in the period after it.
     """
@@ -505,7 +533,7 @@ def _left_at(inputs: _Inputs, key: Key, session_segments: Sequence[Segment]) -> 
 
 
 def _taken_back(inputs: _Inputs) -> dict[Key, int]:
-    """Returns 0 for each period that the session turns out not to have reached."""
+    """Returns the amount 0 for each period that a session turns out not to have reached, as it ended earlier."""
     reached = {(span.account, span.period) for span in _charged(inputs, inputs.until)[0]}
     later = {
         (name, period.start)
@@ -544,7 +572,13 @@ def _items(
     uses: tuple[RecordedUse, RecordedUse],
     session_segments: Sequence[Segment],
 ) -> dict[Key, Item]:
-    """Returns the items to write; `uses` is the use as known, and as it is recorded."""
+    """Returns the items to write, keyed by account and start of the period; periods that need no write are left out.
+
+    Args:
+        totals: the session's amount in each period, in microGPU-seconds.
+        last: the period that the session is in, or ended in.
+        uses: the use of the session's reports as it is known, and in the form of the session's record.
+    """
     acknowledged, session = inputs.acknowledged, inputs.facts.session
     use, recorded = uses
     stale = session != acknowledged.session or recorded != acknowledged.use
@@ -571,15 +605,19 @@ def _items(
 
 
 def _is_posted(inputs: _Inputs, key: Key, known: AcknowledgedAmount, last: Key | None) -> bool:
-    """Whether the ledger holds all of a running session in a period that the session has left for another one."""
+    """Whether the ledger holds the whole amount of a running session in a period that it has left for another one.
+
+    `known` is the amount that the store holds; `last` is the period that the session is in.
+    """
     point, left = known.last_point, key != last and key[0] == inputs.acknowledged.open_under
     posted = point is not None and point.until >= inputs.ends[key] > 0 and point.billed == known.amount
     return inputs.facts.session.end is None and left and posted
 
 
 def _used(inputs: _Inputs, use: RecordedUse, session_segments: Sequence[Segment]) -> dict[Key, int]:
-    """Returns the reported GPU time of each period, and at least what its hourly points already contain.
+    """Returns the GPU time of each period by the session's reports, in microGPU-seconds.
 
+    It is at least what the period's hourly points in the store already contain.
     A period is left out if no report was received before the session left it.
     """
     samples = inputs.facts.samples
@@ -621,7 +659,7 @@ def report_marks(
 
 
 def _totals_needed_since(acknowledged: Acknowledged, session: Session) -> int:
-    """Returns the instant since which later settlements need the totals of a session's reports.
+    """Returns the instant (ns since 1970) from which on later settlements need the totals of a session's reports.
 
     A period that is not final needs the totals since its last hourly point, because the store may have refused a later
     amount. Periods of a former payer need none: the record under the present account holds their totals.
@@ -637,7 +675,7 @@ def _totals_needed_since(acknowledged: Acknowledged, session: Session) -> int:
 
 
 def _posted_until(start: int, amount: AcknowledgedAmount) -> int:
-    """Returns the instant up to which a period's hourly points hold a session; 0 without any.
+    """Returns the instant up to which a session's amount in a period is divided into hourly points; 0 without any.
 
     The point of a session that has no time in the period yet is a nanosecond after the period's start (see `_points`).
     """
@@ -664,9 +702,10 @@ def _action(inputs: _Inputs, key: Key, last: Key | None, *, stale: bool, changed
 
 
 def _is_behind(inputs: _Inputs, key: Key) -> bool:
-    """Whether a session on a silent node is not charged beyond a period that is over, and is due an entry of that.
+    """Whether a session in a period that is over needs a ledger entry of it, though it is not charged beyond it yet.
 
-    Use that the ledger does not hold is looked up in an account's last two periods alone.
+    So it is on a silent node. Without the entry its use would be missed: use that the ledger does not hold is looked
+    up in an account's last two periods alone.
     """
     known = inputs.acknowledged.periods.get(key)
     point = None if known is None else known.last_point
@@ -675,9 +714,14 @@ def _is_behind(inputs: _Inputs, key: Key) -> bool:
 
 
 def _leaving(acknowledged: Acknowledged, key: Key, last: Key | None, *, over: bool, changed: bool) -> LedgerAction:
-    """Returns the action in a period that a running session has left, or turns out not to have reached.
+    """Returns the action of the item for a period that a running session has left, or turns out not to have reached.
 
     No later settlement posts this period, so the ledger gets its entry now.
+
+    Args:
+        last: the period that the session is in.
+        over: whether the period is over.
+        changed: whether the session's amount in it has changed.
     """
     under = key[0] == acknowledged.open_under or key[0] in acknowledged.also_open
     # A late report may change the amount of a period that was left: its hours are posted anew.
@@ -770,6 +814,6 @@ def _acknowledged_amount(acknowledged: Acknowledged, key: Key, item: Item) -> Ac
 
 
 def _ends(accounts: Mapping[str, Account], keys: Iterable[Key]) -> dict[Key, int]:
-    """Returns the end of each period; 0 where it is not open."""
+    """Returns the end of each period, in nanoseconds since 1970; 0 for one that is not open."""
     periods = {key: accounts[key[0]].period_at(key[1]) for key in keys}
     return {key: 0 if period is None else period.end for key, period in periods.items()}

@@ -68,10 +68,16 @@ def assign(context: ReconcileContext, now: Instant) -> set[str]:
 
 
 def _open_by_last_rules(context: ReconcileContext, now: Instant, kept: dict[str, Json]) -> set[str]:
-    """Opens the periods that are due by now under the rules that held until now; returns the accounts with a new rule.
+    """Opens the due periods of the accounts whose rule for periods has changed, by their old rules.
 
-    A changed rule holds from the next period on, because reports in earlier periods were separated by the old rule. An
-    account whose period the store refuses is taken out of `kept`, and keeps its rule until a later reconciliation.
+    A changed rule holds from the next period on, because reports in earlier periods were separated by the old rule.
+
+    Args:
+        kept: keyed by name, the valid budgets that the store does not hold yet. A budget whose period the store refuses
+            is taken out, and keeps its old rule until a later reconciliation.
+
+    Returns:
+        The accounts whose rule has changed.
     """
     books, changed = context.books, set[str]()
     for name in kept.keys() & books.budgets.stored.keys() & books.accounts.keys():
@@ -124,7 +130,7 @@ def phases_after(rule: PeriodRule, end: Instant) -> tuple[int, ...]:
 
 
 def _is_undecided(books: Books, namespace: str) -> bool:
-    """Whether the payer of a namespace is unknown: its payers, or the terms of the budget that pays, are unreadable."""
+    """Whether the payer of a namespace is unknown: its stored payers, or the budget that pays, cannot be read."""
     payer = books.account_of(namespace)
     lost = payer in books.budgets.objects and payer in books.budgets.unknown() and payer not in books.budgets.budgets
     return namespace in books.payers_unreadable or lost
@@ -274,7 +280,10 @@ def _is_unsettled(metered: MeteredSession, period: Period) -> bool:
 
 
 def _since_settled(books: Books, account: Account, period: Period, metered: MeteredSession, until: int) -> int:
-    """Returns the part of a session's amount in a period up to an instant that the store does not hold yet."""
+    """Returns how much more a session's reservation costs in a period up to an instant than the store holds.
+
+    The result is in microGPU-seconds; `until` is nanoseconds since 1970.
+    """
     session, key = metered.session, (account.name, period.start)
     payers = books.assignments[session.namespace]
 
@@ -310,9 +319,13 @@ def _expire(account: Account, period: Period, now: Instant, spent_by: SpentBy) -
 
 
 def _carry(account: Account, period: Period, following: Period, spent_by: SpentBy) -> ClosingBalance | None:
-    """Returns the balance that a period carries over; once more where a correction changed what the period had spent.
+    """Returns the closing balance that carries a period's money over to the following one; None if none is due.
 
-    The allowance that the period had counts, not the budget's present one.
+    It is due once, and again if a correction has changed what the period had spent. The allowance that the period had
+    counts, not the budget's present one.
+
+    Args:
+        spent_by: returns the amount that an account had spent in a period by an instant.
     """
     previous_spent = account.period_totals[following.start].previous_spent
     if previous_spent is not None and previous_spent == account.period_totals[period.start].total:

@@ -91,10 +91,10 @@ def _publish_states(context: ReconcileContext, now: Instant, changed: dict[str, 
 
 
 def _offset(name: str) -> int:
-    """Returns an account's offset into the sampling interval, so that accounts are not all sampled at once."""
+    """Returns the nanoseconds by which the samples of an account are shifted, so that not all are due at once."""
     return zlib.crc32(name.encode()) * FINE >> 32
 
 
 def _in_steps(amount: int, available: int) -> int:
-    """Rounds an amount down to hundredths of the available money: finer steps would be published all the time."""
+    """Returns an amount in whole hundredths of the available money: a finer change is not published at once."""
     return amount * 100 // max(available, 1)

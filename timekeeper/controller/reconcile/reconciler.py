@@ -273,7 +273,7 @@ class Reconciler:
             _log.error("not settled", account=name, step=what, error=why, exc_info=error if unforeseen else None)
 
     def _check_store(self) -> None:
-        """Makes this reconciliation read the whole store where a Redis server was restarted or replaced.
+        """Makes this reconciliation read the whole store if a Redis server was restarted or replaced.
 
         What the store has lost is then written again, and so is a shared key that holds another type. Under appendfsync
         everysec, a killed Redis loses up to two seconds of acknowledged writes if its disk was slow (its documentation
@@ -292,16 +292,17 @@ class Reconciler:
             self._loaded = False
 
     def _not_before_the_past(self, now: Instant) -> int:
-        """Returns now by our clock, or the latest instant that was settled and, by the store's clock, is past.
+        """Returns `now` by our clock, or, if later, the latest settled instant that is past by the store's clock.
 
-        Where our clock is behind, time stands still until it is right: nothing is taken back.
+        While our clock is behind, time stands still for the ledger, so that nothing that was charged is taken back.
         """
         return max(now, self._context.surely_past(self._past))
 
     def _check_clock(self, now: Instant) -> None:
-        """Brings instants of a clock of ours that was ahead, and is not any more, to the present.
+        """Undoes what a clock of ours that was ahead has done, if `now` is before the last reconciliation's instant.
 
-        Where it was ahead by more than the kept periods, this reconciliation reads the whole store.
+        Prices that changed too early are set back, and the cluster's capacity is written again. If the totals of an
+        account's present period are no longer in memory, this reconciliation reads the whole store.
         """
         if now < self._latest and self._loaded:
             if any(account.lacks_present(now) for account in self.books.accounts.values()):
@@ -322,7 +323,11 @@ class Reconciler:
         return True
 
     def _observe(self, now: Instant, *, full: bool) -> set[str]:
-        """Updates the leader's state from the mirrors; returns the accounts that changed or are due."""
+        """Updates the leader's state from the mirrors of the cluster; returns the accounts to reconcile.
+
+        These have changed, or their figures are due by `now`. `full` also corrects what young sessions hold by other
+        stacks.
+        """
         context, books, mirrors = self._context, self.books, self._context.source.mirrors
         books.budgets.refresh(mirrors, books.rules.overhead)
         mirrors.drop_unused_departures()

@@ -178,7 +178,7 @@ def take_over(context: ReconcileContext, now: Instant) -> bool:
 
 
 def _each(context: ReconcileContext, names: AbstractSet[str], act: Callable[[list[str]], object]) -> None:
-    """Runs a step for accounts; an account whose step fails is marked unreadable, and the others go on."""
+    """Runs a step for accounts that have not failed; an account for which it fails is marked as unreadable."""
     failed = isolate_failures(names - context.books.failed.keys(), act)
     for name, error in failed.items():
         context.books.unreadable[name] = context.books.failed[name] = described(error)
@@ -210,7 +210,7 @@ def _stored_prices(context: ReconcileContext) -> Prices:
 
 
 def _mark_unreadable(books: Books) -> None:
-    """Marks as unreadable the accounts that an unreadable entry of the store concerns."""
+    """Marks each account whose stored budget cannot be read as unreadable; logs these, and unreadable payers."""
     for namespace, why in books.payers_unreadable.items():
         _log.error("payers unreadable", namespace=namespace, account=books.payer_named(namespace), error=why)
     for name, why in books.budgets.unknown().items():
@@ -220,7 +220,7 @@ def _mark_unreadable(books: Books) -> None:
 
 
 def _restore_moves(context: ReconcileContext) -> None:
-    """Restores, from checkpoints, the payers of namespaces that moved, where the store has lost them."""
+    """Writes to the store, from checkpoints, the payers of namespaces that changed their payer, if they are lost."""
     books = context.books
     moves = read_moves(books.budgets.objects.values())
     forgotten = {namespace: payers_of for namespace, payers_of in moves.items() if namespace not in books.assignments}
@@ -231,7 +231,10 @@ def _restore_moves(context: ReconcileContext) -> None:
 
 
 def _restore_default_payers(context: ReconcileContext, kept: Iterable[str]) -> None:
-    """Restores the payers of namespaces without a budget that have spent, where the store has lost them."""
+    """Writes to the store the payers of namespaces that no budget names and that have spent, if they are lost.
+
+    `kept` has the names of the accounts with a checkpoint, which say which namespaces have spent.
+    """
     books = context.books
     paid = payers(books.budgets.budgets.values())[0]
     named = {name.removeprefix(DEFAULT_PREFIX): name for name in kept if name.startswith(DEFAULT_PREFIX)}

@@ -108,7 +108,7 @@ def settle_accounts(context: ReconcileContext, now: Instant, touched: Collection
 def _write(context: ReconcileContext, work: Work, now: Instant) -> list[Prepared]:
     """Sends settlements to the store; adopts and returns those of which the store took every item.
 
-    Settlements that end a session are left out where replicas do not hold these ends in time.
+    Settlements that end a session are left out if the store's replicas do not hold them in time.
     """
     refused = _send(context, work, now)
     done = [each for each in work.prepared if not _is_refused(each, refused)]
@@ -169,7 +169,10 @@ def _prepare(context: ReconcileContext, now: Instant, concerned: list[MeteredSes
 def _settled(
     basis: Basis, cases: Sequence[tuple[MeteredSession, int]], reports: Sequence[SessionReports | None]
 ) -> list[Prepared]:
-    """Computes the settlements of sessions with their reports, each up to its instant."""
+    """Returns each session with its settlement, computed from its reports up to the instant in `cases`.
+
+    `reports` has each session's reports in the same order; None if they were not read, or if the store has none.
+    """
     whole = [
         Case(metered.acknowledged, metered.session, until, metered.pod_deleted, known)
         for (metered, until), known in zip(cases, reports, strict=True)
@@ -181,7 +184,10 @@ def _settled(
 def _read_reports(
     context: ReconcileContext, basis: Basis, cases: Sequence[tuple[MeteredSession, int]]
 ) -> list[SessionReports | None]:
-    """Reads sessions' reports; later reports count for the present segment alone."""
+    """Returns the reports of each session, in order; None if the store has no readable limits for them.
+
+    A report that arrives later changes the use of the session's present segment alone. Missing limits are written.
+    """
     if not cases:
         return []
     now = max(until for _, until in cases)
@@ -275,9 +281,9 @@ def _send(context: ReconcileContext, work: Work, now: Instant) -> set[Refused]:
 
 
 def _items_sent(settlement: Settlement, actions: AbstractSet[LedgerAction]) -> Mapping[Key, Item]:
-    """Returns the items of a settlement that are sent with those of KEEPING actions, or after them with REMOVING ones.
+    """Returns the items of a settlement to send now: in the first pass, KEEPING, or in the second, REMOVING.
 
-    A settlement's only item waits for no other.
+    Items that remove a session's record are of the second pass. A settlement's only item is of the first.
     """
     items = settlement.items
     if len(items) == 1:
@@ -360,7 +366,10 @@ def _one_by_one(
     settlement: SettlementBatch,
     answer: PeriodTotals | StoreError,
 ) -> tuple[PeriodTotals | None, dict[str, StoreError]]:
-    """Sends a refused batch item by item; returns the period's totals, and the error of each session that failed."""
+    """Sends the items of a batch one by one if the store refused the batch; `answer` is what it answered.
+
+    Returns the period's totals, None if no item was taken, and the error of each session that failed, keyed by uid.
+    """
     if not isinstance(answer, StoreError):
         return answer, {}
     if is_general(answer) or len(settlement.items) == 1:
@@ -376,9 +385,12 @@ def _is_refused(prepared: Prepared, refused: AbstractSet[Refused]) -> bool:
 def _note_taken(
     work: Work, stored: AbstractSet[Key], refused: AbstractSet[Refused], actions: AbstractSet[LedgerAction]
 ) -> None:
-    """Adopts the amounts that the store took, of items with these actions.
+    """Adds the amounts that the store took, of items of this pass, to the acknowledged values of their sessions.
 
-    A session with further items is not yet acknowledged whole.
+    Args:
+        stored: the account and period of each batch that was sent.
+        refused: the items that were refused.
+        actions: the pass, KEEPING or REMOVING.
     """
     for metered, key, amount in work.grown:
         if key in stored and (not refused or (key, metered.session.uid) not in refused):
@@ -454,6 +466,6 @@ def _unsettled(metered: MeteredSession) -> bool:
 
 
 def _has_failed_payer(books: Books, metered: MeteredSession) -> bool:
-    """Whether a step failed for an account that has paid for the session since its start."""
+    """Whether a step of this reconciliation failed for an account that has paid for the session since its start."""
     payers = books.payers_since(metered.session.namespace, metered.session.start)
     return not books.failed.keys().isdisjoint(payers)

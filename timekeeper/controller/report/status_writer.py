@@ -74,7 +74,7 @@ FORGOTTEN_BY_A_KILLED_REDIS = 60 * SECOND
 
 @dataclass(frozen=True, slots=True)
 class _Draft:
-    """A budget's status and checkpoint, ready to be written."""
+    """A budget's status and checkpoint as they are to be written; `at` is their instant, in nanoseconds since 1970."""
 
     name: str
     uid: str
@@ -139,7 +139,7 @@ class StatusWriter:
         return count
 
     def _begin_anew(self, objects: Mapping[str, Json]) -> None:
-        """Queues all budgets, those that were written longest ago first."""
+        """Queues all budgets for writing, those whose status was written longest ago first."""
         present = {name: uid_of(item) for name, item in objects.items()}
         self._written = {uid: self._written[uid] for uid in present.values() if uid in self._written}
         last = {name: self._written[uid][0] if uid in self._written else 0 for name, uid in present.items()}
@@ -178,7 +178,7 @@ class StatusWriter:
         return written
 
     def _note(self, draft: _Draft, error: BaseException | None) -> bool:
-        """Records the outcome of a status; returns whether it was written."""
+        """Records the outcome of writing a budget's status, `error` or None for success; returns whether it succeeded."""
         if isinstance(error, RefusedError):
             _log.warning("budget's status refused", budget=draft.name, error=str(error))
             self._written[draft.uid] = (draft.at, draft.status)
@@ -193,7 +193,7 @@ class StatusWriter:
         return True
 
     def _draft(self, name: str, item: Json, now: Instant) -> _Draft | None:
-        """Returns a budget's status if it must be written, else None."""
+        """Returns the status of the budget with this object (`item`) if it must be written now, else None."""
         books = self.books
         account = books.accounts.get(name)
         figures = books.figures.get(name)
@@ -219,7 +219,7 @@ class StatusWriter:
         return _Draft(name, uid_of(item), now, status, checkpoint, version)
 
     def _forget_left(self, now: Instant) -> None:
-        """Drops the finalized sessions that a written checkpoint includes, and after a day all others."""
+        """Drops from memory the finalized sessions that a written checkpoint includes, and after a day all others."""
         accounts = self.books.accounts
         self.books.finalized = [
             (left_at, metered)
@@ -293,7 +293,13 @@ class OrderAnswers:
         return True
 
     def _waiting(self, kind: str, name: str, budget: str, generation: int, now: Instant, before: Json) -> Json | None:
-        """Returns the status of an order whose budget does not exist; None until the order has waited for PATIENCE."""
+        """Returns the status of an order whose budget does not exist; None before PATIENCE, or if it has this status.
+
+        Args:
+            kind: the noun for the order: grant or correction.
+            generation: the generation of the object's spec.
+            before: the status that the object has now.
+        """
         due = self._without_budget.setdefault((kind, name), now + PATIENCE)
         if budget in self.books.budgets.objects:
             return None  # the budget's own status says what is wrong with it
@@ -499,7 +505,7 @@ def _closed(document: Json) -> int:
 
 
 def _matters(account: Account, figures: Figures) -> bool:
-    """Whether the account holds money that the present pods alone do not show."""
+    """Whether the account needs a checkpoint: its period has credits, or spending of sessions that are finalized."""
     return account.period_totals[figures.period.start].finalized > 0 or bool(account.credits.get(figures.period.start))
 
 

@@ -88,9 +88,16 @@ def read_claim(claim: Mapping[str, Any], drivers: frozenset[str]) -> ClaimFacts:
 
 
 class _Observation(NamedTuple):
-    """One reading of the mirrors, by the rules of metering; `watched` is as in `refresh`.
+    """One reading of the mirrors of the cluster, by which sessions of claims begin and end.
 
-    `decided` has what an earlier leader decided of each allocation, by the uid of its claim and what identifies it.
+    Attributes:
+        mirrors: the mirrors.
+        pods: the pods as read from them.
+        rules: the rules that start a session and set its rate.
+        now: the instant of the reading, in nanoseconds since 1970.
+        watched: for a new leader, the instant up to which the last one watched; None otherwise.
+        decided: what an earlier leader decided of each allocation, keyed by `CLAIM-ALLOCATION`: the claim's uid, and
+            the hash of its devices.
     """
 
     mirrors: Mirrors
@@ -198,7 +205,7 @@ class ClaimView:
         return changed
 
     def _begin(self, facts: ClaimFacts, item: Json, at: _Observation) -> set[str]:
-        """Opens the session of an allocation; a claim without an accelerator has none."""
+        """Opens the session of a claim's allocation; returns its uid as a set, empty for one without an accelerator."""
         devices, rules, now = self._published(at.mirrors), at.rules, at.now
         decision = decide(item, devices, rules.drivers or frozenset())
         if not (holdings := decision.holdings):
@@ -232,7 +239,15 @@ class ClaimView:
         return {session.uid}
 
     def _close(self, uid: str, freed: int, at: _Observation) -> set[str]:
-        """Ends a claim's session: with the last of the pods that reserved it, or else at its deallocation."""
+        """Ends a claim's session: when the last of the pods that reserved it ended, or else when it was deallocated.
+
+        Args:
+            uid: the claim's uid.
+            freed: the instant of the deallocation, in nanoseconds since 1970.
+
+        Returns:
+            The uids of the sessions that changed.
+        """
         reserving = self.facts[uid].pods if uid in self.facts else ()
         ends = [at.pods.ended_at(pod) for pod in reserving]
         proved = [end for end in ends if end is not None]
@@ -240,7 +255,10 @@ class ClaimView:
         return self._end(uid, at, lambda session: ended(session, end, EndProof.DELETED, at.now))
 
     def _close_unseen(self, uid: str, at: _Observation) -> set[str]:
-        """Ends the session of a claim that was deallocated while no leader observed it."""
+        """Ends the session of the claim with this uid, which was deallocated while no leader observed it.
+
+        Returns the uids of the sessions that changed.
+        """
         seen = at.now if at.watched is None else at.watched
         return self._end(uid, at, lambda session: end_found_missing(session, seen, at.now))
 
@@ -271,7 +289,7 @@ def _keys(claim: Json) -> list[DeviceKey]:
 
 
 def _claim_of(session: Session) -> str:
-    """Returns the uid of a session's claim: the session's own without the allocation and the start."""
+    """Returns the uid of a session's claim: a session's uid is `CLAIM-ALLOCATION-START`."""
     return session.uid.rsplit("-", 2)[0]
 
 

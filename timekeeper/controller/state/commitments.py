@@ -133,5 +133,8 @@ def _is_overdue(books: Books, facts: PodFacts, now: Instant) -> bool:
 
 
 def _waits(facts: PodFacts) -> bool:
-    """Whether the pod lacks only a node or FairGPU's own gate to open; behind another's gate it may wait for weeks."""
+    """Whether a pod waits only for a node, or for FairGPU's own scheduling gate to open.
+
+    A pod behind the gate of another controller may wait for weeks, and does not count.
+    """
     return not facts.bound and not facts.terminal and not facts.gated_elsewhere

@@ -262,7 +262,7 @@ def load(client: Store, epoch: FencingToken, books: Books, now: Instant, surely_
 
 
 def _readable(client: Store, names: Sequence[str], now: Instant) -> tuple[list[StoredAccount], dict[str, str]]:
-    """Reads accounts; returns those that are readable, and for each other one why it is not."""
+    """Reads accounts from the store; returns the readable ones, and, keyed by account, why another one is not."""
     stored: list[StoredAccount] = []
     failed = isolate_failures(names, lambda some: stored.extend(load_accounts(client, some, now=now)))
     for name, error in failed.items():
@@ -338,7 +338,7 @@ def bring_back(books: Books, behind: set[str]) -> None:
 
 
 def _replace(sessions: Meters, metered: MeteredSession) -> None:
-    """Meters a remembered session in place of the store's version of it, and keeps what the store acknowledged."""
+    """Puts a session that the leader remembers in place of the one read from the store, with its acknowledged value."""
     stored = sessions.get(metered.session.uid)
     if stored is not None:
         metered.acknowledged = stored.acknowledged
@@ -383,7 +383,7 @@ def _read_credit(fields: dict[str, Any]) -> Credit:
 
 
 def _take_assignments(client: Store, epoch: FencingToken, books: Books) -> None:
-    """Reads the payers of namespaces; this leader's own memory wins over a store of an earlier state."""
+    """Reads the payers of namespaces from the store; payers in the leader's memory win, and are written to it."""
     stored, faults = reading.assignments_and_faults(client)
     books.payers_unreadable = {name: why for name, why in faults.items() if name not in books.assignments}
     shared.write_assignments(
@@ -393,7 +393,10 @@ def _take_assignments(client: Store, epoch: FencingToken, books: Books) -> None:
 
 
 def _take_sessions(client: Store, epoch: FencingToken, books: Books, stored: list[StoredAccount]) -> None:
-    """Reads the sessions of which the store has records; their amounts are read separately."""
+    """Adds the sessions of which the store has records to the books, without their amounts in periods.
+
+    The store's index of open sessions is then made to hold exactly the open ones.
+    """
     sessions = books.pods.sessions
     for metered in sessions.all():
         metered.acknowledged = recorded_use_alone(metered.acknowledged)
@@ -440,7 +443,10 @@ def _with_record(metered: MeteredSession, record: Session, account: str, *, payi
 
 
 def _take_amounts(client: Store, books: Books, stored: list[StoredAccount], now: Instant, surely_past: int) -> None:
-    """Reads the amounts of metered sessions alone: a period also holds one of every pod that ever ran in it."""
+    """Adds the store's amounts to the acknowledged values of metered sessions.
+
+    Other amounts are not read: a period also holds one of every pod that ever ran in it.
+    """
     wanted = _amounts_that_matter(books, stored, now)
     by_uid: dict[str, dict[Key, StoredAmount]] = {}
 
@@ -497,11 +503,15 @@ def _may_be_in(session: Session, period: Period) -> bool:
 def _with_amounts(
     books: Books, metered: MeteredSession, amounts: Mapping[Key, StoredAmount], now: Instant, surely_past: int
 ) -> Acknowledged:
-    """Adds the store's amounts in the periods that were read to an acknowledged session.
+    """Returns a session's acknowledged value with its amounts in the periods that were read from the store.
 
-    A period is final once it holds all of the session, and so do those before it. The store may have taken the end of a
-    session and refused, or never received, its amount in an earlier period, or the 0 of one that it has not reached:
-    such a session is settled once more.
+    A period is final once it is over and the store holds the session's whole amount in it and in all periods before.
+    The store may hold the end of a session, but lack its amount in an earlier period, or the amount 0 in a later one
+    that the session turned out not to have reached. Such a session then counts as not closed, and is settled again.
+
+    Args:
+        amounts: the session's stored amounts, keyed by account and start of the period.
+        surely_past: the instant up to which time has passed by every clock, in nanoseconds since 1970.
     """
     known, session = metered.acknowledged, metered.session
     periods = {
@@ -528,7 +538,10 @@ def _with_amounts(
 
 
 def _last_instants(books: Books, session: Session, until: int, now: Instant) -> dict[Key, int]:
-    """Returns the end of a session's last segment in each of the periods whose amounts were read."""
+    """Returns the end (nanoseconds since 1970) of a session's last segment in each period whose amounts were read.
+
+    The key is the account and the start of the period. `until` is the instant up to which the session is charged.
+    """
 
     def read(name: str) -> Sequence[Period]:
         account = books.accounts[name]
@@ -540,7 +553,7 @@ def _last_instants(books: Books, session: Session, until: int, now: Instant) -> 
 
 
 def _not_reached(books: Books, session: Session, charged: Collection[Key]) -> list[Key]:
-    """Returns those of the charged periods of an ended session that it turned out not to have reached."""
+    """Returns those of the `charged` periods, given by account and start, that an ended session did not reach."""
     if not charged:
         return []
     payers, start = books.assignments.get(session.namespace, ()), session.start
@@ -550,7 +563,7 @@ def _not_reached(books: Books, session: Session, charged: Collection[Key]) -> li
 
 
 def _holds(amount: StoredAmount | None, last: int) -> bool:
-    """Whether the store holds all of a session in a period, up to an instant, and the ledger all of that."""
+    """Whether a session's stored amount covers a period up to the instant `last`, and the ledger holds all of it."""
     if amount is None or amount.amount != amount.posted or amount.last_point is None:
         return False
     return amount.last_point.until >= last
@@ -622,7 +635,11 @@ def catch_rates_up(books: Books, now: Instant) -> None:
 
 
 def _caught_up(books: Books, session: Session, reservation: Reservation, changes: Sequence[int]) -> Tariff:
-    """Returns a session's rates with those of the first price change that they lack, and of all after it."""
+    """Returns a session's tariff with the rates from the first price change on that it lacks.
+
+    It lacks a change if its rate at that instant is still the one of the prices before. `changes` are the instants of
+    price changes, in nanoseconds since 1970.
+    """
     rules = books.rules.charge
     for change in changes:
         before = rate_at(reservation, books.prices, change - 1, rules)
@@ -633,9 +650,10 @@ def _caught_up(books: Books, session: Session, reservation: Reservation, changes
 
 
 def _scaled(prices: Prices, session: Session, changes: Sequence[int]) -> Tariff:
-    """Returns a session's rates with the price changes that they lack, where only the model of its GPUs is known.
+    """Returns the tariff of a session without a reservation, with the rates of the price changes that it lacks.
 
-    A rate is proportional to the price, and rounded up.
+    Its GPUs' model is known. A rate is proportional to the price, and rounded up. `changes` are the instants of price
+    changes, in nanoseconds since 1970.
     """
     model = session.attribution.model if session.attribution is not None else MIXED
     rates_so_far = session.tariff

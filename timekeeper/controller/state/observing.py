@@ -124,7 +124,7 @@ class BudgetView:
         )
 
     def _keep(self, name: str, item: Json) -> None:
-        """Keeps a budget's object if it is valid; otherwise puts its last valid version in its place."""
+        """Stores a budget's object as its last valid version if it is valid; else the last valid version counts."""
         if name not in self.budget_faults:
             lasting = _lasting(item)
             if self.last_valid.get(name) != lasting:
@@ -134,7 +134,7 @@ class BudgetView:
 
 
 def _lasting(item: Json) -> Json:
-    """Returns a budget's object without its status and without the metadata that only the API server uses."""
+    """Returns a GPUBudget with its spec, name, uid, creation and generation alone, in which form versions are kept."""
     metadata = item.get("metadata") or {}
     named = {key: metadata[key] for key in ("name", "uid", "creationTimestamp", "generation") if key in metadata}
     return {"metadata": named, "spec": item.get("spec")}
@@ -147,7 +147,14 @@ def _read(
     faults: dict[str, Fault],
     parse: Callable[[Json], Value],
 ) -> dict[str, Json]:
-    """Parses the objects that changed into values and faults, and drops deleted ones; returns all present objects."""
+    """Parses the objects of a mirror that have changed since the last call; returns all present objects by name.
+
+    Args:
+        before: the objects at the last call, keyed by name.
+        values: the parsed objects, which are updated; an invalid object keeps its earlier value.
+        faults: why an object is invalid, keyed by name, which is updated.
+        parse: parses an object; raises BudgetError, GrantError or CorrectionError.
+    """
     items = {_name(item): item for item in mirror.items()}
     for name in before.keys() - items.keys():
         values.pop(name, None)
@@ -253,7 +260,10 @@ class PodView:
         return changed
 
     def _read(self, uid: str, item: Json, rules: MeterRules) -> PodFacts:
-        """Parses a pod; its reservation only where it may have changed, as most changes are of a bound pod's status."""
+        """Returns the facts of a pod; its reservation is parsed again only if it may have changed.
+
+        Most changes are of a bound pod's status.
+        """
         facts, before = self.facts.get(uid), self._objects.get(uid)
         kept = None if facts is None or not facts.bound else facts.reservation
         if before is None or kept is None or kept.holdings or not asks_for_the_same(before, item):
@@ -261,7 +271,7 @@ class PodView:
         return read_pod(item, rules.held_of, kept)
 
     def _take_facts(self, facts: PodFacts, now: Instant) -> None:
-        """Stores a pod's facts, and the instant at which it left its last gate."""
+        """Stores a pod's facts; stores `now` as the instant of its release if its last scheduling gate is gone."""
         self._note_waiting(facts)
         known = self.facts.get(facts.uid)
         if known is not None and _is_gated(known) and not _is_gated(facts):
@@ -271,7 +281,10 @@ class PodView:
     def _end_all_deleted(
         self, mirror: Mirror, departures: list[Departure], silent: dict[str, int], reported: Reported, now: Instant
     ) -> set[str]:
-        """Ends the sessions of deleted pods; after an error, the mirror returns the remaining deletions again."""
+        """Ends the sessions of deleted pods; returns the uids of the sessions that changed.
+
+        After an error, the mirror keeps the remaining deletions for the next call.
+        """
         changed: set[str] = set()
         while departures:
             try:
@@ -349,7 +362,7 @@ class PodView:
 
 
 def _end_of(facts: PodFacts) -> int | None:
-    """Returns the instant at which a pod had ended, by its status; None while it runs."""
+    """Returns when a pod ended, by its status, in nanoseconds since 1970; None while it runs."""
     return (finished_at(facts) or facts.changed) if facts.terminal else None
 
 

@@ -218,10 +218,13 @@ def _only_accounts(books: Books, mirrors: Mirrors, namespace: str) -> bool:
 
 
 def _labelled_later(mirrors: Mirrors, own: Mapping[str, Listed]) -> Callable[[Session], bool]:
-    """Returns a function that says whether a session's node has got labels after it had its holdings.
+    """Returns a function that says whether a session's holdings were decided before its node had its labels.
 
-    Such a holding has the model that the labels of a cloud name, on a node that feature discovery has labelled since;
-    or the model of its resource alone, on a node that has a label which names it.
+    So it is for a model that only a cloud's label or the resource's name states, if the node now has the label of
+    feature discovery, or of that resource, which names the model.
+
+    Args:
+        own: keyed by resource, the admin's settings for resources of other stacks.
     """
     nodes = cache(lambda: {name_of(node): node for node in mirrors.nodes.items()})
     defaults = listed.default_models(TABLE) | listed.default_models(own)
