@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -105,15 +106,68 @@ class Budget:
         return Limits(available, self.grace_amount, self.grace_duration, self.on_exhausted)
 
 
+FIELDS: Mapping[str, tuple[str, ...]] = {
+    "": (
+        "namespaces",
+        "allowance",
+        "rollover",
+        "period",
+        "grace",
+        "onExhausted",
+        "enforcement",
+        "minRuntime",
+        "admission",
+        "defaultCommit",
+        "pendingCommit",
+        "evictionNotice",
+    ),
+    "allowance": ("gpuHours",),
+    "rollover": ("gpuHours",),
+    "period": ("every", "cron", "start", "timeZone"),
+    "period.start": ("time", "weekday", "dayOfMonth"),
+    "grace": ("gpuHours", "duration"),
+}
+"""The fields of a GPUBudget's spec, keyed by the path of the map that holds them."""
+
+
+def unknown_fields(spec: Mapping[Any, Any]) -> tuple[Fault, ...]:
+    """Returns a fault for each field of a spec that no budget has, with the field that may be meant.
+
+    The API server drops such fields, or refuses them. Where the spec comes from a text, nobody else looks.
+
+    Args:
+        spec: the spec, decoded from YAML.
+    """
+    if "spec" in spec and {"apiVersion", "kind"} & spec.keys():
+        return (
+            Fault("spec", "a whole manifest", "the fields of its spec alone", "what stands under spec, without it"),
+        )
+    faults = list[Fault]()
+    for path, known in FIELDS.items():
+        held: Any = spec
+        for key in filter(None, path.split(".")):
+            held = held.get(key) if isinstance(held, Mapping) else None
+        for key in held if isinstance(held, Mapping) else ():
+            if key not in known:
+                close = difflib.get_close_matches(str(key), known, n=1)
+                meant = close[0] if close else f"one of {', '.join(sorted(known))}"
+                where = ".".join(filter(None, ("spec", path, str(key))))
+                faults.append(Fault(where, show(held[key]), "no field of this name", meant))
+    return tuple(faults)
+
+
 def parse_budget(item: Mapping[str, Any]) -> Budget:
     """Parses a GPUBudget object from the API server or from a file.
 
     Args:
-        item: the object, decoded from JSON or YAML.
+        item: the object, decoded from JSON or YAML. If it was made of a text, `faults` are those of the text.
 
     Raises:
         BudgetError: a field is missing or invalid; the error names all faults at once.
     """
+    given: tuple[Fault, ...] = item.get("faults", ())
+    if given:
+        raise BudgetError(given)
     reader = _Reader([])
     metadata = reader.mapping(item, "metadata", "")
     spec = reader.mapping(item, "spec", "")

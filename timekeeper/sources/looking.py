@@ -18,12 +18,13 @@ from typing import Final
 import structlog
 import yaml
 
-from fairgpu import names
+from fairgpu import names, yaml_text
 from fairgpu.cluster.api import ApiError, Json, KubernetesAPI
 from fairgpu.cluster.reflector import Collection
 from fairgpu.commands import CommandError
+from fairgpu.faults import Fault, explain, show
 from fairgpu.json_values import mapping
-from timekeeper.domain.budgets import BudgetError, parse_budget
+from timekeeper.domain.budgets import BudgetError, parse_budget, unknown_fields
 from timekeeper.domain.holdings.claims import DRIVERS
 from timekeeper.sources.base import ChangedMeanwhileError, Mirror, ObjectEvent, RefusedError
 from timekeeper.sources.kubernetes import BUDGETS, COLLECTIONS, CONFIG_MAPS, KubernetesSource, OwnResources
@@ -44,7 +45,7 @@ _log = structlog.get_logger()
 def budgets_of(config_map: Json, statuses: Json) -> list[Json]:
     """Returns the GPUBudgets that a ConfigMap holds, in the form in which the API server has them.
 
-    A value that is not YAML becomes a budget without a spec, which is refused by name like any other invalid one.
+    A value that is no spec of a budget becomes a budget with the faults of the text, for which it is refused by name.
 
     Args:
         config_map: the ConfigMap: each key is a budget's name, and its value the YAML of the budget's spec.
@@ -59,7 +60,11 @@ def budgets_of(config_map: Json, statuses: Json) -> list[Json]:
             "creationTimestamp": metadata.get("creationTimestamp"),
             "generation": zlib.crc32(str(text).encode()),
         }
-        item: Json = {"apiVersion": names.BUDGET_API, "kind": "GPUBudget", "metadata": own, "spec": _spec(name, text)}
+        spec, faults = _read(str(text))
+        item: Json = {"apiVersion": names.BUDGET_API, "kind": "GPUBudget", "metadata": own, "spec": spec}
+        if faults:
+            _log.error("budget cannot be read", config_map=BUDGETS_MAP, name=name, error=explain(faults))
+            item["faults"] = faults
         budgets.append(item | ({"status": statuses[name]} if isinstance(statuses.get(name), dict) else {}))
     return budgets
 
@@ -90,11 +95,11 @@ def as_gpubudgets(config_map: Json) -> str:
     """
     manifests, faults = list[Json](), list[str]()
     for name, text in sorted(mapping(config_map.get("data")).items()):
+        spec, wrong = _read(str(text))
+        item: Json = {"apiVersion": names.BUDGET_API, "kind": "GPUBudget", "metadata": {"name": name}, "spec": spec}
         try:
-            spec = yaml.safe_load(str(text))
-            item: Json = {"apiVersion": names.BUDGET_API, "kind": "GPUBudget", "metadata": {"name": name}, "spec": spec}
-            parse_budget(item)
-        except (*_UNREADABLE, BudgetError) as error:
+            parse_budget(item | ({"faults": wrong} if wrong else {}))
+        except BudgetError as error:
             faults.append(f"{name}: {error}")
         else:
             manifests.append(item)
@@ -103,13 +108,17 @@ def as_gpubudgets(config_map: Json) -> str:
     return str(yaml.dump_all(manifests, Dumper=_Manifests, sort_keys=False))
 
 
-def _spec(name: str, text: object) -> Json:
+def _read(text: str) -> tuple[Json, tuple[Fault, ...]]:
+    """Returns the spec that a text holds, and the faults of the text; with a fault, the spec may be empty."""
+    allowed = "the fields of a GPUBudget's spec, in YAML"
     try:
-        spec = yaml.safe_load(str(text))
+        spec = yaml_text.load(text)
     except _UNREADABLE as error:
-        _log.error("budget cannot be read", config_map=BUDGETS_MAP, name=name, error=str(error))
-        return {}
-    return spec if isinstance(spec, dict) else {}
+        return {}, (Fault("spec", show(text), allowed, f"it anew: {' '.join(str(error).split())}"),)
+    if not isinstance(spec, dict):
+        shown = "nothing" if spec is None else show(spec)
+        return {}, (Fault("spec", shown, allowed, "namespaces, allowance and period, one a line"),)
+    return spec, unknown_fields(spec)
 
 
 class BudgetsView:

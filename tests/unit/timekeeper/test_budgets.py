@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
-from timekeeper.domain.budgets import Budget, BudgetError, parse_budget, payers
+from timekeeper.domain.budgets import FIELDS, Budget, BudgetError, parse_budget, payers
 from timekeeper.domain.money import GPU_HOUR
 from timekeeper.domain.orders import CorrectionError, GrantError, parse_correction, parse_grant
 from timekeeper.domain.periods import Every, PeriodRule
@@ -202,3 +204,18 @@ def test_a_grant_that_cannot_be_applied_says_why(change: dict[str, Any], path: s
     with pytest.raises(GrantError) as caught:
         parse_grant({"metadata": {"name": "g", "creationTimestamp": CREATED}, "spec": spec})
     assert [fault.path for fault in caught.value.faults] == [path]
+
+
+def test_the_fields_that_are_known_are_those_of_the_crd() -> None:
+    crd = yaml.safe_load((Path(__file__).parents[3] / "deploy/base/crds/gpubudgets.yaml").read_text())
+    for version in crd["spec"]["versions"]:
+        spec = version["schema"]["openAPIV3Schema"]["properties"]["spec"]
+        found = {}
+        for path in FIELDS:
+            held = spec
+            for key in filter(None, path.split(".")):
+                held = held["properties"][key]
+            found[path] = set(held["properties"])
+        assert found == {path: set(known) for path, known in FIELDS.items()}
+        with_fields = {key for key, value in spec["properties"].items() if "properties" in value}
+        assert with_fields <= FIELDS.keys()

@@ -48,9 +48,29 @@ NO_YAML = ("[", "{a: [}", "since: 2026-02-30", "since: !!timestamp today", "sinc
 def test_a_value_that_is_no_mapping_is_a_budget_that_is_refused_by_name(text: str) -> None:
     (item,) = budgets_of(config_map(broken=text), {})
 
-    with pytest.raises(BudgetError, match="namespaces"):
+    with pytest.raises(BudgetError, match="^spec: given .*; allowed: the fields of a GPUBudget's spec, in YAML"):
         parse_budget(item)
     assert item["metadata"]["name"] == "broken"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (SPEC + "grase: {duration: 2d}\n", "spec.grase: given {.*}; allowed: no field of this name; write grace"),
+        (SPEC.replace("every", "evry"), "spec.period.evry: given .*; allowed: no field of this name; write every"),
+        (SPEC + "team: vision\n", "spec.team: given .*; write one of admission, allowance, default"),
+        (SPEC + "enforcement: observe\nenforcement: evict\n", "; write .*enforcement stands twice, first on line 4"),
+        ("apiVersion: v1\nkind: GPUBudget\nspec:\n  {}", "spec: given a whole manifest; .*; write what stands"),
+        ("- 1", r"spec: given \[1\]; allowed"),
+    ],
+)
+def test_what_a_line_has_beside_the_fields_of_a_budget_is_named_with_what_may_be_meant(text: str, said: str) -> None:
+    (item,) = budgets_of(config_map(vision=text), {})
+
+    with pytest.raises(BudgetError, match=said):
+        parse_budget(item)
+    with pytest.raises(CommandError, match=f"vision: (?s:.*){said}"):
+        as_gpubudgets(config_map(vision=text))
 
 
 def test_a_changed_line_has_another_generation() -> None:

@@ -51,6 +51,8 @@ def test_a_default_budget_is_a_budgets_spec_without_namespaces(tmp_path: Path) -
     [
         ("default_budget: {allowance: {gpuHours: -5}, period: {every: week}}", "spec.allowance.gpuHours"),
         ("default_budget: {allowance: {gpuHours: 5}}", "spec.period"),
+        ("default_budget: {allowance: {gpuHours: 5}, period: {every: week}, enforcment: evict}", "write enforcement"),
+        ("default_budget: {namespaces: [a], allowance: {gpuHours: 5}, period: {every: week}}", "write nothing there"),
         ("prices: {A100: -1}", "timekeeper.metering.prices.A100.0.price"),
         ("prices: {A100: many}", "timekeeper.metering.prices.A100.0.price"),
         ("prices: {A100: 1, a100: 2}", "'A100' and 'a100' name 'A100' by as many words; write more words in one"),

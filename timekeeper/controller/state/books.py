@@ -9,13 +9,14 @@ from itertools import zip_longest
 
 from fairgpu.charging import ChargeRules
 from fairgpu.commands import CommandError
+from fairgpu.faults import Fault, show
 from fairgpu.states import NamespaceState
 from timekeeper.controller.state.accounts import Account, Checkpoint, default_account, default_budget, periods_to_open
 from timekeeper.controller.state.claims import ClaimView
 from timekeeper.controller.state.figures import Figures
 from timekeeper.controller.state.observing import BudgetView, PodView
 from timekeeper.controller.state.sessions import MeteredSession
-from timekeeper.domain.budgets import OVERHEAD, Budget, BudgetError, parse_budget
+from timekeeper.domain.budgets import OVERHEAD, Budget, BudgetError, parse_budget, unknown_fields
 from timekeeper.domain.charges import Assignments, sum_of_rates
 from timekeeper.domain.holdings.claims import DRIVERS
 from timekeeper.domain.holdings.listed import Listed
@@ -70,7 +71,15 @@ def _prices(settings: MeteringSettings) -> Prices:
 def _template(settings: MeteringSettings) -> Budget:
     if settings.default_budget is None:
         return Budget("default")
-    item = {"metadata": {"name": "default"}, "spec": {**settings.default_budget, "namespaces": ["default"]}}
+    faults = unknown_fields(settings.default_budget)
+    if "namespaces" in settings.default_budget:
+        given = show(settings.default_budget["namespaces"])
+        faults += (Fault("spec.namespaces", given, "each namespace that no budget names", "nothing there"),)
+    item = {
+        "metadata": {"name": "default"},
+        "spec": {**settings.default_budget, "namespaces": ["default"]},
+        "faults": faults,
+    }
     try:
         return parse_budget(item)
     except BudgetError as error:
