@@ -15,7 +15,15 @@ from fairgpu.cluster.connect import connect, namespace_of_context, unreadable
 from fairgpu.commands import CommandError
 from scheduler.view.cluster import Cluster, forbidden, read_cluster
 from scheduler.view.gpus import Row, gpu_rows, node_rows
-from scheduler.view.waiting import FRAGMENTED, Reason, conditions_of, fitting_nodes, reasons_of, stage_of
+from scheduler.view.waiting import (
+    FRAGMENTED,
+    Reason,
+    conditions_of,
+    fitting_nodes,
+    latest_event,
+    reasons_of,
+    stage_of,
+)
 
 RIGHTS = "this needs `list` of nodes and of pods in the whole cluster"
 NO_POD = {"pod": "", "corePercent": 0, "memoryMiB": 0, "containers": 0}
@@ -108,9 +116,23 @@ def run_why(arguments: argparse.Namespace) -> int:
         raise unreadable(error, f"pod {name}") from error
     lines = [f"Pod {name}: {stage_of(pod)}"]
     lines += [f"{who} says: {text}" for who, text in conditions_of(pod)]
+    lines += _of_events(api, pod, namespace, arguments.pod)
     if stage_of(pod) == "waits for a node":
         lines += _of_nodes(api, pod, verbose=arguments.verbose)
     return _print("\n".join(lines))
+
+
+def _of_events(api: KubernetesAPI, pod: dict[str, Any], namespace: str, name: str) -> list[str]:
+    """Returns what FairGPU's latest event at the pod says: how much money is missing, or why its node refuses it."""
+    try:
+        selector = f"involvedObject.kind=Pod,involvedObject.name={name}"
+        events = api.get(f"/api/v1/namespaces/{quote(namespace, safe='')}/events", {"fieldSelector": selector})["items"]
+    except ApiError as error:
+        if forbidden(error):
+            return [f"The pod's events are not shown: this needs `list` of events in the namespace {namespace}."]
+        raise unreadable(error, f"events of {namespace}") from error
+    said = latest_event(pod, events)
+    return [] if said is None else [f"FairGPU's latest event says: {said}"]
 
 
 def _of_nodes(api: KubernetesAPI, pod: dict[str, Any], *, verbose: bool) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +25,7 @@ REMEDIES = {
     Cause.SLOTS: "wait until a container ends",
     Cause.TOGETHER: "ask for less of what is scarce, or wait until a pod ends",
 }
+_OF_KUBE_SCHEDULER = ("FailedScheduling", "Scheduled", "Preempted")
 FRAGMENTED = "enough is free in all, but on different GPUs: an autoscaler that counts sums adds no node for it"
 
 
@@ -70,6 +72,35 @@ def conditions_of(pod: Json) -> list[tuple[str, str]]:
     conditions = {str(one.get("type")): one for one in (pod.get("status") or {}).get("conditions") or []}
     said = (("kube-scheduler", conditions.get("PodScheduled")), ("FairGPU", conditions.get(PLACEABLE)))
     return [(who, str(one["message"])) for who, one in said if one is not None and one.get("message")]
+
+
+def latest_event(pod: Json, events: Iterable[Json]) -> str | None:
+    """Returns the message of the latest event at a pod that FairGPU wrote; None if it wrote none.
+
+    FairGPU's kube-scheduler writes in its profile's name, but what it says is in the pod's conditions already.
+
+    Args:
+        events: events of the pod's namespace, as the core API has them.
+    """
+    uid = (pod.get("metadata") or {}).get("uid")
+    ours = [
+        event
+        for event in events
+        if (event.get("involvedObject") or {}).get("uid") == uid
+        and _author(event).startswith("fairgpu")
+        and event.get("reason") not in _OF_KUBE_SCHEDULER
+    ]
+    return str(max(ours, key=_time)["message"]) if ours else None
+
+
+def _author(event: Json) -> str:
+    return str(event.get("reportingComponent") or (event.get("source") or {}).get("component") or "")
+
+
+def _time(event: Json) -> str:
+    """Returns when an event last happened, as text that can be compared to the second."""
+    last = event.get("lastTimestamp") or event.get("eventTime") or event["metadata"].get("creationTimestamp") or ""
+    return str(last)[: len("2026-01-01T00:00:00")]
 
 
 def reasons_of(cluster: Cluster, pod: Json) -> list[Reason]:

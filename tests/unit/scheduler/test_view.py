@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -115,12 +116,16 @@ def test_why_begins_with_what_becomes_of_the_pod(item: dict[str, Any], harness: 
 class Api:
     """Answers as an API server with a node of one GPU and these pods."""
 
-    def __init__(self, *pods: dict[str, Any], error: ApiError | None = None) -> None:
-        self.pods, self.error = pods, error
+    def __init__(
+        self, *pods: dict[str, Any], error: ApiError | None = None, events: Sequence[dict[str, Any]] = ()
+    ) -> None:
+        self.pods, self.error, self.events = pods, error, list(events)
 
     def get(self, path: str, *_query: object, **_options: object) -> dict[str, Any]:
         if path.endswith("/pods/w"):
             return self.pods[0]
+        if path.endswith("/events"):
+            return {"items": self.events}
         if self.error is not None:
             raise self.error
         return {"items": [api_node("n0")] if path == NODES.path else list(self.pods), "metadata": {}}
@@ -177,3 +182,36 @@ def test_why_without_a_namespace_asks_in_that_of_the_current_context(
     api = Api(error=ApiError(404, "NotFound", 'pods "x" not found'))
     with pytest.raises(CommandError, match="there is no pod team-a/x; -n names another namespace"):
         run(api, monkeypatch, "why", "x")
+
+
+def event(reason: str, message: str, *, minute: int, author: str = "fairgpu.io/timekeeper", uid: str = "") -> Any:
+    about = {"kind": "Pod", "name": "w", "uid": uid or waiting(1)["metadata"]["uid"]}
+    at = f"2026-01-01T00:{minute:02}:00.000001Z"
+    named = {"reportingComponent": author} if "/" in author else {"source": {"component": author}}
+    return {"metadata": {}, "involvedObject": about, "reason": reason, "message": message, "eventTime": at, **named}
+
+
+def test_why_shows_how_much_money_a_held_pod_waits_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    events = [
+        event("BudgetHoldsPod", "Waits for money: 2 are missing.", minute=5),
+        event("BudgetHoldsPod", "Waits for money: 3 are missing.", minute=1),
+        event("FailedScheduling", "0/1 nodes", minute=9, author="fairgpu-scheduler"),
+        event("Odd", "Of another program.", minute=9, author="other.io/program"),
+        event("BudgetHoldsPod", "Of an earlier pod of this name.", minute=9, uid="earlier"),
+    ]
+    held = waiting(50, schedulingGates=[{"name": "fairgpu.io/budget"}])
+    assert run(Api(held, events=events), monkeypatch, "why", "w", "-n", "team") == 0
+    said = capsys.readouterr().out
+    assert "held by its budget until there is money" in said
+    assert "FairGPU's latest event says: Waits for money: 2 are missing." in said
+    assert said.count("\n") == 2
+
+
+def test_why_shows_why_its_node_refuses_a_pod(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    events = [event("PlacementRefused", "The GPU is fenced.", minute=1, author="fairgpu-nodeagent")]
+    assert run(Api(waiting(50, nodeName="n0"), events=events), monkeypatch, "why", "w", "-n", "team") == 0
+    assert capsys.readouterr().out == "Pod team/w: placed on n0\nFairGPU's latest event says: The GPU is fenced.\n"

@@ -48,7 +48,7 @@ NO_YAML = ("[", "{a: [}", "since: 2026-02-30", "since: !!timestamp today", "sinc
 def test_a_value_that_is_no_mapping_is_a_budget_that_is_refused_by_name(text: str) -> None:
     (item,) = budgets_of(config_map(broken=text), {})
 
-    with pytest.raises(BudgetError, match="^spec: given .*; allowed: the fields of a GPUBudget's spec, in YAML"):
+    with pytest.raises(BudgetError, match=r"^spec: given .*; allowed: the fields of a GPUBudget's spec, in YAML"):
         parse_budget(item)
     assert item["metadata"]["name"] == "broken"
 
