@@ -20,6 +20,26 @@ OF_ONE_NAMESPACE = (
     "Anybody who may view a namespace may ask about it: fairgpu budget get, fairgpu sessions and fairgpu usage "
     "take -n NAMESPACE"
 )
+_TYPED = {
+    "aggregate": "--by",
+    "window": "--window",
+    "step": "--step",
+    "idle": "--idle",
+    "forecast": "--forecast",
+    "gpuHours": "GPU_HOURS",
+    "effectivePeriod": "--period",
+    "expires": "--expires",
+    "reason": "--reason",
+    "name": "--name",
+}
+"""How a person at a terminal writes the fields of the REST API that a refusal may name."""
+_ASKED = (
+    ("GET /v1/budgets lists", "`fairgpu budget list` shows"),
+    ("GET /v1/namespaces/NAME/usage", "with -n NAME"),
+    ("if aggregate has it", "if --by has it"),
+)
+"""Questions to the REST API in the advice of a refusal, and how the command asks them."""
+_FIELD = re.compile(r"(^|\(\d+\): |^    )(\w+)(?=: given )")
 _NEXT = re.compile(r'<(/[^>]*)>; rel="next"')
 
 Json = dict[str, Any]
@@ -162,6 +182,15 @@ def explain(status: int, reason: str, document: Any) -> str:
             for fault in faults
             if isinstance(fault, dict)
         ]
+    lines = [_as_typed(line) for line in lines]
     if status == 401:
         lines.append(f"Make a new token: export {TOKEN}=$(kubectl create token ACCOUNT -n NAMESPACE)")
     return "\n".join(lines)
+
+
+def _as_typed(line: str) -> str:
+    """Returns a line of a refusal with the command's options in the place of the REST API's fields and questions."""
+    line = _FIELD.sub(lambda found: found[1] + _TYPED.get(found[2], found[2]), line)
+    for question, command in _ASKED:
+        line = line.replace(question, command)
+    return line

@@ -134,7 +134,7 @@ def read_query(
     after = place_of(arguments.get("cursor", ""), len(aggregate))
     idle = arguments.get("idle", "false")
     if idle not in {"true", "false", "model"} or (idle == "model" and "model" not in aggregate):
-        raise invalid("idle", idle, "true, false, or, where aggregate has model, model")
+        raise invalid("idle", idle, "true, false; model, too, if aggregate has it")
     return Query(
         window,
         step,

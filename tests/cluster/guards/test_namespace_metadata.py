@@ -41,6 +41,18 @@ def test_an_admin_of_a_namespace_cannot_choose_its_mode(editor: Identity, namesp
     assert f"metadata: fairgpu.io/mode changed by {editor.name}" in message
 
 
+@pytest.mark.parametrize("mode", ["Account", "look", ""])
+def test_a_mode_that_a_namespace_cannot_have_is_refused_to_everybody(
+    control_plane: ControlPlane, namespace: str, mode: str
+) -> None:
+    path = f"/api/v1/namespaces/{namespace}"
+    with pytest.raises(ApiError) as refusal:
+        control_plane.admin.api.patch(path, {"metadata": {"labels": {"fairgpu.io/mode": mode}}})
+    assert f'metadata.labels[fairgpu.io/mode]: given "{mode}"; allowed: share, account; write' in refusal.value.message
+    for allowed in ("account", "share", None):
+        control_plane.admin.api.patch(path, {"metadata": {"labels": {"fairgpu.io/mode": allowed}}})
+
+
 @pytest.mark.parametrize("label", ["resource.kubernetes.io/admin-access", "resource.k8s.io/admin-access"])
 def test_an_admin_of_a_namespace_cannot_give_it_administrative_access_to_devices(
     control_plane: ControlPlane, editor: Identity, namespace: str, label: str

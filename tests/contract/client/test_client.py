@@ -233,7 +233,7 @@ def test_every_fault_of_a_request_has_its_line(run: Run) -> None:
     ]
     problem = {"title": "Unprocessable", "status": 422, "detail": "both", "errors": faults}
     assert run("grant", "r", "1", "--reason", "x", answer=problem, status=422)[2].splitlines()[1:] == [
-        "    gpuHours: given -1; allowed: a number above 0",
+        "    GPU_HOURS: given -1; allowed: a number above 0",
         "    budget: given ''; allowed: a name",
     ]
 
@@ -316,3 +316,34 @@ def test_without_any_token_it_is_said_how_to_make_one(
 
 def test_every_command_is_registered() -> None:
     assert build_parser().parse_args(["sessions"]).run is commands._sessions
+
+
+@pytest.mark.parametrize(
+    ("detail", "said"),
+    [
+        ('aggregate: given "foo"; allowed: a list', '--by: given "foo"; allowed: a list'),
+        ('effectivePeriod: given "2026-13-01"; allowed: a time', '--period: given "2026-13-01"; allowed: a time'),
+        (
+            "there is no budget 'x'; GET /v1/budgets lists those that are",
+            "; `fairgpu budget list` shows those that are",
+        ),
+        (
+            "idle: given model; allowed: model, too, if aggregate has it",
+            "--idle: given model; allowed: model, too, if --by",
+        ),
+        ('namespace: given "X"; allowed: a name', '(422): namespace: given "X"; allowed: a name'),
+    ],
+)
+def test_a_refusal_names_what_was_typed_and_not_the_fields_of_the_rest_api(run: Run, detail: str, said: str) -> None:
+    answer = {"title": "Unprocessable Entity", "status": 422, "detail": detail}
+    status, _, error = run("usage", "--by", "foo", answer=answer, status=422)
+    assert status == 1
+    assert said in error
+    assert "GET /v1" not in error
+
+
+def test_each_of_several_faults_names_what_was_typed(run: Run) -> None:
+    faults = [{"field": field, "given": "x", "allowed": "y"} for field in ("gpuHours", "expires")]
+    answer = {"title": "Unprocessable Entity", "status": 422, "detail": "two", "errors": faults}
+    error = run("grant", "research", "x", "--reason", "r", answer=answer, status=422)[2]
+    assert "    GPU_HOURS: given x; allowed: y\n    --expires: given x; allowed: y" in error
