@@ -5,12 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from fairgpu.settings import load_settings
 from timekeeper.domain.budgets import parse_budget
 from timekeeper.settings import Settings, TimekeeperSettings
 from timekeeper.sources.looking import BUDGETS_MAP, STATUSES_MAP
+from webhook.settings import read_settings
 
 LOOK = Path(__file__).parents[3] / "deploy" / "overlays" / "look"
 
@@ -20,7 +22,7 @@ COMPONENT = LOOK.parents[1] / "look-gpubudgets" / "kustomization.yaml"
 
 def patch_of(kind: str) -> list[dict[str, object]]:
     kustomization = yaml.safe_load((LOOK / "kustomization.yaml").read_text())
-    (text,) = [one["patch"] for one in kustomization["patches"] if one["target"].get("kind") == kind]
+    (text,) = [one["patch"] for one in kustomization["patches"] if one.get("target", {}).get("kind") == kind]
     found: list[dict[str, object]] = yaml.safe_load(text)
     return found
 
@@ -82,3 +84,24 @@ def test_the_component_has_both_processes_of_the_timekeeper_take_budgets_from_ob
 
     assert given.keys() == {"rest", "jobs"}
     assert {load_settings(Settings, env, None).timekeeper.budgets_from for env in given.values()} == {"objects"}
+
+
+@pytest.mark.parametrize("mode", ["look", "account"])
+def test_an_overlay_keeps_its_mode_where_settings_of_the_users_own_name_none(tmp_path: Path, mode: str) -> None:
+    own = tmp_path / "settings.yaml"
+    own.write_text("timekeeper: {metering: {bill: max}}")
+    kustomization = yaml.safe_load((LOOK.parent / mode / "kustomization.yaml").read_text())
+    patches = [
+        yaml.safe_load(one["patch"]) for one in kustomization["patches"] if "patch" in one and "target" not in one
+    ]
+    given = {
+        (patch["metadata"]["name"], container["name"]): {one["name"]: one["value"] for one in container["env"]}
+        for patch in patches
+        for container in patch["spec"]["template"]["spec"]["containers"]
+    }
+    webhook = given.pop(("fairgpu-webhook", "webhook"), None)
+
+    assert given.keys() == {("fairgpu-timekeeper", "rest"), ("fairgpu-timekeeper", "jobs")}
+    assert {load_settings(Settings, env, own).timekeeper.mode for env in given.values()} == {mode}
+    assert (webhook is None) is (mode == "look")
+    assert webhook is None or read_settings(webhook, own).mode == mode
