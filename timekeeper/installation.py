@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 import re
+from collections.abc import Collection as Group
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -28,6 +29,8 @@ from timekeeper.sources.looking import BUDGETS_MAP, LINES
 
 NODES_NAMESPACE: Final = "fairgpu-nodes"
 AUTHORITY: Final = "fairgpu-timekeeper-ca"
+NAMESPACES: Final = "/api/v1/namespaces"
+SCHEDULER: Final = names.SCHEDULER_NAME
 WEBHOOKS: Final = "zz-fairgpu"
 BUDGETS_FROM: Final = "FAIRGPU_TIMEKEEPER_BUDGETS_FROM"
 NEAR_END: Final = timedelta(days=14)
@@ -78,6 +81,7 @@ class Observed:
             published yet.
         behind: the names of the budgets whose status describes an older spec.
         lines: the names of the budgets in the mode look's ConfigMap that are no GPUBudgets; empty where they count.
+        modes: the labels that choose a mode, keyed by namespace.
         unreadable: the collections and objects that could not be read.
     """
 
@@ -86,6 +90,7 @@ class Observed:
     bundles: Mapping[str, bytes] = field(default_factory=dict)
     behind: tuple[str, ...] = ()
     lines: tuple[str, ...] = ()
+    modes: Mapping[str, str] = field(default_factory=dict)
     unreadable: tuple[str, ...] = ()
 
 
@@ -132,12 +137,17 @@ def read_installation(api: KubernetesAPI, lease: str) -> Observed | None:
     by_objects = found is not None or any(_takes_gpubudgets(item) for item in workloads)
     config_map = _get(api, LINES, unreadable) if by_objects and BUDGETS not in unreadable else None
     lines = mapping((config_map or {}).get("data")).keys() - {name_of(item) for item in budgets}
+    labels = {
+        name_of(item): mapping(mapping(item.get("metadata")).get("labels"))
+        for item in _list(api, NAMESPACES, unreadable)
+    }
     return Observed(
         parts,
         instant_or_none(mapping((leader or {}).get("spec")).get("renewTime")),
         bundles,
         tuple(sorted(name_of(item) for item in budgets if _is_behind(item))),
         tuple(sorted(lines)),
+        {name: str(own[names.NAMESPACE_MODE]) for name, own in sorted(labels.items()) if names.NAMESPACE_MODE in own},
         tuple(unreadable),
     )
 
@@ -158,6 +168,7 @@ def judge(observed: Observed, version: str, lease_seconds: int, now: int) -> Ins
             *_of_certificates(observed.bundles, datetime.fromtimestamp(now / SECOND, UTC)),
             *_of_statuses(observed.behind),
             *_of_lines(observed.lines),
+            *_of_modes(observed.modes, {part.name for part in observed.parts}),
         ),
         observed.unreadable,
     )
@@ -248,6 +259,18 @@ def _of_lines(lines: Sequence[str]) -> Iterable[str]:
             f"GPUBudgets: {_some(lines)}. `fairgpu gpubudgets | kubectl apply -f -` makes them GPUBudgets; or take "
             "them out of the ConfigMap"
         )
+
+
+def _of_modes(modes: Mapping[str, str], parts: Group[str]) -> Iterable[str]:
+    moved = [name for name, mode in modes.items() if mode == "share"]
+    if moved and SCHEDULER not in parts:
+        yield (
+            f"These namespaces have the label {names.NAMESPACE_MODE}=share, and {SCHEDULER} is not installed: "
+            f"{_some(moved)}. Their new GPU pods stay Pending without an event until it is (docs/adopting.md)"
+        )
+    for name, mode in modes.items():
+        if mode not in {"share", "account"}:
+            yield f"{name}: the label {names.NAMESPACE_MODE} is {mode!r} and counts as none; allowed: share, account"
 
 
 def _some(budgets: Sequence[str]) -> str:

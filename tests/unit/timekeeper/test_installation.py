@@ -48,6 +48,10 @@ def authority(left: timedelta = timedelta(days=365), age: timedelta = timedelta(
     return make_authority("fairgpu", NOW - age, age + left).certificate_pem.decode()
 
 
+def namespace(name: str, mode: str) -> dict[str, Any]:
+    return {"metadata": {"name": name, "labels": {"fairgpu.io/mode": mode}}}
+
+
 def installed() -> dict[str, Any]:
     """The objects of an installation in which all is right."""
     ca = authority()
@@ -74,6 +78,7 @@ def installed() -> dict[str, Any]:
         AUTHORITY: {"data": {"ca.crt": ca}},
         WEBHOOKS: {"webhooks": [hook, hook]},
         BUDGETS: {"items": [budget]},
+        "/api/v1/namespaces": {"items": [namespace("research", "share"), {"metadata": {"name": "default"}}]},
     }
 
 
@@ -129,6 +134,21 @@ def test_a_part_that_is_not_ready_is_named_with_what_follows() -> None:
         "fairgpu-redis: 0 of 1 pods are ready. Without Redis nothing is settled, and states of budgets grow old"
     )
     assert matter(agents).startswith("fairgpu-nodeagent: 1 of 3 pods are ready")
+
+
+def test_a_team_that_was_moved_to_a_scheduler_that_is_not_there_is_named() -> None:
+    webhook = workload("fairgpu-webhook", 2, 2, webhook="r.example.org/webhook:0.1.0")
+
+    assert matter({f"{SYSTEM}/deployments": {"items": [webhook]}}) == (
+        "These namespaces have the label fairgpu.io/mode=share, and fairgpu-scheduler is not installed: research. "
+        "Their new GPU pods stay Pending without an event until it is (docs/adopting.md)"
+    )
+
+
+def test_a_mode_that_counts_as_none_is_named() -> None:
+    assert matter({"/api/v1/namespaces": {"items": [namespace("vision", "Account")]}}) == (
+        "vision: the label fairgpu.io/mode is 'Account' and counts as none; allowed: share, account"
+    )
 
 
 def test_parts_of_different_versions_are_an_upgrade_that_is_not_finished() -> None:
