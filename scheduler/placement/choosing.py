@@ -25,7 +25,7 @@ from scheduler.placement.picking import linked_pick, plain_pick, relinked, sprea
 from scheduler.placement.request import Need, Request
 from scheduler.placement.search import MAX_TRIES, Assignment, Room, Tries, assignments
 from scheduler.placement.topology import best_set, spread_of
-from scheduler.placement.worth import Left, Worth, rounded, single_gains, values
+from scheduler.placement.worth import Left, Worth, host_parts, numbered, rounded, single_gains, values
 
 MAX_KEPT = 256
 """The most kinds of requests whose gains are kept."""
@@ -311,11 +311,14 @@ class Chooser:
             For each group, the place in `rows` of its first row, in order; and for each row, the index of its group.
         """
         wanted, everything = request.wanted, np.arange(len(rows))
-        by_host = self._worth is not None and any(need.gpus == 1 for need, _ in request.steps)
         by_links = wanted.placement is Placement.TOPOLOGY
-        if len(rows) == 1 or wanted.use_uuids or wanted.avoid_uuids or by_links or by_host:
+        if len(rows) == 1 or wanted.use_uuids or wanted.avoid_uuids or by_links:
             return everything, everything
         alike = self.fleet.alike()[rows]
+        if self._worth is not None and any(need.gpus == 1 for need, _ in request.steps):
+            # A container of one GPU gets the device whose gain is the largest.
+            left = self._left(rows)
+            alike = numbered(alike, *host_parts(self._worth, _taken(left, left.idle, request)))
         of_number = np.empty(int(alike.max(initial=0)) + 1, np.int64)
         # Of several values for one place the last is kept.
         of_number[alike[::-1]] = everything[::-1]

@@ -198,6 +198,34 @@ def device_gains(worth: Worth, left: Left, then: Ints) -> Floats:
     return np.asarray(gains)
 
 
+def host_parts(worth: Worth, left: Left) -> tuple[Ints, Ints]:
+    """Returns two numbers for each node, which say all that its processor time and memory mean for gains.
+
+    Of two nodes with the same devices and free parts of them, and both numbers equal, each request of the same devices
+    has the same gain.
+
+    Args:
+        worth: the learned figures.
+        left: the free parts of the nodes.
+    """
+    place = worth.host_level(left.cpu, left.host)
+    # Where nothing is stranded now, nothing is with less left, however much processor time there is.
+    return place, np.where(_stranded(worth, left.idle.sum(axis=1), left.cpu) > 0, left.cpu, -1)
+
+
+def numbered(*parts: Ints) -> Ints:
+    """Returns a number for each place in some arrays of the same length, equal where all arrays have equal values.
+
+    The numbers are at least 0, and less than the number of places.
+    """
+    number = np.zeros(len(parts[0]), np.int64)
+    for part in parts:
+        found, own = np.unique(part, return_inverse=True)
+        if len(found) > 1:
+            number = np.unique(number * len(found) + own, return_inverse=True)[1]
+    return number
+
+
 def rounded(gains: Floats) -> Floats:
     """Returns gains, which are in percent of a GPU, in whole steps of STEP_PERCENT, rounded down."""
     return np.asarray(np.floor(gains / STEP_PERCENT + 1e-9))

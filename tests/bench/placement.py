@@ -49,6 +49,9 @@ LOAD = 1.3
 LEARN_AT = frozenset({100, 250, 500, 1000, 2000, 4000, 8000})
 SIX_BY_FOUR = "a pod of six containers x 4 GPUs"
 SEVERAL = {
+    "a pod of three containers x 1 GPU": [
+        Request(tuple(Need(1, 12 + 2 * n + at, memory_percent=10 + 3 * n + at) for n in range(3))) for at in range(9)
+    ],
     "a pod of two containers x 2 GPUs": [
         Request((Need(2, 30 + at, memory_percent=40), Need(2, 25, memory_percent=25 + at))) for at in range(9)
     ],

@@ -143,12 +143,20 @@ def fleet_with(used: list[list[int]]) -> Fleet:
     return fleet
 
 
-@settings(max_examples=100)
-@given(held, seen, st.lists(needs, min_size=2, max_size=3).map(tuple), st.sampled_from([0, 2000]))
+@settings(max_examples=200)
+@given(
+    held | held.map(lambda used: used[:1] * 3),
+    seen,
+    st.lists(needs, min_size=2, max_size=3).map(tuple) | st.lists(singles, min_size=2, max_size=4).map(tuple),
+    st.sampled_from([0, 2000, 30_000]),
+    st.lists(st.sampled_from([0, 20_000, 40_000, 50_000, 62_000]), min_size=3, max_size=3),
+)
 def test_the_gain_of_a_node_is_what_it_is_worth_with_the_pod_less_what_it_is_worth_now(
-    used: list[list[int]], mix: tuple[Request, ...], containers: tuple[Need, ...], cpu: int
+    used: list[list[int]], mix: tuple[Request, ...], containers: tuple[Need, ...], cpu: int, held_cpu: list[int]
 ) -> None:
     fleet, request = fleet_with(used), Request(containers, cpu_milli=cpu)
+    for at in range(len(used)):
+        fleet.hold(f"cpu-{at}", Holding(f"n{at}", (), held_cpu[at]))
     worth = worth_of(mix)
     chooser = Chooser(fleet, worth)
     now = values(worth, left_of(fleet))

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from scheduler.placement.choosing import Chooser
@@ -10,7 +10,7 @@ from scheduler.placement.fleet import Node
 from scheduler.placement.learning import learn_waste
 from scheduler.placement.mix import MAX_KINDS, MixCounter
 from scheduler.placement.request import Need, Request, Wanted
-from scheduler.placement.worth import Left, Worth, learn, single_gains, values
+from scheduler.placement.worth import Left, Worth, device_gains, host_parts, learn, single_gains, values
 from tests.unit.scheduler.fleets import fleet_of, node, nodes, place, requests
 
 
@@ -40,6 +40,40 @@ def test_the_gain_of_a_device_is_what_the_node_is_worth_then_less_what_it_is_wor
         one[:, at] = after[:, at]
         then = values(worth, now._replace(idle=one, cpu=now.cpu - cpu))
         assert gains[:, at] == pytest.approx(then - values(worth, now))
+
+
+MIXED = [
+    Request((Need(1, 20),), cpu_milli=4000, host_mib=1000),
+    Request((Need(1, 50),), cpu_milli=16_000, host_mib=64_000),
+    Request((Need(2, 30),), cpu_milli=1000, host_mib=16_000),
+]
+COMMON = learned(Chooser(fleet_of(node("n0"))), MIXED)
+
+
+@settings(max_examples=100)
+@given(
+    st.lists(st.integers(0, 100), min_size=4, max_size=4),
+    st.integers(0, 100),
+    st.lists(st.tuples(st.integers(0, 120_000), st.integers(0, 80_000)), min_size=30, max_size=30),
+)
+@example([100] * 4, 50, [(3000, 9999), (15_000, 9999), (17_000, 9999), (80_000, 9999), (90_000, 9999)])
+@example([50, 60, 0, 10], 40, [(90_000, 999), (90_000, 1000), (90_000, 63_999), (90_000, 64_000)])
+def test_nodes_whose_processor_time_and_memory_count_alike_gain_alike_by_each_device(
+    idle: list[int], left: int, hosts: list[tuple[int, int]]
+) -> None:
+    cpu, host = np.array(hosts).T
+    now = np.array([idle] * len(hosts))
+    free = Left(np.ones_like(now), now, cpu, host)
+    gains: dict[tuple[int, int], list[float]] = {}
+    parts = zip(*host_parts(COMMON, free), strict=True)
+    for part, own in zip(parts, device_gains(COMMON, free, np.minimum(now, left)).tolist(), strict=True):
+        assert gains.setdefault(part, own) == own
+
+
+def test_processor_time_that_strands_nothing_makes_no_difference() -> None:
+    idle = np.full((2, 4), 10)
+    place, stranding = host_parts(COMMON, Left(np.ones_like(idle), idle, np.array([60_000, 90_000]), np.full(2, 99)))
+    assert len(set(place)) == len(set(stranding)) == 1
 
 
 @pytest.mark.parametrize(
