@@ -8,6 +8,7 @@ from typing import Any
 from tests.cluster.control_plane.control_plane import ControlPlane
 from tests.cluster.control_plane.stand_ins import now
 from tests.cluster.installation import Manifest
+from tests.support.other_stacks import Asking, Stack
 
 DYNAMIC = "resource.k8s.io/v1"
 DRIVER = "gpu.nvidia.com"
@@ -31,6 +32,26 @@ def create_node(
     ready = [{"type": "Ready", "status": "True", "reason": "KubeletReady", "lastTransitionTime": now()}]
     status = {"capacity": offered, "allocatable": offered, "conditions": ready}
     plane.admin.api.patch(f"/api/v1/nodes/{name}/status", {"status": status})
+
+
+def asking_pod(name: str, stack: Stack, asking: Asking) -> Manifest:
+    """A pod of a stack, with what its scheduler writes on it, for the stack's node."""
+    containers = [
+        {"name": f"c{at}", "image": "example.org/train:1", "resources": {"limits": limits}}
+        for at, limits in enumerate(asking.limits)
+    ]
+    spec: dict[str, Any] = {"containers": containers, "nodeSelector": {"kubernetes.io/hostname": stack.name}}
+    if asking.scheduler:
+        spec["schedulerName"] = asking.scheduler
+    metadata = {"name": name, "annotations": asking.annotations, "labels": asking.labels}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+
+
+def bind(plane: ControlPlane, namespace: str, name: str, node: str) -> None:
+    """Binds a pod as the scheduler does that it names."""
+    target = {"apiVersion": "v1", "kind": "Node", "name": node}
+    binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name}, "target": target}
+    plane.admin.api.create(f"/api/v1/namespaces/{namespace}/pods/{name}/binding", binding)
 
 
 def devices(node: str, count: int, **more: Any) -> list[dict[str, Any]]:

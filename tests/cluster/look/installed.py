@@ -32,12 +32,13 @@ SETTINGS = {
 
 @dataclass(frozen=True)
 class Installed:
-    """The installed parts, and the address at which they are asked.
+    """The installed parts, and the port at which they are asked.
 
     `end` ends the timekeeper's processes, and leaves Redis and all objects.
     """
 
     client: TimekeeperClient
+    port: int
     manifests: list[Manifest]
     redis_url: str
     end: Callable[[], None]
@@ -64,17 +65,24 @@ def installed(plane: ControlPlane, budgets: Mapping[str, str], components: Seque
     (config_map,) = [item for item in manifests if item["metadata"]["name"] == "fairgpu-budgets"]
     config_map["data"] = dict(budgets)
     apply(plane, manifests)
+    with served(plane, manifests) as found:
+        yield found
+
+
+@contextmanager
+def served(plane: ControlPlane, manifests: list[Manifest], **more: str) -> Iterator[Installed]:
+    """Runs the timekeeper of an applied overlay as its account, with a Redis; `more` are further settings."""
     https, metrics, jobs_metrics = free_ports(3)
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="fairgpu-redis-"))
         store = stack.enter_context(RedisServer(Path(folder)))
         services = stack.enter_context(ExitStack())
-        rest, jobs = (SETTINGS | _settings_of(manifests, container) for container in ("rest", "jobs"))
+        rest, jobs = (SETTINGS | _settings_of(manifests, container) | more for container in ("rest", "jobs"))
         services.enter_context(timekeeper_replica(plane, "look", Ports(https, metrics), store.url, **rest))
         services.enter_context(timekeeper_jobs(plane, "look-jobs", jobs_metrics, store.url, **jobs))
         _let_view(plane)
         wait_until(lambda: is_listening(https), "the timekeeper answers")
-        yield Installed(client_at(plane, https), manifests, store.url, services.close)
+        yield Installed(client_at(plane, https), https, manifests, store.url, services.close)
 
 
 def client_at(plane: ControlPlane, port: int) -> TimekeeperClient:

@@ -18,6 +18,8 @@ import redis
 from tests.cluster.control_plane.control_plane import AUDIT_LOG, ControlPlane
 from tests.cluster.installation import Manifest
 from tests.cluster.look.devices import (
+    asking_pod,
+    bind,
     claiming,
     create_claim,
     create_class,
@@ -30,7 +32,7 @@ from tests.cluster.look.installed import LOOK, SETTINGS, installed
 from tests.cluster.look.queues import create_cluster_queue, create_local_queue, define_queues
 from tests.cluster.services.replicas import COMMAND, environment
 from tests.cluster.services.timekeeper_client import TimekeeperClient
-from tests.support.other_stacks import OWN_LINE, STACKS, Asking, Stack
+from tests.support.other_stacks import OWN_LINE, STACKS
 from tests.support.waiting import wait_until
 from timekeeper.domain.money import GPU_SECOND, SECOND
 from timekeeper.domain.timestamps import parse_instant
@@ -87,9 +89,9 @@ def team(plane: ControlPlane) -> str:
     namespace = plane.create_namespace("vision-")
     pods = f"/api/v1/namespaces/{namespace}/pods"
     for name, (stack, asking) in ASKING.items():
-        plane.admin.api.create(pods, _pod(name, stack, asking))
+        plane.admin.api.create(pods, asking_pod(name, stack, asking))
         if asking.scheduler:
-            _bind(plane, namespace, name, stack.name)
+            bind(plane, namespace, name, stack.name)
     create_claim(plane, namespace, "common", 1)
     create_template(plane, namespace, "pair", 2)
     plane.admin.api.create(pods, claiming("trainer", resourceClaimTemplateName="pair"))
@@ -259,25 +261,6 @@ def test_taking_it_away_leaves_nothing_of_it_and_every_pod_as_it_was(
     left = plane.admin.kubectl("get", kinds, "-o", "name").stdout.splitlines()
     assert [name for name in left if "/fairgpu" in name or "fairgpu.io" in name] == []
     assert _pods(plane, team) == look.pods_before
-
-
-def _pod(name: str, stack: Stack, asking: Asking) -> Manifest:
-    containers = [
-        {"name": f"c{at}", "image": "example.org/train:1", "resources": {"limits": limits}}
-        for at, limits in enumerate(asking.limits)
-    ]
-    spec: dict[str, Any] = {"containers": containers, "nodeSelector": {"kubernetes.io/hostname": stack.name}}
-    if asking.scheduler:
-        spec["schedulerName"] = asking.scheduler
-    metadata = {"name": name, "annotations": asking.annotations, "labels": asking.labels}
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
-
-
-def _bind(plane: ControlPlane, namespace: str, name: str, node: str) -> None:
-    """Binds a pod as the scheduler does that it names."""
-    target = {"apiVersion": "v1", "kind": "Node", "name": node}
-    binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name}, "target": target}
-    plane.admin.api.create(f"/api/v1/namespaces/{namespace}/pods/{name}/binding", binding)
 
 
 def _rates(sessions: Any) -> dict[str, int]:
