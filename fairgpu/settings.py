@@ -120,7 +120,7 @@ def _read_file(file: Path) -> dict[str, Any]:
 
 
 def _refuse_unknown(sections: Iterable[Any], model: type[BaseModel]) -> None:
-    """Refuses a section that no service has: its settings would have no effect, and nobody would be told."""
+    """Refuses a section that no service has: its settings would have no effect, without a message."""
     allowed = list(dict.fromkeys((*model.model_fields, *SECTIONS)))
     for section in sections:
         if section in allowed:

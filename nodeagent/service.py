@@ -485,7 +485,10 @@ class Agent:
             except (RuntimeSilentError, RuntimeRefusesError) as error:
                 before, answers = self._runtime_failure, isinstance(error, RuntimeRefusesError)
                 if before is None or before.answers is not answers:
-                    _log.warning("runtime refuses" if answers else "runtime silent", error=str(error))
+                    if answers:
+                        _log.warning("runtime refuses", error=str(error))
+                    else:
+                        _log.warning("runtime silent", error=str(error))
                 self._runtime_failure = RuntimeFailure(str(error), answers)
             self._woken.set()
             self._stop.wait(self._settings.look_seconds if self._runtime is not None else ROUND_SECONDS)

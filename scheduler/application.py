@@ -99,7 +99,7 @@ def build_application(
     run_part("settling", lambda: keep_settling(state, api, Clock(time.monotonic, wait), settling))
     conditions = Conditions(api, informed, _stamp, measures)
     run_part("waking", lambda: keep_waking(state, conditions, Clock(time.monotonic, wait)))
-    run_part("worth", lambda: keep_worth_current(state, wait))
+    run_part("learning", lambda: keep_worth_current(state, wait))
     run_part("measures", lambda: keep_showing(state, measures, informed, wait))
     reclaimer = Reclaimer(state, api, settings.reclaim, Clocks(time.monotonic, time.time), measures, informed)
     run_part("reclaim", lambda: keep_reclaiming(reclaimer, wait))

@@ -81,7 +81,7 @@ class Observed:
             published yet.
         behind: the names of the budgets whose status describes an older spec.
         lines: the names of the budgets in the mode look's ConfigMap that are no GPUBudgets; empty where they count.
-        modes: the labels that choose a mode, keyed by namespace.
+        modes: the labels that choose a mode, keyed by namespace; empty without the webhook, which reads them.
         unreadable: the collections and objects that could not be read.
     """
 
@@ -137,10 +137,8 @@ def read_installation(api: KubernetesAPI, lease: str) -> Observed | None:
     by_objects = found is not None or any(_takes_gpubudgets(item) for item in workloads)
     config_map = _get(api, LINES, unreadable) if by_objects and BUDGETS not in unreadable else None
     lines = mapping((config_map or {}).get("data")).keys() - {name_of(item) for item in budgets}
-    labels = {
-        name_of(item): mapping(mapping(item.get("metadata")).get("labels"))
-        for item in _list(api, NAMESPACES, unreadable)
-    }
+    namespaces = [] if found is None else _list(api, NAMESPACES, unreadable)
+    labels = {name_of(item): mapping(mapping(item.get("metadata")).get("labels")) for item in namespaces}
     return Observed(
         parts,
         instant_or_none(mapping((leader or {}).get("spec")).get("renewTime")),

@@ -32,7 +32,7 @@ _TYPED = {
     "reason": "--reason",
     "name": "--name",
 }
-"""How a person at a terminal writes the fields of the REST API that a refusal may name."""
+"""The words that a person types for the fields of the REST API that a refusal may name, keyed by field."""
 _ASKED = (
     ("GET /v1/budgets lists", "`fairgpu budget list` shows"),
     ("GET /v1/namespaces/NAME/usage", "with -n NAME"),

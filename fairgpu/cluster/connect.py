@@ -22,7 +22,7 @@ _HINTS = {
     0: f"\nLook whether `kubectl get --raw /version` answers: {_SAME_CONTEXT}",
     401: "\nThe API server does not know you: log in anew, until `kubectl auth whoami` names you",
 }
-"""What to look at, by the status of the API server's answer; 0 stands for none."""
+"""Advice, keyed by the status of the API server's answer; 0 stands for none."""
 
 
 class NoClusterError(CommandError):

@@ -103,7 +103,7 @@ class Cost(NamedTuple):
 
 
 class _Node(NamedTuple):
-    """What is free on a node as the search assumes it: devices, thousandths of a core, MiB, and further pods."""
+    """The resources of a node that the search takes for free: devices, thousandths of a core, MiB, and further pods."""
 
     rooms: tuple[Room, ...]
     cpu_milli: int

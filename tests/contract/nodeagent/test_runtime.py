@@ -1,4 +1,4 @@
-"""What the agent learns from the socket of the runtime."""
+"""The node agent learns the configuration of the runtime from its socket."""
 
 from __future__ import annotations
 

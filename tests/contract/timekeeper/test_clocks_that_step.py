@@ -207,7 +207,7 @@ def test_what_a_clock_ahead_has_billed_of_a_period_is_billed_anew_once_the_perio
 
 @pytest.mark.parametrize("full", [False, True])
 def test_nothing_is_taken_back_by_a_second_leader_whose_clock_is_behind(harness: LedgerHarness, full: bool) -> None:  # noqa: FBT001
-    """The first leader's clock is behind as well: a pod that was created and is deleted again told it the time."""
+    """The first leader's clock is behind as well: it took the time from a pod that was created and is deleted again."""
     harness.budget("a", ["team-a"], gpu_hours=1)
     harness.pod("p1", "team-a")
     harness.round(100)
@@ -238,7 +238,7 @@ def test_nothing_is_taken_back_by_a_second_leader_whose_clock_is_behind(harness:
 def test_a_capacity_stays_from_when_it_was_seen_under_a_second_leader_whose_clock_is_behind(
     harness: LedgerHarness, gpus: int
 ) -> None:
-    """The first leader's clock is behind as well: a pod that was created and is deleted again told it the time."""
+    """The first leader's clock is behind as well: it took the time from a pod that was created and is deleted again."""
     harness.budget("a", ["team-a"])
     node(harness, "n1", 4)
     harness.round(100)

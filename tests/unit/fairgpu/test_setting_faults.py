@@ -1,4 +1,4 @@
-"""What is wrong with a setting is said with its key, what was given, what is allowed, and what to write."""
+"""A fault of a setting is stated with its key, what was given, what is allowed, and what to write."""
 
 from __future__ import annotations
 

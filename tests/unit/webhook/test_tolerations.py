@@ -49,7 +49,7 @@ def test_the_admin_says_which(tmp_path: Path, settings: list[dict[str, str]], wr
     [
         ({"key": "a", "operator": "Exists", "value": "b"}, 'leave the value out, or write "Equal"'),
         ({"value": "b"}, 'write a key, or "Exists"'),
-        ({"key": "a", "operator": "In"}, "'Exists' or 'Equal'"),
+        ({"key": "a", "operator": "In"}, "allowed: Exists, Equal"),
         ({"key": "a", "effect": "Never"}, "webhook.tolerations"),
     ],
 )
