@@ -126,7 +126,7 @@ def _memory(held: Held, unknown_device_mib: int) -> int:
 
 
 def _controller(metadata: Mapping[str, Any], labels: Mapping[str, Any]) -> str:
-    """Returns Kind/name of the controller; a ReplicaSet counts as the Deployment that it is named after."""
+    """Returns Kind/name of a pod's controller; a ReplicaSet counts as the Deployment that it is named after."""
     references = metadata.get("ownerReferences")
     for reference in references if isinstance(references, list) else []:
         owner = mapping(reference)
@@ -140,10 +140,11 @@ def _controller(metadata: Mapping[str, Any], labels: Mapping[str, Any]) -> str:
 
 
 def _cron_job(owner: str, metadata: Mapping[str, Any]) -> str:
-    """Returns the CronJob of a Job whose name is a CronJob's name and the minute since 1970 of its schedule.
+    """Returns CronJob/name for a Job that a CronJob made, else the owner as it is (Kind/name).
 
-    The CronJob controller names Jobs so (getJobName in pkg/controller/cronjob of Kubernetes). A Job that a person gave
-    such a name is recognised by its pod, which was not created near that minute.
+    The CronJob controller names a Job after the CronJob and the minute since 1970 of its schedule (getJobName in
+    pkg/controller/cronjob of Kubernetes). A Job to which a person gave such a name is told by its pod, whose
+    `metadata` shows that it was not created near that minute.
     """
     kind, _, name = owner.partition("/")
     stem, _, minute = name.rpartition("-")

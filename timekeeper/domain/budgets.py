@@ -277,7 +277,10 @@ def _rollover(reader: _Reader, spec: Mapping[str, Any]) -> int:
 
 
 def _cron_period(reader: _Reader, period: Mapping[str, Any]) -> PeriodRule:
-    """Reads a period rule with a cron expression. The API server's defaults give each period a start at 00:00."""
+    """Returns the rule in a `spec.period` with a cron expression; faults are added to the reader's.
+
+    `every` and `start` must be absent beside it, but for a start at 00:00, which is the API server's default.
+    """
     for key in ("every", "start"):
         given = period.get(key)
         if given and given != {"time": "00:00"}:
@@ -316,7 +319,7 @@ def _day(value: Any) -> int:
 
 @dataclass(slots=True)
 class _Reader:
-    """Reads fields and collects their faults."""
+    """Reads fields of a GPUBudget, and collects the faults of invalid ones in `faults`."""
 
     faults: list[Fault]
 

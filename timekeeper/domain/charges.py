@@ -27,7 +27,7 @@ def payers_since(assignments: Assignments, instant: Instant) -> set[str]:
 
 
 def cost(rate: int, nanoseconds: int) -> int:
-    """Returns the cost of a rate over a duration, in microGPU-seconds, rounded down."""
+    """Returns the cost of a rate (microGPU-seconds a second) over a duration, in microGPU-seconds, rounded down."""
     return rate * nanoseconds // SECOND
 
 
@@ -234,5 +234,5 @@ def _reserved(settled: Sequence[Segment], tariff: Tariff, until: int) -> int:
 
 
 def _between(start: int, end: int, part: int, whole: int) -> int:
-    """Interpolates between two amounts by part / whole; returns `end` where `whole` is 0."""
+    """Returns the amount that lies `part / whole` of the way from `start` to `end`; `end` if `whole` is 0."""
     return start + (end - start) * part // whole if whole > 0 else end

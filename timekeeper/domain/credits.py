@@ -145,7 +145,10 @@ def rolled_over(cap: int, own: int, period_credits: Iterable[Credit], end: Insta
 
 
 def _take(left: dict[str, int], order: Sequence[str], amount: int) -> int:
-    """Burns an amount, soonest expiry first, and returns the part that no money paid for."""
+    """Takes an amount from the money that is left, in this order; returns the part that no money paid for.
+
+    Amounts are microGPU-seconds. `left` is keyed by the credit's name, and is changed.
+    """
     for name in order:
         burned = min(left.get(name, 0), amount)
         if burned > 0:

@@ -259,7 +259,12 @@ def usage_forecast(
 
 
 def _spent(record: BurnRecord, period: int, totals: Mapping[int, int]) -> int | None:
-    """Returns the amount spent since the first sample; None where a period in between is not known."""
+    """Returns the microGPU-seconds spent since the first sample; None if a period in between is not known.
+
+    Args:
+        period: the start of the present period, in nanoseconds since 1970.
+        totals: keyed by their starts, the amounts spent in that period and in those before it.
+    """
     if record.period not in totals or period not in totals or period < record.period:
         return None
     later = sum(total for start, total in totals.items() if record.period < start <= period)
@@ -276,12 +281,12 @@ def _since(samples: Sequence[SpendSample], latest: SpendSample, edge: int) -> Bu
 
 
 def _base(samples: Sequence[SpendSample], edge: int) -> int:
-    """Returns the index of the last sample at or before an instant; 0 where all are later."""
+    """Returns the index of the last sample at or before the instant `edge`; 0 if all are later."""
     return max(bisect_right(samples, edge, key=lambda sample: sample.at) - 1, 0)
 
 
 def _thinned(samples: Sequence[SpendSample], now: Instant) -> tuple[SpendSample, ...]:
-    """Returns the samples that a forecast needs: of the last hour all, of each earlier hour of the last day one.
+    """Returns the samples that a forecast needs: all of the last hour, and one of each earlier hour of the last day.
 
     Of samples in a row with the same amount, only the first and the last are kept.
     """

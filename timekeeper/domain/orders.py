@@ -110,7 +110,7 @@ def condition_reason(status: Mapping[str, Any]) -> str:
 
 
 def _not_applied(status: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Returns the condition Applied=False; an empty one where there is none."""
+    """Returns the condition Applied=False of an order's status; an empty mapping if there is none."""
     conditions = status.get("conditions")
     for condition in conditions if isinstance(conditions, list) else []:
         fields = mapping(condition)

@@ -158,9 +158,9 @@ def periods_until(rule: PeriodRule, last: Period, instant: Instant) -> Iterator[
 
 
 def _boundaries_near(rule: PeriodRule, instant: int) -> set[int]:
-    """Returns starts of periods around an instant: some before and some after it, wherever the clocks jump.
+    """Returns the starts of the periods around an instant, at least one before and one after it; ns since 1970.
 
-    No period of an hour is shorter than an hour, also where clocks change by half an hour, as on Lord Howe Island.
+    No hourly period is shorter than an hour, not even if clocks change by half an hour, as on Lord Howe Island.
     """
     zone = ZoneInfo(rule.zone)
     local = to_datetime(instant).astimezone(zone).replace(tzinfo=None)

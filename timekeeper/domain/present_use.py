@@ -82,9 +82,9 @@ class BusyPods:
     """The pods and claims in Prometheus's answer, and how busy they keep their GPUs.
 
     Attributes:
-        busy: the values of each pod's or claim's time series, as parts of full use from 0 to 1. The key is the
-            namespace, and the name of the pod or CLAIM and the name of the claim.
-        faults: the number of series that count for no pod, keyed by cause.
+        busy: the values of each pod's or claim's time series, as parts of full use from 0 to 1. The key is a pair of
+            the namespace and the pod's name, or `resourceclaim/NAME` for a ResourceClaim.
+        faults: the number of time series that are assigned to no pod or claim, keyed by cause.
         warnings: Prometheus's warnings; the answer may be incomplete.
     """
 
@@ -94,7 +94,10 @@ class BusyPods:
 
 
 class _Series(NamedTuple):
-    """A series of an answer, without the labels that are not read."""
+    """A time series of an answer: namespace and name of its pod, None if no labels name one, and its value.
+
+    The value is a part of full use from 0 to 1, or the reason why the series states none.
+    """
 
     pod: FullName | None
     share: float | SeriesFault
@@ -152,7 +155,11 @@ _FIELDS = frozenset({"status", "data", "resultType", "result", "warnings", "erro
 
 
 def _document(body: bytes, read: Callable[[list[tuple[str, Any]]], Any] = dict) -> Mapping[str, Any]:
-    """Decodes a body; `read` makes a value of the fields of each object, the inner ones first."""
+    """Decodes the body of Prometheus's answer; `read` makes a value of each JSON object's fields, inner objects first.
+
+    Raises:
+        AnswerError: the body is no JSON, or states an error, or is no answer.
+    """
     try:
         document = json.loads(body, object_pairs_hook=read, parse_int=_number, parse_constant=_refuse)
     except AnswerError:
@@ -185,7 +192,7 @@ def _refuse(constant: str) -> None:
 
 
 def _text(value: object) -> str:
-    """Returns the beginning of a text for the log; half of a surrogate pair, which no log can hold, is replaced."""
+    """Returns the beginning of a value's text for the log; halves of surrogate pairs, which no log holds, become ?."""
     return str(value)[:MOST_CHARACTERS].encode(errors="replace").decode()
 
 
@@ -210,10 +217,14 @@ def _named(labels: Mapping[str, Any], pairs: Sequence[FullName]) -> FullName | N
 
 
 def _share(sample: Any, full: float, now: Instant) -> float | SeriesFault:
-    """Returns the part of full use that a sample states, or why it states none.
+    """Returns the part of full use that a sample states, from 0 to 1, or why it states none.
+
+    Args:
+        sample: a pair of the time in seconds since 1970 and the value as text.
+        full: the value for a GPU in full use.
 
     Raises:
-        AnswerError: the sample was not evaluated now.
+        AnswerError: the sample was evaluated more than STALE before or after `now`.
     """
     if not isinstance(sample, list) or len(sample) != 2:
         return SeriesFault.NO_NUMBER

@@ -64,7 +64,7 @@ def extended(bases: Bases, course: Course, total_at: Callable[[int], int]) -> Ba
 
 
 def _begun(bases: Bases, segments: Sequence[Segment]) -> tuple[int, Sequence[int]]:
-    """Returns the number of segments that have begun, and the places of their bases.
+    """Returns how many of the segments have a base already, or are before one that has, and the indexes of their bases.
 
     The bases of the first segments may be dropped already, and a base may be of a segment that turned out to have no
     time: the longest run of segments whose bases follow each other counts, of equal ones the first.
@@ -75,7 +75,7 @@ def _begun(bases: Bases, segments: Sequence[Segment]) -> tuple[int, Sequence[int
 
 
 def _places(bases: Bases, segments: Sequence[Segment]) -> list[int]:
-    """Returns the places of the bases of the first segments, in order, up to the first segment without one."""
+    """Returns the indexes in `bases` of the first segments' bases, in order, up to the first segment without one."""
     places: list[int] = []
     for segment in segments:
         after = places[-1] + 1 if places else 0
@@ -104,9 +104,9 @@ def parts(bases: Bases, total: int) -> dict[Key, int]:
 
 
 def _without_past(bases: Bases, keys: Collection[Key]) -> Bases:
-    """Keeps the bases of periods that may still change, and the bases before and after each of them.
+    """Returns the bases of periods that may still change (`keys`), and the bases before and after each of them.
 
-    The one before is needed where a session turns out to have ended before the period in which it was settled last.
+    The one before is needed if a session turns out to have ended before the period in which it was settled last.
     """
     held = [(account, period) in keys for account, period, _ in bases]
     return tuple(base for index, base in enumerate(bases) if any(held[max(index - 1, 0) : index + 2]))
@@ -348,7 +348,10 @@ def sample_before(samples: Sequence[Sample], instant: Instant) -> Sample | None:
 
 
 def _amounts(limits: ReportLimits, counters: Sequence[Counter], age: int) -> tuple[int, int, set[int]]:
-    """Returns GPU time and money of one report in microGPU-seconds, and the indexes of the devices that it names."""
+    """Returns GPU time and its price of one report, in microGPU-seconds, and the indexes of the devices that it names.
+
+    `age` is the time in nanoseconds since the session began: no counter can have counted more.
+    """
     places = {device.uuid: place for place, device in enumerate(limits.devices)}
     busy, occupied = dict[int, int](), dict[int, Fraction]()
     for counter in counters:
@@ -367,10 +370,10 @@ def _amounts(limits: ReportLimits, counters: Sequence[Counter], age: int) -> tup
 
 
 def _coalesced(samples: tuple[Sample, ...], marks: Marks) -> tuple[Sample, ...]:
-    """Drops the samples that no settlement needs any more.
+    """Returns the samples without those that no settlement needs any more.
 
-    The devices that were named by an instant are known of all time: what a session pays in a period that it has left
-    depends on them, and it may return.
+    A sample at which reports named a further device is always kept: what a session pays in a period that it has left
+    depends on the devices that were named by then.
     """
     newest, kept, spare = samples[-1].at, list[Sample](), list[int]()
 

@@ -150,7 +150,15 @@ def tariff(reservation: Reservation, prices: Prices, start: int, rules: ChargeRu
 def _placed(
     text: Any, node: Any, requests: Mapping[str, UnplacedShare | None]
 ) -> dict[str, tuple[DeviceShare, ...]] | None:
-    """Returns the devices of each container; None unless the annotation is valid and covers the pod's every request."""
+    """Returns the devices of each container by a pod's allocation, keyed by the container's name.
+
+    None unless the allocation is valid, of the pod's node, and covers the request of each container.
+
+    Args:
+        text: the annotation's value.
+        node: the name of the pod's node.
+        requests: the GPU request of each container, keyed by name; None for one without.
+    """
     if not isinstance(text, str):
         return None
     try:

@@ -66,7 +66,8 @@ class Session:
         namespace_uid: the uid of the pod's namespace, as a deleted namespace may be created again; empty if it was
             not observed.
         attribution: the owner, labels and models that its use is attributed to; None in records of earlier versions.
-        report_bases: as `use_bases`, but GPU time in place of its price.
+        report_bases: for each segment, in order of time, its account, its period, and the GPU time that reports had
+            stated when it began, in microGPU-seconds.
         holdings: the parts of GPUs that the pod holds by another stack, as they were decided once.
         doubts: the facts about the holdings that were not known, sorted; a rule decided what is charged.
         idle: whether it is a claim that no pod reserves.

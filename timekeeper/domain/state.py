@@ -166,7 +166,7 @@ def _in_grace(limits: Limits, overspent: int, elapsed: int) -> bool:
 
 
 def _instant_spent(amount: int, rate: int, now: Instant) -> int | None:
-    """Returns the instant at which `amount` more will have been spent, rounded up."""
+    """Returns when `amount` more will have been spent at a rate; None for the rate 0."""
     return now - (-amount * 10**9 // rate) if rate > 0 else None
 
 

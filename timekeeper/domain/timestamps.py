@@ -92,7 +92,7 @@ def _date_and_time(seconds: int) -> str:
 
 @lru_cache(maxsize=_DAYS)
 def _date(days: int) -> str:
-    """Returns the date of a day that counts from 1970."""
+    """Returns the date, such as 2026-11-27, of a day that is counted from 1970-01-01."""
     return (_EPOCH + timedelta(days=days)).strftime("%Y-%m-%d")
 
 

@@ -119,7 +119,12 @@ def keys_of(
 
 
 def _column(name: str, account: str, lists: Sequence[Sequence[Any]]) -> list[str]:
-    """Returns the values of one dimension."""
+    """Returns the value of one dimension, such as `node` or `label:team`, for each row; UNKNOWN for a missing one.
+
+    Args:
+        account: the account that pays, which is the value of the dimension `budget`.
+        lists: the dimensions of each row, as `values_of` makes them.
+    """
     if name == "budget":
         return [account] * len(lists)
     if name.startswith(LABEL):
@@ -179,12 +184,13 @@ class Row(NamedTuple):
 
 @dataclass(slots=True)
 class Use:
-    """Rows of use as they are read from the store: a list of dimensions, and tuples that refer to them by index.
+    """Rows of use as they are read from the store: each row refers by an index to the dimensions that it has.
 
     Attributes:
-        dimensions: each entry is a list of values, as `values_of` makes it.
+        dimensions: the different dimensions: each entry is a list of the values of Dimensions' fields in their order,
+            labels as a JSON object; unknown values at the end are left out.
         raw_rows: for each row its first hour (counted from 1970), the number of hours, the index of its dimensions, and
-            its billed, reserved and used amounts in microGPU-seconds.
+            its amounts in microGPU-seconds: billed, reserved GPU time, reserved memory, and used (None if unknown).
     """
 
     dimensions: list[Sequence[Any]] = field(default_factory=list)
@@ -389,7 +395,10 @@ class Steps:
 
 
 class _CellsOfHours(dict[tuple[int, int], Cells | None]):
-    """The sums by (first hour, number of hours); None where the hours lie outside the window."""
+    """The sums of the time step that holds some hours, keyed by (first hour, number of hours), looked up when needed.
+
+    None for hours outside the query's window.
+    """
 
     def __init__(self, steps: Steps, cells: Sequence[Cells]) -> None:
         super().__init__()
@@ -566,7 +575,10 @@ class UsageSums:
             yield from ((index, key) for key in sorted(self.cells[index], key=key_order))
 
     def _keys_after(self, after: Place | None) -> list[Key]:
-        """Returns the keys of a place's step that come after the place; those of the first step for None."""
+        """Returns the keys of a time step's sums that come after a place, which is a step and a key; not sorted.
+
+        None stands for the beginning: all keys of the first step are returned.
+        """
         if after is None:
             return list(self.cells[0])
         index, edge = after[0], key_order(after[1])
@@ -574,7 +586,10 @@ class UsageSums:
 
 
 def _divided_by_model(cells: Cells) -> dict[str, tuple[int, int]]:
-    """Returns the core and the memory of sums by model; use of several models counts in equal parts for each."""
+    """Returns the reserved GPU time and memory in sums, in microGPU-seconds, keyed by one model.
+
+    Use of several models counts in equal parts for each; an empty name is an unknown model.
+    """
     used: dict[str, tuple[int, int]] = {}
     for (text,), (_, core, memory, _) in cells.items():
         models = [""] if text == UNKNOWN else text.split(",")

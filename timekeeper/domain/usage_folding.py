@@ -29,7 +29,10 @@ _HEAD_1 = struct.Struct(">B?I")
 
 
 class _Sections(NamedTuple):
-    """The sections of a packed value; each is compressed, and sums may be empty."""
+    """The sections of a packed value, each compressed; `pack` says what rows they hold, and `sums` may be empty.
+
+    `wide` says whether an amount takes more than 64 bits.
+    """
 
     wide: bool
     plain: bytes
@@ -123,7 +126,7 @@ def _sections(blob: bytes) -> _Sections:
 
 
 def _read(packed: bytes, sections: _Sections, to: Use, first: int, end: int, *, whole: bool = False) -> bool:
-    """Adds the rows of a section that touch the hours from `first` up to `end`.
+    """Adds the rows of a section of a packed value that touch the hours from `first` up to `end` to the use `to`.
 
     With `whole`, it adds all rows of the section, or none if one of them lies outside these hours.
 
@@ -211,7 +214,7 @@ def _without_details(rows: Iterable[Row]) -> list[Row]:
 
 
 def _over_all_hours(rows: Sequence[Row]) -> list[Row]:
-    """Sums rows by namespace, model and user. Each sum spans the hours from the first row to the last one."""
+    """Returns the rows' sums for each namespace, model and user, as rows that span all hours of the given ones."""
     first = min((row.hour for row in rows), default=0)
     hours = max((row.hour + row.hours for row in rows), default=0) - first
     sums: dict[Dimensions, UsageFigures] = {}

@@ -164,15 +164,16 @@ def _named(text: str, now: Instant) -> tuple[int, int] | None:
 
 
 def _sunday(now: Instant) -> int:
-    """Returns the start of the present week: weeks begin on Sunday, as in OpenCost."""
+    """Returns the start of the present week in UTC (ns since 1970); weeks begin on Sunday, as in OpenCost."""
     today = now // DAY * DAY
     return today - (to_datetime(today).isoweekday() % 7) * DAY
 
 
 def _span(text: str, now: Instant) -> tuple[int, int] | None:
-    """Parses a duration up to now: days and weeks end with today; hours and minutes end with the present one.
+    """Returns start and end (ns since 1970) of a window such as `7d` or `1h offset 2h`; None for any other text.
 
-    A duration with an offset ended that long before now, and is not rounded.
+    Days and weeks end with today, hours and minutes with the present one. A duration with an offset ended that long
+    before now, and is not rounded.
     """
     match = _SPAN.fullmatch(text)
     if match is None:

@@ -71,7 +71,10 @@ def _units_of_a_device(pod: BoundPod, node: HostNode) -> int:
 
 
 def _devices(pod: BoundPod, doubts: set[Doubt]) -> int:
-    """Returns the number of devices of the allocation; 1 where there is none, or it is unreadable."""
+    """Returns the number of devices that the pod's annotation for the allocation names; 1 if it names none.
+
+    An unreadable annotation also counts as one device, and adds a doubt to `doubts`.
+    """
     text = pod.annotations.get(ALLOCATION)
     if not text:
         return 1

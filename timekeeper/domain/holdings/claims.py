@@ -300,7 +300,10 @@ def _consumed(fields: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _amounts(values: Any) -> dict[str, Fraction]:
-    """Returns amounts by name: each is a quantity, or an object with one as its value."""
+    """Returns the amounts above 0 in a JSON object, keyed by name without a domain.
+
+    Each is a quantity, or an object with a quantity as its field `value`; others are left out.
+    """
     amounts = {}
     for name, value in mapping(values).items():
         try:

@@ -149,9 +149,9 @@ def _from_text(text: str) -> list[RegisteredDevice]:
 
 
 def _model(value: Any) -> str:
-    """Returns the driver's name of the model; the plugins put `NVIDIA-` in front of it.
+    """Returns a model's name in a device list without the prefix `NVIDIA-`, which the plugins add to the driver's name.
 
-    HAMi since v2.8 does so only for a name that does not begin with NVIDIA.
+    HAMi since v2.8 adds it only to a name that does not begin with NVIDIA.
     """
     return value.removeprefix("NVIDIA-") if isinstance(value, str) else UNKNOWN_MODEL
 
@@ -266,14 +266,14 @@ def parts(way: str, pod: BoundPod, names: Names, lists: Lists) -> tuple[tuple[Ho
 
 
 class _Part(NamedTuple):
-    """A container's part of a device; the uuid is empty where only the request is known."""
+    """A container's part of a device, with the device's uuid; empty if only the container's request is known."""
 
     uuid: str
     holding: Holding
 
 
 def _by_device(held: Iterable[_Part]) -> dict[str, list[Holding]]:
-    """Returns the parts of each device by its uuid."""
+    """Returns the parts of devices, keyed by the device's uuid."""
     found: dict[str, list[Holding]] = {}
     for uuid, holding in held:
         found.setdefault(uuid, []).append(holding)
@@ -288,7 +288,15 @@ def _container_parts(
     registered: dict[str, RegisteredDevice],
     doubts: set[Doubt],
 ) -> list[_Part]:
-    """Returns the parts of one container: its devices, then those of its request that have none."""
+    """Returns the parts of GPUs that one container holds: those of its devices, then what it requested beyond these.
+
+    Args:
+        way: the stack's name for the holdings, such as `hami`.
+        names: the resources by which pods ask the stack for vGPUs.
+        devices: the devices that were allocated to the container.
+        registered: the node's devices, keyed by uuid.
+        doubts: the set to which facts that are not known are added.
+    """
     asked = container.resources
     cores = min(Fraction(asked.get(names.cores, 0), 100), WHOLE)
     models = {device.model for device in registered.values()}
@@ -317,7 +325,12 @@ def _container_parts(
 
 
 def _asked_memory(asked: Mapping[str, int], names: Names, total: int) -> Fraction:
-    """Returns the share of a device's memory that each vGPU of a request has; 0 where the request names none."""
+    """Returns the share, from 0 to 1 and more, of a device's memory for which a container asks on each vGPU.
+
+    Args:
+        asked: the container's amount of each extended resource, keyed by name.
+        total: the device's memory in the unit of the request; 0 if it is not known, and then any amount is all of it.
+    """
     percent = Fraction(asked.get(names.percentage, 0), 100)
     mib = asked.get(names.memory, 0)
     return max(percent, (Fraction(mib, total) if total else WHOLE) if mib else Fraction(0))

@@ -143,7 +143,10 @@ def _container(item: Mapping[str, Any]) -> Container:
 
 
 def _amounts(values: Any) -> dict[str, int]:
-    """Returns the extended resources, whose names have a domain, with whole amounts from 0."""
+    """Returns the amounts of extended resources, rounded up to whole units, keyed by name.
+
+    Their names have a domain. Amounts that are negative or no quantity are left out.
+    """
     amounts = {}
     for name, value in mapping(values).items():
         if "/" not in name:
@@ -236,9 +239,10 @@ FEW: Final = 8
 
 
 def _costs_no_less(these: Sequence[Holding], others: Sequence[Holding]) -> bool:
-    """Whether parts cost no less than others of the same model, whatever the floor; False where there are too many.
+    """Whether parts cost no less than others of the same model, whatever the admin's best-effort floor is.
 
-    The costs are linear in the floor between the shares of memory of parts without a bound.
+    It is enough to compare them at the shares of memory of parts whose time has no bound: between two of these, costs
+    are linear in the floor. False if there are too many parts to compare.
     """
     if len(these) + len(others) > FEW:
         return False

@@ -73,10 +73,10 @@ def decide(pod: BoundPod, node: HostNode) -> Decision:
 
 
 def _share(pod: BoundPod, node: HostNode, doubts: set[Doubt]) -> Fraction:
-    """Returns the share of each GPU: the memory of the GPU's, or the fraction; a whole GPU if unreadable.
+    """Returns the share that a pod asks for of each of its GPUs, from 0 to 1: by memory, or as a fraction.
 
-    As for KAI, a container's own memory comes before the pod's annotations. Its limit is its memory where it has no
-    request.
+    As for KAI, a container's own memory comes before the pod's annotations, and a limit without a request is the
+    request. An unreadable annotation stands for a whole GPU, and adds a doubt to `doubts`.
     """
     of_containers = {key: text for key, text in pod.annotations.items() if is_of_a_container(key)}
     if len(of_containers) > MOST_OF_CONTAINERS:
@@ -96,12 +96,16 @@ def _share(pod: BoundPod, node: HostNode, doubts: set[Doubt]) -> Fraction:
 
 
 def _has_request(key: str, of_containers: Mapping[str, str]) -> bool:
-    """Returns whether an annotation is the memory limit of a container that also has a request."""
+    """Returns whether an annotation's key is that of the memory limit of a container that has a request, too."""
     return key.endswith(MEMORY_LIMITED) and key.removesuffix(MEMORY_LIMITED) + MEMORY_REQUEST in of_containers
 
 
 def _of_memory(asked: Fraction, node: HostNode, doubts: set[Doubt]) -> Fraction:
-    """Returns the share of a GPU that some MiB of its memory are; a whole GPU for 0 MiB, which stand for no number."""
+    """Returns the share of a GPU of the node that `asked` MiB of its memory are, at most 1.
+
+    It is 1, with a doubt added to `doubts`, for 0 MiB, which stand for an unreadable amount, and if the node does not
+    state its GPUs' memory.
+    """
     total = nvidia.memory_mib(node)
     if not asked:
         doubts.add(Doubt.ALLOCATION_UNREADABLE)

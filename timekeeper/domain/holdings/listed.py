@@ -172,12 +172,12 @@ def decide(pod: BoundPod, node: HostNode, table: Mapping[str, Listed]) -> Decisi
 
 
 def _of_intels_manager(pod: BoundPod, node: HostNode, name: str, doubts: set[Doubt]) -> Fraction:
-    """Returns the GPUs that a pod asks Intel's resource manager for: by its millicores, tiles or memory, the most.
+    """Returns how many GPUs a pod asks Intel's resource manager for: the most of its millicores, tiles or memory.
 
-    The sizes of a container count for each resource of GPUs that it asks for. Where it asks for both, nothing states
-    how its sizes are divided between them. Where the node does not state its tiles or memory, each unit of the resource
-    with this name counts as a whole GPU. So does each unit of a container that asks for none of the three: nothing
-    bounds what it uses.
+    A container's millicores, tiles and memory count for each of the two GPU resources that it asks for: if it asks for
+    both, nothing states how they are divided. If the node does not state its tiles or memory, each unit of the resource
+    `name` counts as a whole GPU. So does each unit of a container that asks for none of the three: nothing bounds what
+    it uses. Facts that are not known are added to `doubts`.
     """
     if any(all(item.resources.get(driver) for driver in INTEL_GPUS) for item in (*pod.containers, *pod.init)):
         doubts.add(Doubt.SIZE_UNKNOWN)
@@ -196,7 +196,7 @@ def _of_intels_manager(pod: BoundPod, node: HostNode, name: str, doubts: set[Dou
 
 
 def _kept(pod: BoundPod, keeps: Callable[[Container], bool]) -> BoundPod:
-    """Returns a pod whose containers that a condition does not keep ask for nothing."""
+    """Returns the pod as if those of its containers asked for nothing for which `keeps` returns false."""
 
     def chosen(containers: Iterable[Container]) -> tuple[Container, ...]:
         return tuple(item if keeps(item) else Container({}, item.keeps_running) for item in containers)
@@ -205,13 +205,13 @@ def _kept(pod: BoundPod, keeps: Callable[[Container], bool]) -> BoundPod:
 
 
 def _devices(entry: Listed, node: HostNode) -> int:
-    """Returns the number of whole devices that a node states; 0 where it states none."""
+    """Returns the number of whole devices of a resource that a node states; 0 if it states none."""
     stated = node.capacity.get(entry.devices, 0) or node.number(entry.devices) or 0
     return stated or (node.capacity.get(MILLICORES, 0) // 1000 if entry.way == "intel" else 0)
 
 
 def _units_of_a_device(name: str, entry: Listed, model: str, node: HostNode, doubts: set[Doubt]) -> int:
-    """Returns how many units of a resource are one device of the node."""
+    """Returns how many units of the resource `name` are one device of the node; adds contradictions to `doubts`."""
     if entry.way == "amd":
         # Under the naming strategy `single`, `amd.com/gpu` stands for the partitions of a GPU, too.
         mode = name.removeprefix("amd.com/") if "_nps" in name else node.label(*AMD_PARTITION)
@@ -243,7 +243,12 @@ def amd_parts(mode: str, model: str, doubts: set[Doubt]) -> int:
 
 
 def _share_of_memory(asked: int, register: str | None, doubts: set[Doubt]) -> Fraction:
-    """Returns the share of the smallest device that the node registers; a whole device where it registers none."""
+    """Returns the share that an amount of memory is of the smallest device which the node registers, at most 1.
+
+    Args:
+        asked: the memory, in the unit of the list.
+        register: HAMi's list of the node's devices; None for none, and then the share is 1, with a doubt in `doubts`.
+    """
     registered = decode_lists(register, None).node or {}
     smallest = min((device.memory for device in registered.values()), default=0)
     if not smallest:

@@ -181,9 +181,10 @@ def memory_mib(node: HostNode) -> int | None:
 
 
 def _replicas(node: HostNode, name: str, doubts: set[Doubt]) -> int:
-    """Returns the number of pods that a unit of a resource is shared by; 1 where it is not shared.
+    """Returns the number of pods that share one device of the resource `name` on a node; 1 if it is not shared.
 
-    Feature discovery writes 0 where sharing is disabled for a resource, and 1 where none is configured.
+    Feature discovery writes 0 if sharing is disabled for a resource, and 1 if none is configured. Labels that are
+    unreadable or exclude each other add a doubt to `doubts`.
     """
     label = f"{name.removesuffix(SHARED_SUFFIX)}.replicas"
     shared_by_name = name.endswith(SHARED_SUFFIX) or node.label(PRODUCT).endswith("-SHARED")
@@ -206,14 +207,17 @@ def _replicas(node: HostNode, name: str, doubts: set[Doubt]) -> int:
 
 
 def _replicas_by_capacity(node: HostNode, name: str) -> int:
-    """Returns the units that the node offers for each device that it has; 1 where it does not state both."""
+    """Returns how many units of the resource `name` a node offers for each GPU that it has; 1 if that is not stated."""
     devices = node.number(GPU_COUNT) or 0
     units = node.capacity.get(name, 0)
     return units // devices if devices and name in {GPU, GPU + SHARED_SUFFIX} and units % devices == 0 else 1
 
 
 def _part(node: HostNode, name: str, model: str, doubts: set[Doubt]) -> tuple[Fraction, Fraction]:
-    """Returns the shares of time and memory of a GPU that a unit of a resource has where it is not shared."""
+    """Returns a GPU's shares of time and memory, from 0 to 1, of one device of the resource `name`: whole, or MIG's.
+
+    Sharing among pods does not count here. Facts that are not known are added to `doubts`.
+    """
     if name.startswith(MIG_PREFIX):
         base = name.removesuffix(SHARED_SUFFIX)
         own, whole = node.number(f"{base}.memory"), node.number(MEMORY)
@@ -223,7 +227,7 @@ def _part(node: HostNode, name: str, model: str, doubts: set[Doubt]) -> tuple[Fr
 
 
 def _single_profile(node: HostNode) -> str:
-    """Returns the profile of the MIG devices that a node offers as GPUs; empty where its GPUs are not divided so."""
+    """Returns the MIG profile of the devices that a node offers as `nvidia.com/gpu`; empty if these are whole GPUs."""
     matched = _MIG_IN_PRODUCT.search(node.label(PRODUCT))
     return matched["profile"] if matched else node.label(GKE_PARTITION)
 
