@@ -186,7 +186,13 @@ def _examined(api: KubernetesAPI, settings: TimekeeperSettings, rules: Controlle
 
 
 def _holders(api: KubernetesAPI, rules: ControllerRules, now: int) -> tuple[Findings, dict[str, PoolNode]]:
-    """Returns what pods and claims hold at which rate, and the nodes that offer GPUs."""
+    """Reads the cluster; returns the findings, and the nodes that offer GPUs, keyed by name.
+
+    `now` is the instant of the prices, in nanoseconds since 1970.
+
+    Raises:
+        CommandError: the API server refuses the list of pods or of nodes, or does not answer.
+    """
     own = rules.own_resources or {}
     unread: list[str] = []
     try:
@@ -225,7 +231,7 @@ def _holders(api: KubernetesAPI, rules: ControllerRules, now: int) -> tuple[Find
 
 
 def _installation(api: KubernetesAPI, settings: TimekeeperSettings, now: int) -> Installation | None:
-    """Returns the state of what is installed; None if nothing is."""
+    """Returns the parts and the faults of the installed FairGPU; None if it is not installed."""
     observed = read_installation(api, settings.jobs.lease_name)
     if observed is None:
         return None
@@ -235,7 +241,10 @@ def _installation(api: KubernetesAPI, settings: TimekeeperSettings, now: int) ->
 def _pools(
     nodes: Mapping[str, PoolNode], holding: Iterable[HoldingPod], changes: ModeChanges, left_alone: frozenset[str]
 ) -> tuple[NodePool, ...]:
-    """Returns the pools of these nodes. Pods of namespaces that are left alone tie no team to a pool."""
+    """Returns the nodes grouped by pool, stacks and models, with the GPU pods on them.
+
+    Pods of the namespaces in `left_alone` do not count: they need not move with the nodes.
+    """
     held = (HeldThere(pod.node, pod.namespace, pod.rate) for pod in holding)
     asked = (AskedThere(pod.node, pod.namespace, pod.readable) for pod in changes.pods)
     return node_pools(nodes, held, (pod for pod in asked if pod.namespace not in left_alone))
@@ -244,7 +253,13 @@ def _pools(
 def _pool_nodes(
     hosts: Mapping[str, HostNode], own: Mapping[str, Listed], published: Mapping[DeviceKey, SliceDevice]
 ) -> dict[str, PoolNode]:
-    """Returns the nodes that offer GPUs, by resources or by claims."""
+    """Returns the nodes that offer GPUs by resources or by claims, keyed by name.
+
+    Args:
+        hosts: all nodes, keyed by name.
+        own: keyed by resource, the admin's settings for resources of other stacks.
+        published: the devices of ResourceSlices.
+    """
     by_claims: dict[str, set[tuple[str, str]]] = {}
     for (driver, _, _), device in published.items():
         by_claims.setdefault(device.node, set()).add((f"claims of {driver}", device.model))
@@ -260,7 +275,7 @@ def _pool_nodes(
 
 
 def _fields(own: Mapping[str, Listed], pod: Json) -> Json | None:
-    """Returns the fields that are examined of a pod that runs or waits; None for one without a GPU."""
+    """Returns the fields of a pod that metering reads; None for a pod that has ended, or asks for no GPU."""
     return None if mapping(pod.get("status")).get("phase") in names.TERMINAL_PHASES else metered_pod(pod, own=own)
 
 
@@ -292,9 +307,9 @@ def _dynamic(api: KubernetesAPI, unread: list[str]) -> tuple[list[Json], list[Js
 
 
 def _policies(api: KubernetesAPI) -> dict[str, str]:
-    """Returns the fault of each policy that has one; nothing if no policy is installed.
+    """Returns the fault of each policy that differs from the webhook's settings or is missing, keyed by its name.
 
-    The webhook knows its settings, and says in a condition what is not as they make it.
+    It is empty if none of these policies is installed. The webhook compares them, and writes a condition into each.
     """
     faults: dict[str, str] = {}
     for name in (*names.POLICIES, *names.COMPONENT_POLICIES):
@@ -311,7 +326,7 @@ def _policies(api: KubernetesAPI) -> dict[str, str]:
 
 
 def _matter(policy: Json) -> str:
-    """Returns what is the matter with a policy, by the webhook's condition; nothing if all is right."""
+    """Returns a policy's fault as a phrase, by the condition that the webhook wrote into it; empty if it has none."""
     conditions = mappings(mapping(policy.get("status")).get("conditions"))
     said = next((one for one in conditions if one.get("type") == names.RENDERED_CONDITION), None)
     if said is None:
@@ -320,7 +335,7 @@ def _matter(policy: Json) -> str:
 
 
 class _Holder(NamedTuple):
-    """A pod or a claim, and what it holds."""
+    """A pod or a ResourceClaim (name `resourceclaim/NAME`), its node, and the parts of GPUs that it holds."""
 
     namespace: str
     name: str
@@ -435,8 +450,8 @@ def as_text(findings: Findings, prices: Prices) -> str:
 
 
 def _without(unread: Sequence[str]) -> str:
-    """Returns what follows where these collections could not be read."""
-    if list(unread) == ["resourceslices"]:
+    """Returns a sentence that says what the report lacks because these collections could not be read."""
+    if list(unreadable) == ["resourceslices"]:
         return "Without it, each device of a claim counts as a GPU of unknown model."
     return "What pods hold by resource claims is not known without it."
 

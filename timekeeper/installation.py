@@ -324,7 +324,10 @@ def _get(api: KubernetesAPI, path: str, unreadable: list[str]) -> Json | None:
 
 
 def _note(error: ApiError, path: str, unreadable: list[str]) -> None:
-    """Takes note of what the API server refuses or has no group for now; what does not exist is no refusal."""
+    """Adds the path of a failed read to `unreadable`, unless the API server has no such object; raises other errors.
+
+    Refusals (403) are noted, and API groups that are unavailable now (503).
+    """
     if error.status not in {403, 404, 503}:
         raise error
     if not error.not_found:

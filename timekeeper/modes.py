@@ -158,7 +158,7 @@ def _lacked(api: KubernetesAPI, needed: Iterable[Needed]) -> tuple[str, ...]:
 
 
 def _review(api: KubernetesAPI, kind: str, spec: Mapping[str, Any]) -> bool | None:
-    """Returns the API server's answer; None if it gives the caller none."""
+    """Returns whether an access review of this kind and spec allows its action; None if the caller may not ask."""
     body: Json = {"apiVersion": "authorization.k8s.io/v1", "kind": kind, "spec": spec}
     try:
         status = mapping(api.create(f"{_REVIEWS}/{kind.lower()}s", body).get("status"))
@@ -170,7 +170,7 @@ def _review(api: KubernetesAPI, kind: str, spec: Mapping[str, Any]) -> bool | No
 
 
 def _volumes(api: KubernetesAPI) -> Iterable[str]:
-    """Says that no StorageClass is the default; nothing if the API server does not show them."""
+    """Yields a sentence if no StorageClass is the default; nothing if one is, or if the caller may not read them."""
     try:
         classes = mappings(api.get("/apis/storage.k8s.io/v1/storageclasses").get("items"))
     except ApiError as error:
@@ -315,7 +315,7 @@ def read_mode_changes(
 
 
 def _lacking(api: KubernetesAPI, stacks: AbstractSet[str]) -> dict[str, tuple[str, ...]]:
-    """Returns those of WRITERS, of these stacks, that may not write what GPU pods are charged by."""
+    """Returns, keyed by stack, its service accounts in WRITERS that may not write what GPU pods are charged by."""
     lacking = {
         stack: tuple(account for account in accounts if not may_write_gpu_pods(api, account))
         for stack, accounts in WRITERS.items()
@@ -454,7 +454,10 @@ def _asking(stack: StackNames, pod: Json) -> Json | None:
 
 
 def _optional(api: KubernetesAPI, path: str, unreadable: list[str]) -> list[Json]:
-    """Returns a collection; nothing if the API server does not have it, and its name where it refuses."""
+    """Returns the objects of a collection; none if it cannot be read.
+
+    Its name is added to `unreadable` then, unless the API server does not have it.
+    """
     try:
         items, _ = list_collection(api, Collection(path, {}))
     except ApiError as error:
@@ -697,6 +700,6 @@ def _move(group: Sequence[NodePool]) -> str:
 
 
 def _named(pool: NodePool) -> str:
-    """Returns the name of a pool with its stacks, and with its models where other pools may have no label either."""
+    """Returns a pool's name for people, with its stacks; a pool without a name has its models, too."""
     stacks = ", ".join(pool.alike.stacks)
     return f"{pool.name} ({stacks})" if pool.alike.pool else f"{UNNAMED} ({stacks}: {', '.join(pool.alike.models)})"

@@ -224,7 +224,7 @@ class FolderSource:
         return self._folder / "status" / f"{kind}-{name}.json"
 
     def _stating(self, item: Json) -> Json:
-        """Returns the object with the status that was written for it, or with its own where there is none."""
+        """Returns an object with the status that the timekeeper wrote for it to a file; unchanged if there is none."""
         kind = str(item.get("kind")).removeprefix("GPU").lower()
         metadata = item.get("metadata")
         name = metadata.get("name") if isinstance(metadata, dict) else None
@@ -241,7 +241,7 @@ class FolderSource:
         return stated[2]
 
     def _objects(self, files: Iterable[Path]) -> list[Json]:
-        """Returns the objects of the files; a file is read only if it changed."""
+        """Returns the objects in these files; a file is read again only if it has changed, a missing one has none."""
         objects: list[Json] = []
         for file in files:
             try:
@@ -264,7 +264,7 @@ def write_json(file: Path, document: Json) -> None:
 
 
 def _load(file: Path) -> list[Json]:
-    """Returns the objects of a file; a missing one counts as empty, and a bad one, too, after it is logged."""
+    """Returns the objects in a file, JSON or a YAML stream; none if it is missing, or, with a log line, unreadable."""
     try:
         data = file.read_bytes()
         documents: list[Any] = [json.loads(data)] if file.suffix == ".json" else list(yaml.safe_load_all(data))
@@ -277,7 +277,7 @@ def _load(file: Path) -> list[Json]:
 
 
 def _update(mirror: Mirror, items: list[Json]) -> None:
-    """Applies the changes to the mirror as a watch would; a missing object counts as deleted now."""
+    """Makes a mirror hold exactly these objects, by the events that a watch would have sent for the changes."""
     if mirror.confirmed_at is None:
         mirror.replaced(items)
     present = {uid_of(item): item for item in items}

@@ -179,7 +179,7 @@ def _metadata(metadata: Json, kept_labels: Iterable[str], *, elsewhere: bool) ->
 
 
 def _status(status: Json) -> Json:
-    """Returns the fields of a pod's status that are read: a tenth of it, and of each pod of a large cluster."""
+    """Returns the fields of a pod's status that metering reads, which are a tenth of it."""
     read = _interned(status, STATUS)
     conditions = mappings(status.get("conditions"))
     if conditions:
@@ -198,12 +198,15 @@ def _status(status: Json) -> Json:
 
 
 def _is_common(statuses: list[Json]) -> bool:
-    """Whether many pods have the same statuses of containers: those that run, without a time of their own."""
+    """Whether many pods have equal statuses of containers, so that they can share one object in memory.
+
+    So it is if all containers run, and no time is kept of them.
+    """
     return all(set(one) <= {"name", "state"} and one.get("state") in ({"running": {}}, None) for one in statuses)
 
 
 def _interned(item: Json, keys: Iterable[str]) -> Json:
-    """Returns the chosen fields; equal short texts are one object in memory."""
+    """Returns those fields of an object that `keys` names; equal short texts of all objects share memory."""
     return {
         key: sys.intern(value) if type(value) is str and len(value) < MOST_INTERNED else value
         for key, value in _chosen(item, keys).items()
@@ -211,9 +214,10 @@ def _interned(item: Json, keys: Iterable[str]) -> Json:
 
 
 def _container_status(status: Json, began: int | None) -> Json:
-    """Returns the fields of a container's status that are read.
+    """Returns the fields of a container's status that metering reads.
 
-    A container that started after its pod was taken up says nothing more of when that was.
+    `began` is the pod's startTime, at which the kubelet took it up, in nanoseconds since 1970; None if not stated. The
+    start of a container is kept only if it is earlier, or `began` is None: it then shows that the kubelet had the pod.
     """
     read = _chosen(status, ("name",))
     for key in ("state", "lastState"):
@@ -229,7 +233,7 @@ def _container_status(status: Json, began: int | None) -> Json:
 
 
 def _containers(given: list[Json], own: OwnResources) -> list[Json]:
-    """Returns the fields of containers that are read; pods with equal ones share them, so they must not be changed."""
+    """Returns the fields of containers that metering reads; equal ones of all pods are one object: do not change it."""
     texts = (json.dumps(_container(container, own)) for container in given)
     return _shared(*texts) if len(given) <= FEW else [json.loads(text) for text in texts]
 
@@ -240,7 +244,10 @@ def _shared(*containers: str) -> list[Json]:
 
 
 def _claims_and_scheduler(spec: Json) -> Json:
-    """Returns what else is read of the spec of a pod that may hold a part of a GPU by another stack."""
+    """Returns the further fields of a pod's spec that are read if it may hold a part of a GPU by another stack.
+
+    These are a mark that it has resource claims, and the name of a scheduler by which pods ask for GPUs.
+    """
     kept: Json = {"resourceClaims": SOME_CLAIMS} if spec.get("resourceClaims") else {}
     if spec.get("schedulerName") in deciding.ASKING_SCHEDULERS:
         kept["schedulerName"] = spec["schedulerName"]
@@ -248,7 +255,10 @@ def _claims_and_scheduler(spec: Json) -> Json:
 
 
 def _read_keys(labels: Json, *, elsewhere: bool) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Returns the keys of the annotations and of the labels that are read of a pod with these labels."""
+    """Returns the keys of the annotations, and those of the labels, that metering reads of a pod with these labels.
+
+    `elsewhere` says whether the pod may hold a part of a GPU by another stack.
+    """
     guarded = labels.get(names.POD_LABEL) == names.POD_LABEL_VALUE
     annotations = (*(ANNOTATIONS if guarded else ()), *(STACKS_ANNOTATIONS if elsewhere else ()))
     gpus = [key for key in labels if key.startswith(deciding.LABEL)][:MOST_GROUPS]
@@ -265,11 +275,14 @@ def _container(container: Json, own: OwnResources) -> Json:
 
 
 def keeps(own: OwnResources) -> Callable[[Json], bool]:
-    """Returns a function that says whether the mirror of pods keeps a pod (see `metered_pod`).
+    """Returns the filter of the mirror of pods: a function that returns whether the mirror holds a pod (JSON).
+
+    It holds pods that request GPUs in FairGPU's resources, and pods that may hold GPUs by other stacks if these are
+    metered.
 
     Args:
-        own: keyed by resource, the admin's settings for resources of other stacks; None if pods of other stacks are not
-            metered.
+        own: keyed by the name of an extended resource of another stack, the admin's setting that says what a unit of it
+            is; None if pods of other stacks are not metered.
     """
     return lambda pod: is_metered(pod) or may_hold(pod, own)
 
@@ -706,7 +719,7 @@ class KubernetesSource:
         start_thread("watch-pods", partial(self._reflect_pods, collection, wait), wait)
 
     def _reflect_pods(self, collection: Collection, wait: Callable[[float], bool]) -> None:
-        """Keeps the mirror of pods current; what the first pods' queues are is read before, where it comes soon."""
+        """Keeps the mirror of pods current; first waits a little for Kueue's queues, which label the first pods."""
         if self._queues is not None:
             self._queues.wait_for_an_answer(FIRST_QUEUES_SECONDS)
         reflect(self.api, collection, self._mirrors.pods, wait, self._random)
@@ -806,11 +819,11 @@ class KubernetesSource:
             raise _eviction_error(error) from error
 
     def _post_eviction(self, metadata: Json, eviction: Json) -> None:
-        """Evicts a pod; clears the managedFields of a pod that has grown to etcd's limit first.
+        """Posts an Eviction of a pod; if the pod has grown to etcd's limit, clears its managedFields and posts again.
 
-        An eviction writes a condition into the pod. Where a patch does not fit, the API server clears them by itself;
-        where an eviction does not fit, it answers an error. They are the only part of a pod that its author can make
-        grow without bound once it is created: each field manager that applies a field is listed with it
+        An eviction writes a condition into the pod. The API server clears managedFields by itself if a patch does not
+        fit, but answers an error if an eviction does not. They are the only part of a pod that its author can make grow
+        without bound once it is created: each field manager that applies a field is listed with it
         (https://kubernetes.io/docs/reference/using-api/server-side-apply/#clearing-managedfields).
         """
         path = _path_of(metadata)
@@ -935,7 +948,7 @@ def _eviction_error(error: ApiError) -> SourceError:
 
 
 def _pod_error(error: ApiError) -> SourceError:
-    """Distinguishes an error that concerns one pod from one that every request would meet.
+    """Returns a SourceError for a failed write to a pod: of a subclass if the error may concern this pod alone.
 
     An API server that cannot serve at all answers 401 (our credentials), 429 (too many requests) or 503, or takes no
     connection. Any other error may come from the pod itself: its size, the policies that examine it, or a third party's

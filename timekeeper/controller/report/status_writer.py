@@ -178,7 +178,7 @@ class StatusWriter:
         return written
 
     def _note(self, draft: _Draft, error: BaseException | None) -> bool:
-        """Records how writing a budget's status ended (`error`, None for success); returns whether it succeeded."""
+        """Records the outcome of writing a budget's status, `error` or None; returns whether it was written."""
         if isinstance(error, RefusedError):
             _log.warning("budget's status refused", budget=draft.name, error=str(error))
             self._written[draft.uid] = (draft.at, draft.status)
