@@ -88,7 +88,6 @@ class ContainerParser:
         """Returns the containers with keys of a dialect in one of the pod's lists, at most MAX_CONTAINERS.
 
         Args:
-            spec: the pod's spec, as JSON.
             field: the list: `containers`, `initContainers` or `ephemeralContainers`.
         """
         items = spec.get(field)

@@ -198,5 +198,4 @@ _Item = TypeVar("_Item")
 
 
 def _once(items: list[_Item]) -> tuple[_Item, ...]:
-    """Returns the items in order, each once."""
     return tuple(dict.fromkeys(items)) if len(items) > 1 else tuple(items)

@@ -146,7 +146,6 @@ def too_many(spec: Mapping[str, Any], root: Path) -> list[Fault]:
     """Returns a fault for each list of a GPU pod with more than MAX_CONTAINERS containers beside FairGPU's sidecar.
 
     Args:
-        spec: the pod's spec, as JSON.
         root: the field path of a pod template in its object; empty for a pod.
     """
     faults = []

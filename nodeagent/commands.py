@@ -9,11 +9,7 @@ from typing import Any
 
 
 def register(subparsers: Any) -> None:
-    """Adds the command `nodeagent` to the parser of `fairgpu`.
-
-    Args:
-        subparsers: the object of `argparse` to which subcommands are added.
-    """
+    """Adds the command `nodeagent` to the parser of `fairgpu`."""
     nodeagent = subparsers.add_parser("nodeagent", help="run the agent of a GPU node")
     actions = nodeagent.add_subparsers(title="actions", metavar="ACTION", required=True)
     serve = actions.add_parser("serve", help="offer this node's GPUs, and give containers their pieces of them")

@@ -149,7 +149,6 @@ def _amount(container: Mapping[str, Any], resource: str) -> int:
 
 
 def _count(value: Any) -> int | None:
-    """Returns a quantity as a whole number; None if it is missing or not one."""
     if value is None:
         return None
     try:

@@ -99,7 +99,6 @@ def notices(pods: Iterable[Mapping[str, Any]], wall: dt.datetime, monotonic_ns: 
 
 
 def _time(text: Any) -> dt.datetime | None:
-    """Returns the instant that an RFC 3339 text names; None for any other value."""
     try:
         at = dt.datetime.fromisoformat(text)
     except (TypeError, ValueError):

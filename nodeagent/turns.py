@@ -141,7 +141,6 @@ class Plan:
 
 
 def _lengths(turns: Iterable[Turn]) -> dict[int, int]:
-    """Returns the time of all turns of each slot."""
     lengths: dict[int, int] = {}
     for turn in turns:
         lengths[turn.slot] = lengths.get(turn.slot, 0) + turn.length_ns
@@ -397,7 +396,6 @@ def _lend(ordered: Sequence[Tenant], loans: Mapping[int, int], free: Sequence[tu
 
 
 def _stretches(free: Iterable[tuple[Turn, bool]]) -> list[tuple[int, int]]:
-    """Returns the free time as (start, end), neighbours joined."""
     joined: list[tuple[int, int]] = []
     for turn, _ in free:
         if joined and joined[-1][1] == turn.start_ns:

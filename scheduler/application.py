@@ -334,7 +334,6 @@ def _boot_seconds() -> float:
 
 
 def _stamp() -> str:
-    """Returns the present time in RFC 3339, as the Kubernetes API writes it."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 

@@ -14,11 +14,7 @@ from fairgpu.commands import a_name
 
 
 def register(subparsers: Any) -> None:
-    """Adds the commands `scheduler`, `top`, `inspect` and `why` to the parser of `fairgpu`.
-
-    Args:
-        subparsers: the object of `argparse` to which subcommands are added.
-    """
+    """Adds the commands `scheduler`, `top`, `inspect` and `why` to the parser of `fairgpu`."""
     scheduler = subparsers.add_parser("scheduler", help="run the scheduler's extender")
     actions = scheduler.add_subparsers(title="actions", metavar="ACTION", required=True)
     serve = actions.add_parser("serve", help="answer kube-scheduler until it is stopped")

@@ -21,11 +21,7 @@ STANDALONE_SETTINGS = "settings.yaml"
 
 
 def register(subparsers: Any) -> None:
-    """Adds the timekeeper's commands to the parser of `fairgpu`.
-
-    Args:
-        subparsers: the object that argparse's `add_subparsers` returned.
-    """
+    """Adds the timekeeper's commands to the parser of `fairgpu`."""
     timekeeper = subparsers.add_parser("timekeeper", help="run the timekeeper")
     actions = timekeeper.add_subparsers(title="actions", metavar="ACTION", required=True)
     _add(actions, "serve", "serve the REST API until a signal ends it", run_serve)

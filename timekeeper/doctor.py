@@ -231,7 +231,6 @@ def _holders(api: KubernetesAPI, rules: ControllerRules, now: int) -> tuple[Find
 
 
 def _installation(api: KubernetesAPI, settings: TimekeeperSettings, now: int) -> Installation | None:
-    """Returns the parts and the faults of the installed FairGPU; None if it is not installed."""
     observed = read_installation(api, settings.jobs.lease_name)
     if observed is None:
         return None
@@ -372,7 +371,6 @@ def _priced(holder: _Holder, rate_of: Callable[[Reservation], int]) -> HoldingPo
 
 
 def _nodes_of_drivers(slices: Iterable[Json], drivers: frozenset[str]) -> dict[str, int]:
-    """Returns the number of nodes with devices of each driver that is metered."""
     specs = [mapping(item.get("spec")) for item in slices]
     pairs = {(str(spec.get("driver")), str(spec.get("nodeName"))) for spec in specs if spec.get("driver") in drivers}
     return {f"claims of {driver}": sum(1 for name, _ in pairs if name == driver) for driver, _ in sorted(pairs)}

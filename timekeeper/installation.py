@@ -296,7 +296,6 @@ def _takes_gpubudgets(workload: Json) -> bool:
 
 
 def _version(image: str) -> str:
-    """Returns the version in an image's tag; empty for a tag without one."""
     tag = image.partition("@")[0].rpartition("/")[2].partition(":")[2]
     return tag if _VERSION.fullmatch(tag) else ""
 

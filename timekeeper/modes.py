@@ -148,7 +148,6 @@ def missing_document(missing: Missing) -> dict[str, Any]:
 
 
 def _lacked(api: KubernetesAPI, needed: Iterable[Needed]) -> tuple[str, ...]:
-    """Returns those rights that the API server says the caller lacks."""
     lacked = []
     for right in needed:
         attributes = {"group": right.group, "resource": right.resource, "namespace": right.namespace, "verb": "create"}

@@ -15,11 +15,7 @@ STANDALONE_SETTINGS = "settings.yaml"
 
 
 def register(subparsers: Any) -> None:
-    """Adds the commands `webhook`, `admit`, `apiserver-cidrs` and `render` to the parser of `fairgpu`.
-
-    Args:
-        subparsers: the object that `ArgumentParser.add_subparsers` returned.
-    """
+    """Adds the commands `webhook`, `admit`, `apiserver-cidrs` and `render` to the parser of `fairgpu`."""
     webhook = subparsers.add_parser("webhook", help="run the admission webhook")
     actions = webhook.add_subparsers(title="actions", metavar="ACTION", required=True)
     serve = actions.add_parser("serve", help="serve admission reviews until SIGTERM")

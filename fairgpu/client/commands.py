@@ -27,11 +27,7 @@ Json = dict[str, Any]
 
 
 def register(subparsers: Any) -> None:
-    """Adds the client's commands to the parser of `fairgpu`.
-
-    Args:
-        subparsers: the object that `ArgumentParser.add_subparsers` returned.
-    """
+    """Adds the client's commands to the parser of `fairgpu`."""
     budget = subparsers.add_parser("budget", help="what budgets hold and what they have spent")
     actions = budget.add_subparsers(title="actions", metavar="ACTION", required=True)
     listing = _command(actions, "list", "all budgets", _list_budgets)

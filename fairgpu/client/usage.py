@@ -61,11 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Fetches all pages of usage and prints them; returns the exit status.
-
-    Args:
-        arguments: the parsed arguments of `fairgpu usage`.
-    """
+    """Fetches all pages of usage and prints them; returns the exit status."""
     server = from_environment(os.environ)
     if arguments.namespace and arguments.idle:
         raise CommandError("--idle shows what no pod held in the whole cluster: leave out --namespace")

@@ -137,7 +137,6 @@ class BoundedConnection(ASGIProtocol):  # type: ignore[misc] # gunicorn ships no
         super()._arm_keepalive_timer()
 
     def _keepalive_timeout(self) -> None:
-        """Closes the connection once it has been idle for its time."""
         remaining = self._idle_since + self._idle_limit - self.worker.loop.time()
         if remaining > 0:
             self._wait_idle(remaining)

@@ -219,7 +219,6 @@ async def send_stream(receive: Receive, send: Send, stream: Stream, *, close: bo
 
 
 async def _leaves(receive: Receive) -> None:
-    """Returns once the client of a request whose body was read has left."""
     while (await receive())["type"] != "http.disconnect":
         pass
 

@@ -83,7 +83,6 @@ def void_after_boot(folders: Folders, boot_id: str) -> None:
     once, the second waits until the first is done: it would remove what the first writes next.
 
     Args:
-        folders: the agent's folders.
         boot_id: the kernel's id of the present boot.
 
     Raises:
@@ -126,7 +125,6 @@ def write(folders: Folders, record: Record, vendor: Sequence[tuple[str, Mapping[
     neither.
 
     Args:
-        folders: the agent's folders.
         vendor: the answer of `vendor_edits` for each of the container's GPUs, in order.
         shim: the shim's file on the host; None if it could not be written, which only containers that have all of
             their GPUs do without.
@@ -178,7 +176,6 @@ def remove(folders: Folders, record: Record, keep: Record | None = None) -> None
     """Removes a container's files from the host; its CDI spec first, so that no container starts with missing files.
 
     Args:
-        folders: the agent's folders.
         keep: the record of a container of the same pod that took over the slots, and with them the CDI spec, which then
             stays; None if there is none.
     """
@@ -189,11 +186,7 @@ def remove(folders: Folders, record: Record, keep: Record | None = None) -> None
 
 
 def remove_unread(folders: Folders, uid: str, container: str) -> None:
-    """Removes the folder of a container whose record cannot be read.
-
-    Args:
-        folders: the agent's folders.
-    """
+    """Removes the folder of a container whose record cannot be read."""
     folder = folders.of_container(uid, container)
     shutil.rmtree(folder, ignore_errors=True)
     _remove_if_empty(folder.parent)
@@ -208,9 +201,6 @@ def remove_earlier_starts(folders: Folders, record: Record) -> None:
     """Removes the files of a container's starts before the one in its record.
 
     Processes that have these files mounted can still use them.
-
-    Args:
-        folders: the agent's folders.
     """
     for path in folders.container(record).iterdir():
         if path.is_dir() and path.name != str(record.start):
@@ -224,7 +214,6 @@ def remove_unknown(folders: Folders, known: Sequence[Record], unread: Iterable[P
     next start.
 
     Args:
-        folders: the agent's folders.
         unread: the folders of containers whose records cannot be read. They stay: the containers may run.
     """
     removed = []
@@ -255,7 +244,6 @@ def install_shim(folders: Folders, library: Path) -> Path:
     that its loader cannot read, and nothing would limit it.
 
     Args:
-        folders: the agent's folders.
         library: the shim in the agent's image.
 
     Raises:
@@ -317,7 +305,6 @@ def _stage(path: Path, content: bytes, mode: int) -> Path:
 
 
 def _read(path: Path) -> bytes | None:
-    """Returns the content of a file; None if there is none."""
     try:
         return path.read_bytes()
     except FileNotFoundError:

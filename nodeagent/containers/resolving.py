@@ -301,7 +301,6 @@ def _is_unlisted(pod: Mapping[str, Any], gpus: int) -> bool:
 
 
 def _completed(pod: Mapping[str, Any]) -> frozenset[str]:
-    """Returns the names of a pod's init containers that have ended with status 0."""
     found = set()
     for status in pod.get("status", {}).get("initContainerStatuses") or []:
         ended = (status.get("state") or {}).get("terminated")

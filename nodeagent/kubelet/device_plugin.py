@@ -180,7 +180,6 @@ class Server:
             yield protocol.ListAndWatchResponse(devices=devices)
 
     def _ended(self) -> None:
-        """Counts the end of a call by which the kubelet followed the slots."""
         with self._counting:
             self._followers -= 1
         self._slots.wake()

@@ -82,6 +82,5 @@ class Budgets:
 
 
 def _effect(known: NamespaceState) -> tuple[BudgetEffect, str]:
-    """Returns the effect of a known budget on its pods, and its name."""
     effect = _EFFECTS.get(known.state, BudgetEffect.IN_BUDGET) if known.enforced else BudgetEffect.IN_BUDGET
     return effect, known.budget

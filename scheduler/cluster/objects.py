@@ -371,7 +371,6 @@ def _is_unschedulable(status: Json) -> bool:
 
 
 def _placeable(status: Json) -> str:
-    """Returns the message of the pod's condition fairgpu.io/Placeable; empty if it has none."""
     return next(
         (str(one.get("message")) for one in mappings(status.get("conditions")) if one.get("type") == PLACEABLE), ""
     )

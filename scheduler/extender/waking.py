@@ -239,7 +239,6 @@ def _must_be_written(one: Waiting, text: str, block: BudgetBlock | None) -> bool
 
 
 def _causes(text: str) -> set[str]:
-    """Returns the causes that a text names, such as `gpu-memory`."""
     return {part.partition(":")[0] for part in text.split("; ")}
 
 

@@ -75,6 +75,5 @@ def _piece(uuid: str, containers: Sequence[Sequence[Share]], steps: Sequence[tup
 
 
 def _of_device(uuid: str, shares: Sequence[Share]) -> tuple[int, int, int]:
-    """Returns the core, memory and slots of a container's shares of one device."""
     on_it = [share for share in shares if share.uuid == uuid]
     return sum(share.core_percent for share in on_it), sum(share.memory_mib for share in on_it), len(on_it)

@@ -53,7 +53,6 @@ def overlaps(node: Node, held: Iterable[tuple[str, Sequence[Sequence[Piece]]]]) 
 
 
 def _sum(one: Piece, other: Piece) -> Piece:
-    """Returns two parts of a GPU as one."""
     return Piece(
         one.uuid,
         one.core_percent + other.core_percent,

@@ -189,7 +189,6 @@ class Reclaimer:
         return apart("reclaim", pod, failed)
 
     def _pause(self, *pods: WaitingPod | PodNote) -> None:
-        """Leaves pods out of all steps for RETRY_SECONDS."""
         self._retry_at |= {pod.uid: self._clocks.now() + RETRY_SECONDS for pod in pods}
 
     # Plans of earlier steps.
@@ -372,7 +371,6 @@ class Reclaimer:
         _log.info("victim evicted", pod=_name(note), uid=note.uid, waits=uid)
 
     def _call_off(self, earmarks: dict[str, tuple[WaitingPod, Earmark]]) -> None:
-        """Removes the notices that no earmark needs."""
         noticed = self._state.noticed()
         wanted = {uid for _, earmark in earmarks.values() for uid in earmark.victims}
         wanted |= {uid for one in self._written.values() for uid in one.earmark.victims}

@@ -34,9 +34,6 @@ SHOWN = 8
 def run_top(arguments: argparse.Namespace) -> int:
     """Prints a line for each node that offers GPUs, with the parts that pods hold, or the same as JSON.
 
-    Args:
-        arguments: the parsed arguments of `fairgpu top`.
-
     Returns:
         The exit status of the process.
 
@@ -73,9 +70,6 @@ def run_top(arguments: argparse.Namespace) -> int:
 def run_inspect(arguments: argparse.Namespace) -> int:
     """Prints a line for each GPU of one node or of all, and with `-d` for each pod on it, or the same as JSON.
 
-    Args:
-        arguments: the parsed arguments of `fairgpu inspect`.
-
     Returns:
         The exit status of the process.
 
@@ -94,9 +88,6 @@ def run_inspect(arguments: argparse.Namespace) -> int:
 
 def run_why(arguments: argparse.Namespace) -> int:
     """Prints why a pod waits for a node: each cause, with the nodes that it concerns and its remedy.
-
-    Args:
-        arguments: the parsed arguments of `fairgpu why`.
 
     Returns:
         The exit status of the process.

@@ -672,7 +672,6 @@ class GPUWatches:
         """Makes watches that follow nothing yet.
 
         Args:
-            api: the API server.
             wait: sleeps that many seconds; returns whether the process ends.
             random: returns a number in [0, 1).
             loop: returns the event loop of the worker.

@@ -342,7 +342,6 @@ def _chunks(names: list[str]) -> Iterator[list[str]]:
 
 
 def _namespaces(snapshot: Snapshot) -> Iterator[str]:
-    """Yields the namespaces that an account pays for, or has sessions of."""
     for text in (*snapshot.sessions.values(), *snapshot.ended.values()):
         record = read_session(text)
         if record is not None:

@@ -1,4 +1,7 @@
-"""Reads snapshots of accounts from the store, each as of one moment, while the leader goes on settling."""
+"""Reads snapshots of accounts from the store, each as of one moment, while the leader goes on settling.
+
+Every function may raise redis.RedisError. The client of the store returns bytes.
+"""
 
 from __future__ import annotations
 
@@ -28,9 +31,6 @@ def present_periods(client: Store, accounts: Sequence[str], now: Instant) -> dic
 
     Args:
         now: the instant that decides which period is present.
-
-    Raises:
-        redis.RedisError: Redis does not answer.
     """
     pipeline = client.pipeline(transaction=False)
     for name in accounts:
@@ -57,7 +57,6 @@ def read_snapshots(client: Store, wanted: Mapping[str, int], *, whole_ledger: bo
             writes such entries.
 
     Raises:
-        redis.RedisError: Redis does not answer.
         StoreError: Redis does not run the script.
     """
     answers = run(client, [_call(name, start, ATTEMPTS[0].rows) for name, start in wanted.items()])
@@ -73,9 +72,6 @@ def payers_of(client: Store, namespaces: Sequence[str]) -> dict[str, Changes]:
 
     Namespaces without a readable record are left out. The function must be called after the snapshots are taken: a
     later change of payers affects no session before it.
-
-    Raises:
-        redis.RedisError: Redis does not answer.
     """
     return {**reading.assignments_of(client, namespaces)}
 
@@ -86,9 +82,6 @@ def left_on_nodes(client: Store, payers: Mapping[str, Changes], nodes: Container
     Args:
         payers: keyed by namespace, its payers in order of time; all but the last one are former payers.
         nodes: the names of the nodes.
-
-    Raises:
-        redis.RedisError: Redis does not answer.
     """
     former = sorted({account for known in payers.values() for _, account in known[:-1]})
     pipeline = client.pipeline(transaction=False)
@@ -99,11 +92,7 @@ def left_on_nodes(client: Store, payers: Mapping[str, Changes], nodes: Container
 
 
 def states_of(client: Store, namespaces: Sequence[str]) -> dict[str, str]:
-    """Returns the published state of each namespace as JSON, keyed by namespace; those without one are left out.
-
-    Raises:
-        redis.RedisError: Redis does not answer.
-    """
+    """Returns the published state of each namespace as JSON, keyed by namespace; those without one are left out."""
     if not namespaces:
         return {}
     texts: Any = client.hmget(keys.STATES_VALUES, list(namespaces))
@@ -117,11 +106,7 @@ def prices(client: Store) -> bytes | None:
 
 
 def metered_uids(client: Store) -> set[str]:
-    """Returns the uids of all open sessions in the store.
-
-    Raises:
-        redis.RedisError: Redis does not answer.
-    """
+    """Returns the uids of all open sessions in the store."""
     members: Any = client.zrange(keys.OPEN_SESSIONS, 0, -1)
     return {_text(member).partition(" ")[0] for member in members}
 

@@ -64,7 +64,6 @@ class ClusterReviewer:
         """Makes a reviewer over an API server.
 
         Args:
-            api: the API server.
             keys: the API server's keys, with which forged tokens are refused without a request.
             own_audience_alone: whether only tokens of the timekeeper's audience are accepted.
         """

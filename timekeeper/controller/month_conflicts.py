@@ -63,6 +63,7 @@ def look(client: Store, place: Destination, now: Instant, hourly_days: int) -> l
     """Returns all closed months with the states of their exported files, in order of time.
 
     Args:
+        now: nanoseconds since 1970.
         hourly_days: the number of whole days before today whose usage is kept by the hour.
     """
     records = exports.load(client)

@@ -127,7 +127,6 @@ def run(
 
 
 def _join(*threads: tuple[threading.Thread | None, float]) -> None:
-    """Waits for each thread that exists to end, for at most its number of seconds."""
     for thread, seconds in threads:
         if thread is not None:
             thread.join(seconds)

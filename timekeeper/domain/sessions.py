@@ -251,7 +251,6 @@ def silent_nodes(nodes: Iterable[Json], lease_of: Callable[[], Mapping[str, Json
 
 
 def _unknown_ready(node: Json) -> Json | None:
-    """Returns the Ready condition of a node if it is Unknown, else None."""
     for condition in (node.get("status") or {}).get("conditions") or []:
         if condition.get("type") == "Ready":
             return condition if condition.get("status") == "Unknown" else None

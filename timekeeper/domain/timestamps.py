@@ -92,13 +92,11 @@ def _date_and_time(seconds: int) -> str:
 
 @lru_cache(maxsize=_DAYS)
 def _date(days: int) -> str:
-    """Returns the date, such as 2026-11-27, of a day that is counted from 1970-01-01."""
     return (_EPOCH + timedelta(days=days)).strftime("%Y-%m-%d")
 
 
 @lru_cache(maxsize=_DAYS)
 def _midnight(date: str) -> int:
-    """Returns the seconds from 1970 to the beginning of a date in UTC."""
     return from_datetime(datetime.fromisoformat(f"{date}T00:00:00+00:00")) // SECOND
 
 

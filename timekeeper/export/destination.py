@@ -188,7 +188,6 @@ def _tag(status: os.stat_result) -> str:
 
 
 def _sync(folder: Path) -> None:
-    """Flushes a rename to the disk."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

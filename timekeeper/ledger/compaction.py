@@ -1,6 +1,7 @@
 """Removes and compacts old data of accounts: periods, months, amounts, hours, and empty accounts.
 
-Each change is one script call on one account.
+Each change is one script call on one account. Every function may raise StoreError, if the store refuses the change or
+does not answer, and redis.RedisError, if it does not answer.
 """
 
 from __future__ import annotations
@@ -32,13 +33,9 @@ def prune(
     The month in which the earliest remaining period began stays, too: a correction of that period may still change it.
 
     Args:
-        before: the first of a month.
-        periods: the starts of the periods to remove, in nanoseconds since 1970.
+        before: nanoseconds since 1970, the first of a month.
+        periods: the starts of the periods to remove.
         earliest: the start of the earliest period that stays.
-
-    Raises:
-        StoreError: the store refused the change, or Redis does not answer.
-        redis.RedisError: Redis does not answer.
     """
     names = keys.AccountKeys(account)
     folded: Any = client.hkeys(names.folded)
@@ -84,7 +81,6 @@ def forget_payer(client: Store, epoch: FencingToken, changed: dict[str, Assignme
 
     Raises:
         StoreError: the store refused the write, or Redis does not answer.
-        redis.RedisError: Redis does not answer.
     """
     shared.write_assignments(client, epoch, changed)
     put(client, epoch, "HDEL", keys.NAMESPACES, removed)
@@ -117,14 +113,11 @@ def fold_amounts(
     An amount is due a day after a call first found that no leader knows its session any more.
 
     Args:
+        now: nanoseconds since 1970.
         place: the account's name, and the period's start in nanoseconds since 1970.
         is_known: returns whether the leader still knows the session of a uid.
         long_ended: whether the period ended so long ago that no open session is settled in it any more; otherwise only
             amounts of finalized sessions are due.
-
-    Raises:
-        StoreError: the store refused the change, or Redis does not answer.
-        redis.RedisError: Redis does not answer.
     """
     account, start = place
     names = keys.AccountKeys(account)
@@ -145,9 +138,6 @@ def with_amounts(client: Store, account: str, starts: Sequence[int]) -> set[int]
 
     Args:
         starts: the starts of the periods, in nanoseconds since 1970.
-
-    Raises:
-        redis.RedisError: Redis does not answer.
     """
     names = keys.AccountKeys(account)
     pipeline = client.pipeline(transaction=False)
@@ -211,9 +201,6 @@ def due_for_compaction(client: Store, accounts: Sequence[str], cutoffs: Cutoffs)
 
     Args:
         cutoffs: the instants before which data is compacted.
-
-    Raises:
-        redis.RedisError: Redis does not answer.
     """
     pipeline = client.pipeline(transaction=False)
     for account in accounts:
@@ -270,12 +257,9 @@ def fold_hours(client: Store, epoch: FencingToken, account: str, before: Instant
     One call folds the hours of one step. It also returns False if the hours changed while they were read.
 
     Args:
-        before: a month that ended a day or longer before it is closed: folding into it counts as a late change.
+        before: nanoseconds since 1970. A month that ended a day or longer before it is closed: folding into it counts
+            as a late change.
         edges: the starts of the account's periods, in order, in nanoseconds since 1970.
-
-    Raises:
-        StoreError: the store refused the change, or Redis does not answer.
-        redis.RedisError: Redis does not answer.
     """
     names = keys.AccountKeys(account)
     stored = _stored_hours(client, names)
@@ -304,9 +288,7 @@ def pack_hours(client: Store, epoch: FencingToken, account: str, before: Instant
 
     One call packs the hours of one step. It also returns False if the hours changed while they were read.
 
-    Raises:
-        StoreError: the store refused the change, or Redis does not answer.
-        redis.RedisError: Redis does not answer.
+    Args:
     """
     names = keys.AccountKeys(account)
     stored = _stored_hours(client, names)

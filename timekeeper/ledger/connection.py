@@ -1,4 +1,7 @@
-"""Connects to the store, and asks its servers about themselves: identity, clock, replicas and memory."""
+"""Connects to the store, and asks its servers about themselves: identity, clock, replicas and memory.
+
+Every function that asks raises redis.RedisError if the store does not answer.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +30,6 @@ def servers_of(client: redis.Redis, accounts: Sequence[str] | None = None) -> li
 
     Args:
         accounts: the accounts whose servers are wanted; None for all servers.
-
-    Raises:
-        redis.RedisError: the store does not answer.
     """
     cluster: Any = client
     if not isinstance(cluster, ClusterStore):
@@ -49,9 +49,6 @@ def ask_each(client: redis.Redis, question: Callable[[redis.Redis], Answer]) -> 
 
     Args:
         question: gets the client of one server, and returns the server's answer.
-
-    Raises:
-        redis.RedisError: the store does not answer.
     """
     cluster: Any = client
     try:
@@ -68,19 +65,12 @@ def identity(client: redis.Redis) -> tuple[str, bool]:
 
     The text changes if data may be lost: a restarted server has another run_id, and a promoted replica has another
     run_id and another replication id (https://redis.io/docs/latest/commands/info/).
-
-    Raises:
-        redis.RedisError: the store does not answer.
     """
     return " ".join(ask_each(client, _run_of)), bool(client.exists(keys.BOOK_EPOCH))
 
 
 def store_clock(client: redis.Redis) -> int:
-    """Returns the time by the store's clock, in nanoseconds since 1970; of several servers, the earliest.
-
-    Raises:
-        redis.RedisError: the store does not answer.
-    """
+    """Returns the time by the store's clock, in nanoseconds since 1970; of several servers, the earliest."""
     return min(ask_each(client, _clock_of))
 
 
@@ -126,9 +116,6 @@ def replicated(client: redis.Redis, epoch: int, seconds: float, accounts: Sequen
         seconds: the longest wait for one server; 0 returns True without a wait. It must be less than the client's
             timeout.
         accounts: the accounts that were written to: only their servers are asked; None for all servers.
-
-    Raises:
-        redis.RedisError: the store does not answer.
     """
     milliseconds = int(seconds * 1000)
     if milliseconds == 0:
@@ -166,9 +153,6 @@ def is_full_for_pods(client: redis.Redis) -> bool:
     """Returns whether a server of the store is too full for reports and new sessions.
 
     It is if it uses PODS_SHARE of its maxmemory or more; a server without a maxmemory is never too full.
-
-    Raises:
-        redis.RedisError: the store does not answer.
     """
     return any(ask_each(client, lambda server: _is_full(server.info("memory"))))
 
@@ -184,11 +168,7 @@ class MemoryWatch:
         self._full = False
 
     def is_full(self) -> bool:
-        """Returns the result of `is_full_for_pods`, which may be up to ASK_SECONDS old.
-
-        Raises:
-            redis.RedisError: the store does not answer.
-        """
+        """Returns the result of `is_full_for_pods`, which may be up to ASK_SECONDS old."""
         now = self._clock()
         if now - self._asked_at >= ASK_SECONDS:
             self._full, self._asked_at = is_full_for_pods(self._client), now

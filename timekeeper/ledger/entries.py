@@ -260,7 +260,10 @@ def _uid_bytes(text: str) -> bytes:
 def pack_ledger(client: Store, epoch: FencingToken, account: str, before: Instant) -> bool:
     """Packs ledger entries of an account that were written before an instant; returns whether none is left to pack.
 
-    One call packs at most SEGMENT_ENTRIES entries. Their time is that of the leaders' clocks.
+    One call packs at most SEGMENT_ENTRIES entries.
+
+    Args:
+        before: nanoseconds since 1970, by the clock of the leaders that wrote the entries.
 
     Raises:
         StoreError: the store refused the change, or Redis does not answer.

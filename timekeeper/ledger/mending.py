@@ -76,9 +76,7 @@ def replace_broken_keys(client: Store, epoch: int, accounts: Iterable[str]) -> b
     A new leader calls it before it loads its state. The leader writes the other deleted keys later, as it changes them.
 
     Args:
-        epoch: the leader's fencing token, which the store holds already.
-        accounts: the names of the accounts in the leader's memory. If the store's list of accounts is broken, it is
-            written anew from them and from what other keys name.
+        remembered: the names of the accounts in the leader's memory.
 
     Returns:
         Whether the store has lost the last valid versions of budgets.

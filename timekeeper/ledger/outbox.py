@@ -1,4 +1,7 @@
-"""The outbox of notifications in the store, and the milestones of budgets that were announced."""
+"""The outbox of notifications in the store, and the milestones of budgets that were announced.
+
+Every function may raise redis.RedisError.
+"""
 
 from __future__ import annotations
 
@@ -78,9 +81,6 @@ def announced(client: Store) -> dict[str, Announced]:
     """Returns the announced milestones of budgets, keyed by the budget's uid.
 
     Unreadable ones are left out, so that they are announced again.
-
-    Raises:
-        redis.RedisError: Redis does not answer.
     """
     stored: Any = client.hgetall(keys.NOTICES_ANNOUNCED)
     by_uid = {}
@@ -93,30 +93,18 @@ def announced(client: Store) -> dict[str, Announced]:
 
 
 def first(client: Store) -> Waiting | None:
-    """Returns the notification that has waited longest in the outbox; None for an empty outbox.
-
-    Raises:
-        redis.RedisError: Redis does not answer.
-    """
+    """Returns the notification that has waited longest in the outbox; None for an empty outbox."""
     waiting: Any = client.xrange(keys.NOTICES_OUTBOX, "-", "+", 1)
     return Waiting(waiting[0][0].decode(), waiting[0][1][b"m"].decode()) if waiting else None
 
 
 def remove(client: Store, waiting: Waiting) -> None:
-    """Removes a notification that was delivered or given up from the outbox.
-
-    Raises:
-        redis.RedisError: Redis does not answer.
-    """
+    """Removes a notification that was delivered or given up from the outbox."""
     client.xdel(keys.NOTICES_OUTBOX, waiting.id)
 
 
-def length(client: Store) -> int:
-    """Returns the number of notifications that wait in the outbox.
-
-    Raises:
-        redis.RedisError: Redis does not answer.
-    """
+def length(client: redis.Redis) -> int:
+    """Returns the number of notifications that wait in the outbox."""
     return int(client.xlen(keys.NOTICES_OUTBOX))
 
 

@@ -1,6 +1,7 @@
 """The present use of sessions in the store: advisory figures beside the books, which no fencing token guards.
 
-Each figure carries the instant up to which it may be shown, so that one that is not renewed disappears by itself.
+Each figure carries the instant up to which it may be shown, so that one that is not renewed disappears by itself. Every
+function but `shown` may raise redis.RedisError.
 """
 
 from __future__ import annotations
@@ -63,9 +64,6 @@ def write(client: Store, uses: Mapping[str, PresentUse], namespaces: Mapping[str
     Args:
         uses: the present use of sessions, keyed by the session's uid.
         namespaces: the present use of namespaces, keyed by name.
-
-    Raises:
-        redis.RedisError: the store does not answer, or refuses.
     """
     fields = {uid: f"{use.at} {use.until} {use.share}" for uid, use in uses.items()}
     for name, use in namespaces.items():
@@ -86,8 +84,7 @@ def of_namespaces(client: Store, names: Sequence[str], now: Instant) -> dict[str
 
     A namespace without a stored figure that may be shown at `now` is left out.
 
-    Raises:
-        redis.RedisError: the store does not answer.
+    Args:
     """
     if not names:
         return {}

@@ -1,4 +1,8 @@
-"""Writes the records that all accounts share: payers, prices, budgets, open sessions and published states."""
+"""Writes the records that all accounts share: payers, prices, budgets, open sessions and published states.
+
+Every function may raise StoreError, if the store refuses or does not answer, and redis.RedisError, if it does not
+answer. One that takes a fencing token raises FencedError once the store has given a token to a later leader.
+"""
 
 from __future__ import annotations
 
@@ -58,10 +62,6 @@ def write_assignments(client: Store, epoch: FencingToken, changed: Mapping[str, 
     Args:
         changed: keyed by namespace, its payers over time: pairs of an instant (nanoseconds since 1970) and the account
             that pays from then on.
-
-    Raises:
-        FencedError: the store has given a fencing token to a later leader.
-        StoreError: the store refused the write, or Redis does not answer.
     """
     if not changed:
         return
@@ -71,12 +71,7 @@ def write_assignments(client: Store, epoch: FencingToken, changed: Mapping[str, 
 
 
 def write_accounts(client: Store, epoch: FencingToken, names: Sequence[str]) -> None:
-    """Adds names to the store's list of all accounts; names that it already holds stay.
-
-    Raises:
-        FencedError: the store has given a fencing token to a later leader.
-        StoreError: the store refused the write, or Redis does not answer.
-    """
+    """Adds names to the store's list of all accounts; names that it already holds stay."""
     put(client, epoch, "SADD", keys.ACCOUNTS, names)
 
 
@@ -85,10 +80,6 @@ def write_budgets(client: Store, epoch: FencingToken, budgets: Mapping[str, Any]
 
     Args:
         budgets: the objects, keyed by name.
-
-    Raises:
-        FencedError: the store has given a fencing token to a later leader.
-        StoreError: the store refused the write, or Redis does not answer.
     """
     put(
         client,
@@ -104,10 +95,6 @@ def write_prices(client: Store, epoch: FencingToken, prices: Prices) -> None:
 
     Args:
         prices: the prices over time, keyed by a model's name or some of its words.
-
-    Raises:
-        FencedError: the store has given a fencing token to a later leader.
-        StoreError: the store refused the write, or Redis does not answer.
     """
     put(client, epoch, "SET", keys.PRICES, [encode_prices(prices)])
 
@@ -115,30 +102,18 @@ def write_prices(client: Store, epoch: FencingToken, prices: Prices) -> None:
 def write_since(client: Store, epoch: FencingToken, instant: Instant) -> None:
     """Writes the instant from which pods of other stacks are metered.
 
-    Raises:
-        FencedError: the store has given a fencing token to a later leader.
-        StoreError: the store refused the write, or Redis does not answer.
+    Args:
     """
     put(client, epoch, "SET", keys.SINCE, [str(instant)])
 
 
 def write_epoch(client: Store, epoch: FencingToken, term: HeldTerm) -> None:
-    """Writes the leader's fencing token and term again if the store lost them, or returned to earlier ones.
-
-    Raises:
-        FencedError: the store has given a fencing token to a later leader.
-        StoreError: the store refused the write, or Redis does not answer.
-    """
+    """Writes the leader's fencing token and term again if the store lost them, or returned to earlier ones."""
     run_one(client, Call("raise_epoch", (keys.BOOK_EPOCH, keys.BOOK_TERM), (epoch, term.number, term.holder)))
 
 
-def note_restored(client: Store, epoch: FencingToken, accounts: Sequence[str]) -> None:
-    """Records that a part of these accounts' spending cannot be attributed to a pod.
-
-    Raises:
-        FencedError: the store has given a fencing token to a later leader.
-        StoreError: the store refused the write, or Redis does not answer.
-    """
+def note_restored(client: redis.Redis, epoch: int, accounts: Sequence[str]) -> None:
+    """Records that a part of these accounts' spending cannot be attributed to a pod."""
     put(client, epoch, "SADD", keys.RESTORED, accounts)
 
 
@@ -150,11 +125,6 @@ def write_not_settled(
     Args:
         before: the names that the store holds; None if they are not known.
         names: the names that it holds afterwards.
-
-    Raises:
-        FencedError: the store has given a fencing token to a later leader.
-        StoreError: the store refused the write, or Redis does not answer.
-        redis.RedisError: the store does not answer.
     """
     if before is None:
         run_one(client, Call("put", (keys.NOT_SETTLED, keys.BOOK_EPOCH), (epoch, "DEL")))
@@ -169,11 +139,8 @@ def write_capacity(client: Store, epoch: FencingToken, instant: Instant, rates: 
     Later capacities are deleted: a clock that was ahead has stamped them.
 
     Args:
+        instant: nanoseconds since 1970.
         rates: keyed by model, the capacity in microGPU-seconds a second.
-
-    Raises:
-        FencedError: the store has given a fencing token to a later leader.
-        StoreError: the store refused the write, or Redis does not answer.
     """
     touched = (keys.BOOK_EPOCH, keys.CAPACITY, keys.CAPACITY_OF_MODELS)
     run_one(client, Call("write_capacity", touched, (epoch, instant, sum(rates.values()), compact(dict(rates)))))
@@ -191,8 +158,7 @@ def prune_capacity(client: Store, before: Instant) -> None:
     The capacity at that instant stays, with the earlier instant from which on it was known. Entries whose instant
     cannot be read stay.
 
-    Raises:
-        redis.RedisError: the store does not answer.
+    Args:
     """
     for key in (keys.CAPACITY, keys.CAPACITY_OF_MODELS):
         instants = [instant for instant in _capacity_instants(client, key) if instant <= before]
@@ -206,9 +172,7 @@ def thin_capacity(client: Store, before: Instant) -> None:
     A day that has more is kept as its mean. Each command by itself leaves the means of all days as they were, so that a
     leader may stop between any two.
 
-    Raises:
-        StoreError: the store refused the write, or Redis does not answer.
-        redis.RedisError: the store does not answer.
+    Args:
     """
     _thin(client, keys.CAPACITY_OF_MODELS, changes_by_model(client), before, lambda rates: compact(dict(rates)))
     of_all = {instant: {"": rate} for instant, rate in capacity(client).items()}
@@ -241,9 +205,7 @@ def _thin(
 def write_watched(client: Store, epoch: FencingToken, until: Instant) -> None:
     """Writes the latest instant at which all open sessions were known to be alive.
 
-    Raises:
-        FencedError: the store has given a fencing token to a later leader.
-        StoreError: the store refused the write, or Redis does not answer.
+    Args:
     """
     put(client, epoch, "SET", keys.WATCHED, [str(until)])
 
@@ -268,11 +230,6 @@ def index_sessions(
     Args:
         opened: (uid, account) of each session to add.
         closed: (uid, account) of each session to remove.
-
-    Raises:
-        FencedError: the store has given a fencing token to a later leader.
-        StoreError: the store refused the write, or Redis does not answer.
-        redis.RedisError: Redis does not answer.
     """
     put(
         client,
@@ -285,11 +242,7 @@ def index_sessions(
 
 
 def expire_reports(client: Store, uids: Sequence[str]) -> None:
-    """Lets the stored reports of deleted pods expire after GONE_REPORT_SECONDS.
-
-    Raises:
-        redis.RedisError: Redis does not answer.
-    """
+    """Lets the stored reports of deleted pods expire after GONE_REPORT_SECONDS."""
     if not uids:
         return
     pipeline = client.pipeline(transaction=False)
@@ -308,11 +261,6 @@ def renew_index(
     Args:
         sessions: (uid, account) of each open session.
         spared: the accounts whose entries in the index stay.
-
-    Raises:
-        FencedError: the store has given a fencing token to a later leader.
-        StoreError: the store refused the write, or Redis does not answer.
-        redis.RedisError: Redis does not answer.
     """
     members: Any = client.zrange(keys.OPEN_SESSIONS, 0, -1)
     parts = (member.decode().partition(" ") for member in members)
@@ -339,9 +287,6 @@ def publish_states(
 
     Returns:
         The version of the states after the change.
-
-    Raises:
-        StoreError: the store refused the change, or Redis does not answer.
     """
     touched = (keys.STATES_HEAD, keys.STATES_VALUES, keys.STATES_CHANGES)
     prices, charge = (json.dumps(dict(values), sort_keys=True) for values in (terms.prices, terms.charge))

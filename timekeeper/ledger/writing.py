@@ -1,7 +1,8 @@
 """Writes to accounts: periods, settlements, orders, closing balances, published figures, and the fencing token.
 
 Each function takes many changes and sends them in one round trip per thousand. For each change it returns the totals of
-the period after it, or the error that refused it.
+the period after it, or the error that refused it. It raises StoreUnavailableError if Redis does not answer; some of the
+changes may then have been done.
 """
 
 from __future__ import annotations
@@ -212,11 +213,10 @@ def open_periods(
 ) -> list[PeriodTotals | StoreError]:
     """Opens periods of accounts, and creates the accounts that the store does not hold.
 
+    Args:
+
     Returns:
         For each period its totals, or the error that refused it.
-
-    Raises:
-        StoreUnavailableError: Redis does not answer; some of the changes may have been done.
     """
     calls = []
     for opening in openings:
@@ -247,9 +247,6 @@ def write_settlements(
 
     Returns:
         For each batch the totals of its period, or the error that refused a part of it.
-
-    Raises:
-        StoreUnavailableError: Redis does not answer; some of the changes may have been done.
     """
     calls, owners = list[Call](), list[int]()
     for index, settlement in enumerate(settlements):
@@ -272,9 +269,6 @@ def write_each_settlement(
 
     Returns:
         The totals of the period, None if no session was accepted; and the errors of refused sessions, keyed by uid.
-
-    Raises:
-        StoreUnavailableError: Redis does not answer; some of the changes may have been done.
     """
     alone = [SettlementBatch(settlement.account, settlement.period, [item]) for item in settlement.items]
     totals, refused = None, {}
@@ -293,9 +287,6 @@ def publish_accounts(
 
     Returns:
         For each account None, or the error that refused its figures.
-
-    Raises:
-        StoreUnavailableError: Redis does not answer; some of the changes may have been done.
     """
     calls = []
     for publication in publications:
@@ -411,11 +402,10 @@ def apply_grants(
 ) -> list[PeriodTotals | StoreError]:
     """Applies grants to their periods, each name once.
 
+    Args:
+
     Returns:
         For each grant the totals of its period, or the error that refused it.
-
-    Raises:
-        StoreUnavailableError: Redis does not answer; some of the changes may have been done.
     """
     calls = []
     for grant in grants:
@@ -437,11 +427,10 @@ def apply_corrections(
 ) -> list[PeriodTotals | StoreError]:
     """Applies corrections to the spending of their periods, each name once.
 
+    Args:
+
     Returns:
         For each correction the totals of its period, or the error that refused it.
-
-    Raises:
-        StoreUnavailableError: Redis does not answer; some of the changes may have been done.
     """
     calls = []
     for correction in corrections:
@@ -460,11 +449,10 @@ def close_balances(
 
     A credit that has expired does not change any more.
 
+    Args:
+
     Returns:
         For each period its totals, or the error that refused the change.
-
-    Raises:
-        StoreUnavailableError: Redis does not answer; some of the changes may have been done.
     """
     calls = []
     for change in balances:
@@ -522,6 +510,8 @@ class Restoration:
 
 def restore(client: Store, epoch: FencingToken, now: Instant, wanted: Restoration) -> tuple[int, PeriodTotals]:
     """Restores a period of an account to a checkpoint, if the store's account has a lower version than the checkpoint.
+
+    Args:
 
     Returns:
         The amount by which the checkpoint exceeded the store's finalized sessions, and which was added to the period,

@@ -301,9 +301,6 @@ class Source(Protocol):
     def lift_gate(self, pod: Json) -> None:
         """Removes the budget's scheduling gate from a pod that still carries it.
 
-        Args:
-            pod: the pod as the mirror has it.
-
         Raises:
             ChangedMeanwhileError: the pod is deleted, or has changed since it was read.
             RefusedError: a policy or a webhook forbids it.
@@ -312,9 +309,6 @@ class Source(Protocol):
 
     def remove_finalizer(self, pod: Json) -> None:
         """Removes the meter's finalizer from a pod that still carries it.
-
-        Args:
-            pod: the pod as the mirror has it.
 
         Raises:
             ChangedMeanwhileError: the pod is deleted, or has changed since it was read.
@@ -326,7 +320,6 @@ class Source(Protocol):
         """Writes the time of a pod's eviction to its annotation, or removes the annotation.
 
         Args:
-            pod: the pod as the mirror has it.
             at: the time as an RFC 3339 timestamp; None removes the annotation.
 
         Raises:
@@ -337,9 +330,6 @@ class Source(Protocol):
 
     def evict(self, pod: Json) -> None:
         """Evicts a pod, unless a PodDisruptionBudget forbids it.
-
-        Args:
-            pod: the pod as the mirror has it.
 
         Raises:
             BlockedError: a PodDisruptionBudget forbids the eviction for now.
@@ -352,7 +342,6 @@ class Source(Protocol):
         """Replaces a GPUBudget's status.
 
         Args:
-            name: the budget's name.
             version: the resourceVersion in which the object must still be; empty for any.
 
         Raises:

@@ -117,9 +117,6 @@ class FolderSource:
     def lift_gate(self, pod: Json) -> None:
         """Removes the budget's scheduling gate from the pod's file.
 
-        Args:
-            pod: the pod as the mirror has it.
-
         Raises:
             ChangedMeanwhileError: there is no such file, or the pod has no such gate.
         """
@@ -133,9 +130,6 @@ class FolderSource:
 
     def remove_finalizer(self, pod: Json) -> None:
         """Removes the meter's finalizer from the pod's file, or deletes the file if the pod is being deleted.
-
-        Args:
-            pod: the pod as the mirror has it.
 
         Raises:
             ChangedMeanwhileError: there is no such file, or the pod has no such finalizer.
@@ -155,7 +149,6 @@ class FolderSource:
         """Writes the time of a pod's eviction to an annotation in the pod's file, or removes the annotation.
 
         Args:
-            pod: the pod as the mirror has it.
             at: the time as an RFC 3339 timestamp; None removes the annotation.
 
         Raises:
@@ -186,7 +179,6 @@ class FolderSource:
         """Writes the status of a GPUBudget to the file status/budget-NAME.json.
 
         Args:
-            name: the budget's name.
             version: ignored, since files have no version.
         """
         write_json(self._status_file("budget", name), status)

@@ -576,7 +576,6 @@ class LocalQueues:
 
         Args:
             kind: the type of the event: ADDED, MODIFIED or DELETED.
-            item: the LocalQueue.
         """
         key = (namespace_of(item), name_of(item))
         with self._lock:
@@ -617,7 +616,6 @@ class KubernetesSource:
         """Makes a source that watches nothing yet.
 
         Args:
-            api: the API server.
             now: a clock.
             random: a source of numbers in [0, 1).
             kept_labels: the keys of the pods' labels that are kept with usage.
@@ -739,9 +737,6 @@ class KubernetesSource:
         """Removes the budget's scheduling gate from a pod.
 
         It does so only if the pod is the one that was read and has the gate at the same index.
-
-        Args:
-            pod: the pod as the mirror has it.
         """
         metadata = pod["metadata"]
         gates = (pod.get("spec") or {}).get("schedulingGates") or []
@@ -759,9 +754,6 @@ class KubernetesSource:
         """Removes the meter's finalizer from a pod.
 
         It does so only if the pod is the one that was read and has the finalizer at the same index.
-
-        Args:
-            pod: the pod as the mirror has it.
         """
         metadata = pod["metadata"]
         finalizers = metadata.get("finalizers") or []
@@ -781,7 +773,6 @@ class KubernetesSource:
         The patch contains the pod's uid, which cannot change: a new pod of the same name is not written.
 
         Args:
-            pod: the pod as the mirror has it.
             at: the time as an RFC 3339 timestamp; None removes the annotation.
         """
         metadata = pod["metadata"]
@@ -793,9 +784,6 @@ class KubernetesSource:
 
         The pod gets its terminationGracePeriodSeconds, but no more than MAX_TERMINATION_SECONDS. The Eviction carries
         the pod's label, without which the policy fairgpu-eviction refuses it.
-
-        Args:
-            pod: the pod as the mirror has it.
         """
         metadata = pod["metadata"]
         label = (metadata.get("labels") or {}).get(names.POD_LABEL)
@@ -841,7 +829,6 @@ class KubernetesSource:
         """Replaces the status of a GPUBudget; fields that are not given are removed.
 
         Args:
-            name: the budget's name.
             version: the resourceVersion in which the object must still be; empty for any.
         """
         self.request(lambda: self._replace_status(f"{BUDGETS}/{name}", status, version))

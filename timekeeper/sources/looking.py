@@ -162,11 +162,7 @@ class BudgetsView:
         self._mirror.failed(error)
 
     def stated(self, name: str, status: Json) -> None:
-        """Puts a budget's status into the mirror, once it was written to the API server.
-
-        Args:
-            name: the budget's name.
-        """
+        """Puts a budget's status into the mirror, once it was written to the API server."""
         with self._lock:
             self._statuses = {**(self._statuses or {}), name: status}
             self._show(self._config_map)
@@ -295,7 +291,6 @@ class LookingAtGPUBudgets(LookingSource):
         """Replaces the status of a GPUBudget; fields that are not given are removed.
 
         Args:
-            name: the budget's name.
             version: the resourceVersion in which the object must still be; empty for any.
         """
         KubernetesSource.write_budget_status(self, name, status, version)

@@ -116,9 +116,6 @@ def faults_of_own_requests(spec: dict[str, Any]) -> tuple[Fault, ...]:
     """Returns a fault for each of FairGPU's own resources that a container of the pod limits or requests.
 
     The mode `account` refuses these resources, as no node agent gives their devices there.
-
-    Args:
-        spec: the pod's spec, as JSON.
     """
     faults = []
     for field in _CONTAINERS:

@@ -135,7 +135,6 @@ def faults_of_copies(spec: dict[str, Any], root: Path) -> list[Fault]:
     A few such elements are allowed, as a copy of an admitted pod has one of each name.
 
     Args:
-        spec: the pod's spec, as JSON.
         root: the field path of a pod template in its object; empty for a pod.
     """
     faults: list[Fault] = []

@@ -86,7 +86,6 @@ def _is_fraction(container: ContainerReading) -> bool:
 
 
 def _found(pod: dict[str, Any], reading: ContainerReading) -> dict[str, Any]:
-    """Returns the container, as JSON, from which a reading was made."""
     return mapping(mapping(pod.get("spec"))[str(reading.path[-2])][reading.index])
 
 

@@ -45,11 +45,7 @@ def highest_rate(reading: PodReading, prices: Mapping[str, float], charge: Charg
 
 
 def deadline_seconds(spec: Mapping[str, Any]) -> int | None:
-    """Returns the time after which the kubelet ends the pod, in seconds from the pod's start; None without a deadline.
-
-    Args:
-        spec: the pod's spec, as JSON.
-    """
+    """Returns the time after which the kubelet ends the pod, in seconds from the pod's start; None without one."""
     value = spec.get("activeDeadlineSeconds")
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
 

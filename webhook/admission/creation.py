@@ -107,9 +107,6 @@ def tolerate(spec: dict[str, Any], wanted: tuple[Toleration, ...]) -> list[Opera
     The taints that keep other pods away from GPU nodes hold for GPU pods as well. The API server's own admission plugin
     for this, ExtendedResourceToleration, is off by default and tolerates the name of the resource alone
     (https://kubernetes.io/docs/reference/access-authn-authz/admission-controllers/#extendedresourcetoleration).
-
-    Args:
-        spec: the pod's spec, as JSON.
     """
     if not wanted:
         return []
@@ -203,7 +200,6 @@ def _strip(pod: dict[str, Any], reading: PodReading) -> list[Operation]:
 
 
 def _replacements(pod: dict[str, Any], settings: Webhook) -> tuple[str, ...]:
-    """Returns warnings about values of the author's that admission replaces."""
     spec = mapping(pod.get("spec"))
     lines = [
         f"spec.volumes[{index}]: the name is of a volume of FairGPU's own, which takes its place, mounts included"

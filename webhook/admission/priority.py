@@ -22,7 +22,6 @@ def earned_class(settings: Priorities, knowledge: Knowledge, *, over: bool) -> P
     The value and the policy are those of the cluster's class; if the cluster lacks the class, the settings give them.
 
     Args:
-        settings: the admin's settings of priority classes.
         knowledge: the priority classes of the cluster.
         over: whether the pod is over budget.
     """
@@ -38,7 +37,6 @@ def keeps_own(spec: dict[str, Any], settings: Priorities, knowledge: Knowledge) 
     """Returns whether the pod keeps the priority class that its author gave it.
 
     Args:
-        spec: the pod's spec, as JSON.
         settings: the admin's settings of priority classes, with the classes to keep.
         knowledge: the name of the cluster's default class, which no pod keeps.
     """
@@ -54,8 +52,6 @@ def faults_of_class(
     Allowed are FairGPU's two classes, the cluster's default and the classes that the settings keep.
 
     Args:
-        spec: the pod's spec, as JSON.
-        settings: the admin's settings of priority classes.
         knowledge: the name of the cluster's default class.
         root: the field path of a pod template in its object; empty for a pod.
     """
@@ -77,11 +73,7 @@ def faults_of_class(
 
 
 def set_class(spec: dict[str, Any], wanted: PriorityClass) -> list[Operation]:
-    """Returns the JSON Patch operations that give a pod a priority class, with its value and preemption policy.
-
-    Args:
-        spec: the pod's spec, as JSON.
-    """
+    """Returns the JSON Patch operations that give a pod a priority class, with its value and preemption policy."""
     return [
         *set_field(spec, "/spec", FIELD, wanted.name),
         *set_field(spec, "/spec", "priority", wanted.value),

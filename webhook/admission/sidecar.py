@@ -159,9 +159,6 @@ def strange_volumes(spec: dict[str, Any]) -> list[int]:
     """Returns the indexes of a pod's strange volumes: they have the name of one of FairGPU's volumes, but not its type.
 
     A strange volume is the author's own, and admission replaces it.
-
-    Args:
-        spec: the pod's spec, as JSON.
     """
     given: Any = spec.get("volumes")
     return [index for index in indexes_named(given, OUR_VOLUMES) if _KINDS[given[index]["name"]] not in given[index]]

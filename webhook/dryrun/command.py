@@ -42,9 +42,6 @@ def run(arguments: argparse.Namespace) -> int:
     """Prints the outcome that manifests would have in admission.
 
     It returns the exit status: 2 if the outcome of any is unknown, else 1 if any would be refused, else 0.
-
-    Args:
-        arguments: the parsed arguments of `fairgpu admit`.
     """
     try:
         _check_namespace(arguments.namespace)

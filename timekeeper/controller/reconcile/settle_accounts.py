@@ -407,7 +407,6 @@ def _note_taken(
 
 
 def _write_index(context: ReconcileContext, changed: list[Prepared]) -> None:
-    """Updates the index of open sessions."""
     opened: list[tuple[str, str]] = []
     closed: list[tuple[str, str]] = []
     for metered, settlement in changed:

@@ -294,5 +294,4 @@ def _claim_of(session: Session) -> str:
 
 
 def _is_of(session_uid: str, facts: ClaimFacts) -> bool:
-    """Whether a session is of a claim's present allocation."""
     return bool(facts.allocation) and session_uid.rsplit("-", 2)[1] == facts.allocation

@@ -221,8 +221,9 @@ def load(client: Store, epoch: FencingToken, books: Books, now: Instant, surely_
     """Reads the store into the leader's state; returns the accounts that were in memory and that the store has lost.
 
     Args:
-        surely_past: the instant up to which time had passed by every clock when the store was last settled. Periods
-            that end later are not final.
+        now: nanoseconds since 1970.
+        surely_past: the instant up to which time has passed by every clock. Periods that end
+            later are not final.
 
     Raises:
         redis.RedisError: the store does not answer.
@@ -496,7 +497,6 @@ def _amounts_that_matter(books: Books, stored: list[StoredAccount], now: Instant
 
 
 def _may_be_in(session: Session, period: Period) -> bool:
-    """Whether a session began before the end of a period, and did not end before its start."""
     return session.start < period.end and (session.end is None or session.end > period.start)
 
 

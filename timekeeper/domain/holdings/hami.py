@@ -273,7 +273,6 @@ class _Part(NamedTuple):
 
 
 def _by_device(held: Iterable[_Part]) -> dict[str, list[Holding]]:
-    """Returns the parts of devices, keyed by the device's uuid."""
     found: dict[str, list[Holding]] = {}
     for uuid, holding in held:
         found.setdefault(uuid, []).append(holding)

@@ -117,7 +117,6 @@ def _of_memory(asked: Fraction, node: HostNode, doubts: set[Doubt]) -> Fraction:
 
 
 def _mib(text: str) -> Fraction:
-    """Returns a quantity of bytes in MiB; 0 for any other text."""
     try:
         return max(parse_quantity(text.strip()) / MIB, Fraction(0))
     except QuantityError:
@@ -136,7 +135,6 @@ _LONGEST = 12
 
 
 def _whole(text: str) -> int:
-    """Returns a whole number from 0, at most 10 ** _LONGEST; 0 for any other text."""
     matched = _WHOLE_NUMBER.fullmatch(text.strip())
     if matched is None:
         return 0
