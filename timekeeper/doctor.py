@@ -447,7 +447,7 @@ def as_text(findings: Findings, prices: Prices) -> str:
     return "\n".join(lines)
 
 
-def _without(unread: Sequence[str]) -> str:
+def _without(unreadable: Sequence[str]) -> str:
     """Returns a sentence that says what the report lacks because these collections could not be read."""
     if list(unreadable) == ["resourceslices"]:
         return "Without it, each device of a claim counts as a GPU of unknown model."

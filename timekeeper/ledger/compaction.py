@@ -287,8 +287,6 @@ def pack_hours(client: Store, epoch: FencingToken, account: str, before: Instant
     """Packs an account's hours of use that end before an instant, still as hours; returns whether none is left to pack.
 
     One call packs the hours of one step. It also returns False if the hours changed while they were read.
-
-    Args:
     """
     names = keys.AccountKeys(account)
     stored = _stored_hours(client, names)

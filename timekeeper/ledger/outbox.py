@@ -103,7 +103,7 @@ def remove(client: Store, waiting: Waiting) -> None:
     client.xdel(keys.NOTICES_OUTBOX, waiting.id)
 
 
-def length(client: redis.Redis) -> int:
+def length(client: Store) -> int:
     """Returns the number of notifications that wait in the outbox."""
     return int(client.xlen(keys.NOTICES_OUTBOX))
 

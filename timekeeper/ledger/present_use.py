@@ -83,8 +83,6 @@ def of_namespaces(client: Store, names: Sequence[str], now: Instant) -> dict[str
     """Returns the present use of these namespaces, keyed by name.
 
     A namespace without a stored figure that may be shown at `now` is left out.
-
-    Args:
     """
     if not names:
         return {}

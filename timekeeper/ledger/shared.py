@@ -100,10 +100,7 @@ def write_prices(client: Store, epoch: FencingToken, prices: Prices) -> None:
 
 
 def write_since(client: Store, epoch: FencingToken, instant: Instant) -> None:
-    """Writes the instant from which pods of other stacks are metered.
-
-    Args:
-    """
+    """Writes the instant from which pods of other stacks are metered."""
     put(client, epoch, "SET", keys.SINCE, [str(instant)])
 
 
@@ -112,7 +109,7 @@ def write_epoch(client: Store, epoch: FencingToken, term: HeldTerm) -> None:
     run_one(client, Call("raise_epoch", (keys.BOOK_EPOCH, keys.BOOK_TERM), (epoch, term.number, term.holder)))
 
 
-def note_restored(client: redis.Redis, epoch: int, accounts: Sequence[str]) -> None:
+def note_restored(client: Store, epoch: FencingToken, accounts: Sequence[str]) -> None:
     """Records that a part of these accounts' spending cannot be attributed to a pod."""
     put(client, epoch, "SADD", keys.RESTORED, accounts)
 
@@ -157,8 +154,6 @@ def prune_capacity(client: Store, before: Instant) -> None:
 
     The capacity at that instant stays, with the earlier instant from which on it was known. Entries whose instant
     cannot be read stay.
-
-    Args:
     """
     for key in (keys.CAPACITY, keys.CAPACITY_OF_MODELS):
         instants = [instant for instant in _capacity_instants(client, key) if instant <= before]
@@ -171,8 +166,6 @@ def thin_capacity(client: Store, before: Instant) -> None:
 
     A day that has more is kept as its mean. Each command by itself leaves the means of all days as they were, so that a
     leader may stop between any two.
-
-    Args:
     """
     _thin(client, keys.CAPACITY_OF_MODELS, changes_by_model(client), before, lambda rates: compact(dict(rates)))
     of_all = {instant: {"": rate} for instant, rate in capacity(client).items()}
@@ -203,10 +196,7 @@ def _thin(
 
 
 def write_watched(client: Store, epoch: FencingToken, until: Instant) -> None:
-    """Writes the latest instant at which all open sessions were known to be alive.
-
-    Args:
-    """
+    """Writes the latest instant at which all open sessions were known to be alive."""
     put(client, epoch, "SET", keys.WATCHED, [str(until)])
 
 

@@ -213,8 +213,6 @@ def open_periods(
 ) -> list[PeriodTotals | StoreError]:
     """Opens periods of accounts, and creates the accounts that the store does not hold.
 
-    Args:
-
     Returns:
         For each period its totals, or the error that refused it.
     """
@@ -402,8 +400,6 @@ def apply_grants(
 ) -> list[PeriodTotals | StoreError]:
     """Applies grants to their periods, each name once.
 
-    Args:
-
     Returns:
         For each grant the totals of its period, or the error that refused it.
     """
@@ -427,8 +423,6 @@ def apply_corrections(
 ) -> list[PeriodTotals | StoreError]:
     """Applies corrections to the spending of their periods, each name once.
 
-    Args:
-
     Returns:
         For each correction the totals of its period, or the error that refused it.
     """
@@ -448,8 +442,6 @@ def close_balances(
     """Writes closing balances: money left in a period becomes credits of the next period, or a credit expires.
 
     A credit that has expired does not change any more.
-
-    Args:
 
     Returns:
         For each period its totals, or the error that refused the change.
@@ -510,8 +502,6 @@ class Restoration:
 
 def restore(client: Store, epoch: FencingToken, now: Instant, wanted: Restoration) -> tuple[int, PeriodTotals]:
     """Restores a period of an account to a checkpoint, if the store's account has a lower version than the checkpoint.
-
-    Args:
 
     Returns:
         The amount by which the checkpoint exceeded the store's finalized sessions, and which was added to the period,
