@@ -78,7 +78,6 @@ class Asked:
 
         Args:
             price: GPU-hours charged for an hour of a whole GPU; 1 without prices.
-            rules: the admin's rules for charging.
         """
 
         def of(share: UnplacedShare | None) -> int:

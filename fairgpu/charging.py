@@ -51,7 +51,6 @@ def unplaced_rate(request: UnplacedShare, price: Fraction, rules: ChargeRules) -
 
     Args:
         price: GPU-hours charged for an hour of a whole GPU; 1 without prices.
-        rules: the admin's rules for charging.
     """
     gpus = max(request.gpus, 1)
     core = Fraction(request.core_percent or rules.best_effort_floor_percent * gpus, 100 * gpus)

@@ -31,11 +31,7 @@ DRIVER: Final = "gpu.nvidia.com"
 
 
 def foreign_resources(node: Mapping[str, Any]) -> list[str]:
-    """Returns the names of the extended resources by which another device plugin offers this node's GPUs.
-
-    Args:
-        node: the Node as JSON.
-    """
+    """Returns the names of the extended resources by which another device plugin offers this node's GPUs."""
     said = (node.get("status") or {}).get("capacity") or {}
     return sorted(
         name

@@ -72,10 +72,6 @@ def read_node(node: Json) -> Json:
 def write_node(api: KubernetesAPI, node: Json, offered: Inventory, pods: Iterable[Mapping[str, Any]]) -> list[str]:
     """Writes the inventory, the capacity and the taints of a Node to the API server, as far as they must change.
 
-    Args:
-        offered: the inventory that the node offers.
-        pods: the node's pods as JSON.
-
     Returns:
         The names of the parts that were written: `inventory`, `capacity`, `taint`.
 

@@ -21,10 +21,6 @@ RESOURCES = (names.GPU_CORE, names.GPU_MEMORY, names.GPU_MEMORY_PERCENTAGE)
 def metadata_patch(node: Mapping[str, Any], offered: Inventory) -> dict[str, Any] | None:
     """Returns a merge patch that writes the inventory into a Node's annotation; None if it is there already.
 
-    Args:
-        node: the Node as last observed, as JSON.
-        offered: the inventory that the node offers.
-
     Raises:
         InventoryError: the inventory is too large for an annotation.
     """
@@ -37,13 +33,7 @@ def metadata_patch(node: Mapping[str, Any], offered: Inventory) -> dict[str, Any
 def status_patch(
     node: Mapping[str, Any], offered: Inventory, pods: Iterable[Mapping[str, Any]]
 ) -> dict[str, Any] | None:
-    """Returns a merge patch that writes the capacity of FairGPU's resources to a Node; None if it is right already.
-
-    Args:
-        node: the Node as last observed, as JSON.
-        offered: the inventory that the node offers.
-        pods: the node's pods as JSON.
-    """
+    """Returns a merge patch that writes the capacity of FairGPU's resources to a Node; None if it is right already."""
     wrong = changes(capacity(offered.devices, pods), node.get("status") or {})
     return {"status": {"capacity": wrong}} if wrong else None
 
@@ -52,9 +42,6 @@ def taint_patch(node: Mapping[str, Any]) -> dict[str, Any] | None:
     """Returns a merge patch that removes FairGPU's startup taint from a Node.
 
     The patch names the Node's version: a list of taints is replaced whole, and others write it as well.
-
-    Args:
-        node: the Node as last observed, as JSON.
 
     Returns:
         The patch; None if the Node has no such taint, or offers no GPU yet.
@@ -75,7 +62,6 @@ def capacity(devices: Iterable[Device], pods: Iterable[Mapping[str, Any]]) -> di
 
     Args:
         devices: the node's GPUs.
-        pods: the node's pods as JSON.
     """
     healthy = [device for device in devices if device.health is Health.OK]
     whole = 100 * len(healthy)
@@ -93,11 +79,7 @@ def capacity(devices: Iterable[Device], pods: Iterable[Mapping[str, Any]]) -> di
 
 
 def shows_slots(node: Mapping[str, Any], slots: int) -> bool:
-    """Returns whether a Node's `status.allocatable` has as many slots as given, or more.
-
-    Args:
-        node: the Node as JSON.
-    """
+    """Returns whether a Node's `status.allocatable` has as many slots as given, or more."""
     return (_count(((node.get("status") or {}).get("allocatable") or {}).get(names.GPU)) or 0) >= slots
 
 
@@ -105,20 +87,13 @@ def status_written(node: Mapping[str, Any]) -> str:
     """Returns the time at which the kubelet last wrote a Node's status, as the Node's own text; empty if it has none.
 
     The kubelet writes this time with each status, and others that write conditions leave it as it was.
-
-    Args:
-        node: the Node as JSON.
     """
     conditions = (node.get("status") or {}).get("conditions") or []
     return next((str(each.get("lastHeartbeatTime") or "") for each in conditions if each.get("type") == "Ready"), "")
 
 
 def held_by(pod: Mapping[str, Any]) -> dict[str, int]:
-    """Returns the most of each resource that a pod holds at any time of its life, as the kubelet counts it.
-
-    Args:
-        pod: the pod as JSON.
-    """
+    """Returns the most of each resource that a pod holds at any time of its life, as the kubelet counts it."""
     spec = pod["spec"]
     return {
         resource: peak(

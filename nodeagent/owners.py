@@ -49,11 +49,7 @@ class Owned:
 
 
 def container_names(pods: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    """Returns the name of each container that has started, keyed by the container's id in the runtime.
-
-    Args:
-        pods: the node's pods as JSON.
-    """
+    """Returns the name of each container that has started, keyed by the container's id in the runtime."""
     return {
         str(status["containerID"]).rpartition("/")[2]: str(status["name"])
         for pod in pods

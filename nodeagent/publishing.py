@@ -83,7 +83,6 @@ def notices(pods: Iterable[Mapping[str, Any]], wall: dt.datetime, monotonic_ns: 
     passed counts as now, and one after LATEST_NS as LATEST_NS.
 
     Args:
-        pods: the node's pods as JSON.
         wall: the present time of the calendar.
         monotonic_ns: the present time, in ns of CLOCK_MONOTONIC.
     """

@@ -71,7 +71,6 @@ def read_settings(environ: Mapping[str, str], named: Path | None) -> Nodeagent:
     """Returns the node agent's settings, from a file and from the environment, which takes precedence.
 
     Args:
-        environ: the variables of the environment.
         named: the settings file; None for the usual file, which need not exist.
 
     Raises:

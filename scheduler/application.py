@@ -77,7 +77,6 @@ def build_application(
 
     Args:
         lifecycle: starts the threads, and ends them with the process.
-        measures: the scheduler's metrics.
     """
     sys.setswitchinterval(SWITCH_SECONDS)
     state, wait = State(settings.extender.gang_seconds), lifecycle.ending.wait
@@ -163,9 +162,6 @@ class Routes:
     def filter(self, body: bytes) -> Response:
         """Answers kube-scheduler's call `filter` with the names of the nodes on which a pod can be placed.
 
-        Args:
-            body: the call's JSON body.
-
         Returns:
             Status 200 with the nodes, 400 for a body that cannot be read, or 503 if this replica does not lead.
         """
@@ -181,9 +177,6 @@ class Routes:
 
     def prioritize(self, body: bytes) -> Response:
         """Answers kube-scheduler's call `prioritize` with a score from 0 to 10 for each node.
-
-        Args:
-            body: the call's JSON body.
 
         Returns:
             Status 200 with the scores, 400 for a body that cannot be read, or 503 if this replica does not lead.
@@ -201,9 +194,6 @@ class Routes:
 
     def preempt(self, body: bytes) -> Response:
         """Answers kube-scheduler's call `preempt` with the pods to evict from each node so that a pod can be placed.
-
-        Args:
-            body: the call's JSON body.
 
         Returns:
             Status 200 with the pods, 400 for a body that cannot be read, or 503 if this replica does not lead.

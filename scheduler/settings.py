@@ -98,7 +98,6 @@ def read_settings(environ: Mapping[str, str], file: Path | None) -> SchedulerSet
     """Returns the scheduler's settings, from a file and from the environment, which takes precedence.
 
     Args:
-        environ: the variables of the environment.
         file: the settings file; None for the usual file, which need not exist.
 
     Raises:

@@ -563,7 +563,6 @@ def read_settings(environ: Mapping[str, str], file: Path | None, usual: Path = U
     """Reads the timekeeper's settings from the environment and a file; the environment counts more.
 
     Args:
-        environ: the environment variables.
         file: the settings file; None for the usual one, if it exists.
 
     Raises:

@@ -53,8 +53,6 @@ def build_application(
     """Returns the application of one worker process of the webhook, and registers its threads with the lifecycle.
 
     Args:
-        lifecycle: the start and end of the worker.
-        measures: the worker's metrics.
         read_authority: returns the CA that signs the timekeeper's certificate, in PEM.
         api: the API server; None in standalone mode, where no namespaces and no priority classes are known.
     """

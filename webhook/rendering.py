@@ -118,7 +118,6 @@ def differences(settings: Webhook, read: Callable[[str], Json | None]) -> tuple[
     annotations of the objects do not count either. The policy of a component, and its binding, may both be missing.
 
     Args:
-        settings: the webhook's settings.
         read: returns the object at a path of the API; None where there is none.
     """
     wanted = _wanted(settings)

@@ -59,11 +59,7 @@ class Service:
         return chain
 
     def build(self, lifecycle: Lifecycle) -> Application:
-        """Returns the application of one worker of the webhook.
-
-        Args:
-            lifecycle: the start and end of the worker.
-        """
+        """Returns the application of one worker of the webhook."""
         return build_application(lifecycle, self._settings, self.measures, self._authority(), self._api)
 
     def _authority(self) -> ReadAuthority:

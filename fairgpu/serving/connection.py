@@ -53,11 +53,7 @@ class BoundedConnection(ASGIProtocol):  # type: ignore[misc] # gunicorn ships no
         self._wait_idle(self._idle_limit)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Removes a closed connection from the worker's sets.
-
-        Args:
-            exc: the error that closed it; None if there was none.
-        """
+        """Removes a closed connection from the worker's sets."""
         self._connections.discard(self)
         self.worker.arrivals.forget(self)
         super().connection_lost(exc)

@@ -42,11 +42,7 @@ class ImmediateConnection(BoundedConnection):
         return self._answer is None and super().is_idle
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Drops the request that was under way on a closed connection.
-
-        Args:
-            exc: the error that closed it; None if there was none.
-        """
+        """Drops the request that was under way on a closed connection."""
         self._forget_request()
         super().connection_lost(exc)
 

@@ -26,7 +26,6 @@ def build_probes(lifecycle: Lifecycle, missing: Missing) -> dict[tuple[str, str]
     and again once the worker begins to stop, it is a problem document (503).
 
     Args:
-        lifecycle: the start and end of the worker.
         missing: returns the names of the things that the worker waits for before it is ready; empty once it is ready.
     """
     healthy, ready = (Response(200, orjson.dumps({"status": status})) for status in ("ok", "ready"))

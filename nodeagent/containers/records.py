@@ -152,7 +152,6 @@ def check_unread(claim: Claim, unread: Iterable[tuple[str, str]], pods: Iterable
     Args:
         claim: the container that is about to start.
         unread: for each container whose record cannot be read, its pod's uid and its name.
-        pods: the node's pods as JSON.
 
     Raises:
         PlacementRefusedError: such a container holds one of the GPUs, or which it holds cannot be known.
@@ -175,11 +174,7 @@ def check_unread(claim: Claim, unread: Iterable[tuple[str, str]], pods: Iterable
 
 
 def superseded(record: Record, records: Iterable[Record]) -> list[Record]:
-    """Returns the records that a new one replaces: those of earlier starts, and of init containers whose slots it has.
-
-    Args:
-        records: the records of the node's containers.
-    """
+    """Returns the records that a new one replaces: of the container's earlier starts, and of others with its slots."""
     return [
         each
         for each in records
@@ -193,12 +188,7 @@ def pieces(record: Record) -> list[Held]:
 
 
 def ended(records: Iterable[Record], pods: Iterable[Mapping[str, Any]]) -> list[Record]:
-    """Returns the records of containers that cannot start again, since their pods are deleted or have ended.
-
-    Args:
-        records: the records of the node's containers.
-        pods: the node's pods as JSON.
-    """
+    """Returns the records of containers that cannot start again, since their pods are deleted or have ended."""
     live = {str(pod["metadata"]["uid"]) for pod in pods if is_live(pod)}
     return [record for record in records if record.uid not in live]
 

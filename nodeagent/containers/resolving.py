@@ -120,7 +120,6 @@ def container_of(pod: Mapping[str, Any], listing: Iterable[Listed], slots: froze
     """Returns the name of a pod's container that is about to start.
 
     Args:
-        pod: the pod as JSON.
         listing: the containers that the kubelet lists.
         slots: the ids of the container's slots of `fairgpu.io/gpu`.
 
@@ -161,9 +160,6 @@ def start_is_certain(pod: Mapping[str, Any], container: str) -> bool:
 
     The kubelet reports an init container that completed to the API server while it already starts the next one with the
     same slots. A status that says neither how the last start ended nor that it failed may be older than that.
-
-    Args:
-        pod: the pod as JSON.
     """
     for status in pod.get("status", {}).get("initContainerStatuses") or []:
         if status.get("name") == container:
@@ -177,7 +173,6 @@ def claim(pod: Mapping[str, Any], container: str, slots: frozenset[str], node: s
     """Returns a container's part of its pod's allocation, after checking it against the container's limits and slots.
 
     Args:
-        pod: the pod as JSON.
         slots: the ids of the container's slots of `fairgpu.io/gpu`.
 
     Raises:
@@ -237,11 +232,7 @@ def _check_amounts(
 
 
 def devices_of(pod: Mapping[str, Any], container: str) -> frozenset[str] | None:
-    """Returns the uuids of the GPUs that a pod's allocation gives to a container; None if it cannot be read.
-
-    Args:
-        pod: the pod as JSON.
-    """
+    """Returns the uuids of the GPUs that a pod's allocation gives to a container; None if it cannot be read."""
     try:
         allocation = _allocation(pod["metadata"], identity_of(pod))
     except PlacementRefusedError:

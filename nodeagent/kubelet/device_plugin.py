@@ -371,7 +371,7 @@ def _is_ours(entry: Mapping[str, Any]) -> bool:
 
 
 def _identity(path: Path) -> Identity | None:
-    """Returns the identity of a file as it is now, which a restarted kubelet makes anew; None if there is none."""
+    """Returns a file's inode and time of change, by which a restarted kubelet's socket is told; None without a file."""
     try:
         status = path.stat()
     except OSError:

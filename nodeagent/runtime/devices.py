@@ -129,12 +129,7 @@ LARGEST = 16 << 20
 
 
 def running(records: Iterable[Record], pods: Iterable[Mapping[str, Any]]) -> dict[str, Record]:
-    """Returns the records of the containers with a shim that run now, keyed by the container's id in the runtime.
-
-    Args:
-        records: the records of the node's containers.
-        pods: the node's pods as JSON.
-    """
+    """Returns the records of the containers with a shim that run now, keyed by the container's id in the runtime."""
     ids = {
         (str(pod["metadata"]["uid"]), str(status["name"])): str(status["containerID"]).rpartition("/")[2]
         for pod in pods
@@ -171,12 +166,7 @@ class Bundles:
         """Whether any container was made without its CDI spec since the agent started."""
 
     def look(self, records: Iterable[Record], pods: Iterable[Mapping[str, Any]]) -> list[Record]:
-        """Returns the records of containers that are newly found to have been made without their CDI specs.
-
-        Args:
-            records: the records of the node's containers.
-            pods: the node's pods as JSON.
-        """
+        """Returns the records of containers that are newly found to have been made without their CDI specs."""
         here = running(records, pods)
         applied_by_id = {each: is_applied(self._folder, each) for each in here.keys() - self._proved}
         looked_at = frozenset(each for each, applied in applied_by_id.items() if applied is not None)

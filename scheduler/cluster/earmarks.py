@@ -77,7 +77,6 @@ def earmark_of(
 
     Args:
         placed: the planned node and devices.
-        request: the waiting pod's request.
         victims: the uids of the pods to evict for it.
         until: when the earmark is withdrawn at the latest, in seconds since 1970.
         left_out: the names of the nodes on which no pod is evicted again for the waiting pod.

@@ -195,11 +195,6 @@ class NodeWarnings:
         """Writes a warning event about a node; a failure is logged.
 
         An event of another replica about the same finding is not written twice.
-
-        Args:
-            uid: the node's uid.
-            reason: the event's reason.
-            message: the event's message.
         """
         try:
             post(self._api, warning_event(About("Node", node, uid), reason, message, self._stamp(), SOURCE))
@@ -207,13 +202,7 @@ class NodeWarnings:
             _log.warning("warning of a node not written", node=node, reason=reason, error=str(error))
 
     def warn_of_pod(self, note: PodNote, reason: str, message: str) -> None:
-        """Writes a warning event about a pod; a failure is logged.
-
-        Args:
-            note: the facts about the pod.
-            reason: the event's reason.
-            message: the event's message.
-        """
+        """Writes a warning event about a pod; a failure is logged."""
         about = About("Pod", note.name, note.uid, note.namespace)
         try:
             post(self._api, warning_event(about, reason, message, self._stamp(), SOURCE))

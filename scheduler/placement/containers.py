@@ -92,7 +92,6 @@ class Free(NamedTuple):
         """Returns, for each device, whether one container with this need fits on it.
 
         Args:
-            need: the container's need of each of its GPUs.
             memory_after: the answer of the method `memory_after` for the need.
         """
         return np.asarray(self.usable & (self.core >= need.core_percent) & (memory_after >= 0) & (self.slots >= 1))
@@ -101,7 +100,6 @@ class Free(NamedTuple):
         """Returns the same as `without`, from figures that the caller has computed already.
 
         Args:
-            need: the container's need of each of its GPUs.
             taken: whether the container takes each device.
             memory_after: the answer of the method `memory_after` for the need.
             then: the answer of the method `percent_after` for the need.
@@ -119,7 +117,6 @@ class Free(NamedTuple):
         It is the smaller of GPU time and memory, and 0 if no slot would be left.
 
         Args:
-            need: the container's need of each of its GPUs.
             memory_after: the answer of the method `memory_after` for the need.
         """
         # No quotient of such amounts is rounded up to a whole percent, and `//` takes several times as long.
@@ -133,7 +130,6 @@ class Free(NamedTuple):
         """Returns the free parts after a container took its share of some devices.
 
         Args:
-            need: the container's need of each of its GPUs.
             taken: whether the container takes each device.
         """
         memory_after = self.memory_after(need)

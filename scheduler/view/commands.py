@@ -32,10 +32,7 @@ SHOWN = 8
 
 
 def run_top(arguments: argparse.Namespace) -> int:
-    """Prints a line for each node that offers GPUs, with the parts that pods hold, or the same as JSON.
-
-    Returns:
-        The exit status of the process.
+    """Prints a line for each node that offers GPUs, with the parts that pods hold, or the same as JSON; returns 0.
 
     Raises:
         CommandError: the cluster cannot be read.
@@ -68,10 +65,7 @@ def run_top(arguments: argparse.Namespace) -> int:
 
 
 def run_inspect(arguments: argparse.Namespace) -> int:
-    """Prints a line for each GPU of one node or of all, and with `-d` for each pod on it, or the same as JSON.
-
-    Returns:
-        The exit status of the process.
+    """Prints a line for each GPU of one node or of all, with `-d` for each pod on it, or the same as JSON; returns 0.
 
     Raises:
         CommandError: the cluster cannot be read, or the node offers no GPUs.
@@ -87,10 +81,7 @@ def run_inspect(arguments: argparse.Namespace) -> int:
 
 
 def run_why(arguments: argparse.Namespace) -> int:
-    """Prints why a pod waits for a node: each cause, with the nodes that it concerns and its remedy.
-
-    Returns:
-        The exit status of the process.
+    """Prints why a pod waits for a node: each cause, with the nodes that it concerns and its remedy; returns 0.
 
     Raises:
         CommandError: the pod or the cluster cannot be read.

@@ -186,7 +186,6 @@ def build_application(
     """Builds the ASGI application of a worker, with the thread that reads the states of namespaces.
 
     Args:
-        lifecycle: starts and ends the worker's threads.
         parts: the objects that the routes use.
         read_changes: reads the states that changed since a cursor from the store.
         loop: holds the worker's event loop.

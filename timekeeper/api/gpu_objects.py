@@ -385,7 +385,6 @@ class GPUFeed:
         """Stores a node as last seen.
 
         Args:
-            name: the node's name.
             node: the node; None for one that offers no GPUs, or is deleted.
             version: its resourceVersion as a number.
         """

@@ -165,9 +165,6 @@ class OrderStore(Protocol):
     def create(self, item: Json) -> Json:
         """Stores the object of a new order; returns it as stored.
 
-        Args:
-            item: the GPUGrant or GPUCorrection.
-
         Raises:
             ExistsError: an object of that name exists.
         """
@@ -375,9 +372,6 @@ class ClusterOrders:
     def create(self, item: Json) -> Json:
         """Creates the object of an order at the API server; returns it as stored.
 
-        Args:
-            item: the GPUGrant or GPUCorrection.
-
         Raises:
             ExistsError: an object of that name exists.
             ApiError: the API server refuses the object, or does not answer.
@@ -442,9 +436,6 @@ class FolderOrders:
 
     def create(self, item: Json) -> Json:
         """Creates the file of an order in one step; returns its content.
-
-        Args:
-            item: the GPUGrant or GPUCorrection.
 
         Raises:
             ExistsError: an order of that name exists.

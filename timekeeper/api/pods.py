@@ -29,9 +29,6 @@ class PodReader(Protocol):
     def read(self, pod: PodIdentity) -> Json | None:
         """Returns the object of a pod; None if the pod does not exist any more.
 
-        Args:
-            pod: the namespace, name and uid of the pod.
-
         Raises:
             ApiError: the API server cannot be asked now.
         """
@@ -45,9 +42,6 @@ class ClusterPods:
 
     def read(self, pod: PodIdentity) -> Json | None:
         """Returns the object of a pod from the API server; None if the pod does not exist or has another uid.
-
-        Args:
-            pod: the namespace, name and uid of the pod.
 
         Raises:
             ApiError: the API server cannot be asked now.
@@ -72,9 +66,6 @@ class FolderPods:
         """Returns the object of a pod from the file that its uid names; None if there is no such file.
 
         A uid that would lead out of the folder names no file.
-
-        Args:
-            pod: the namespace, name and uid of the pod.
         """
         if "/" in pod.uid or pod.uid.startswith("."):
             return None
@@ -106,9 +97,6 @@ class EndedPods:
         """Returns whether all containers of a pod but the one that asks have ended, as of at most a few seconds ago.
 
         While another thread reads the pod, the last answer counts.
-
-        Args:
-            pod: the namespace, name and uid of the pod.
 
         Raises:
             ApiError: that cannot be found out now.

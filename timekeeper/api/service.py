@@ -160,11 +160,7 @@ class Service:
             _log.error("certificate of the store not kept", error=str(error))
 
     def build(self, lifecycle: Lifecycle) -> RestApplication:
-        """Builds the ASGI application of a worker; it connects to nothing before a request needs a connection.
-
-        Args:
-            lifecycle: starts and ends the worker's threads.
-        """
+        """Builds the ASGI application of a worker; it connects to nothing before a request needs a connection."""
         store = connect_to_store(self._settings.redis)
         memory = MemoryWatch(store, time.monotonic)
         reports = ReportExecutor(ReportIntake(store, PAUSE_SECONDS * SECOND, memory.is_full))

@@ -245,7 +245,7 @@ class Part:
         return len(self.past) + sum(map(len, self.days))
 
     def answers(self, first: int, closed: int) -> bool:
-        """Returns whether the sums cover all closed days from an hour on, except perhaps the latest few.
+        """Returns whether the sums begin with this hour or earlier, and are recent enough to be worth completing.
 
         Args:
             first: the hour, counted from 1970.

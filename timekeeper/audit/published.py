@@ -235,7 +235,6 @@ def check_burning(snapshot: Snapshot, item: Json) -> Iterator[Difference]:
 
     Args:
         snapshot: the period that the status describes.
-        item: the GPUBudget as JSON.
     """
     status = mapping(item.get("status"))
     spent, available, granted = (_money(status, name) for name in ("spent", "available", "granted"))

@@ -286,7 +286,6 @@ def report_limits(
     Args:
         start: the session's start.
         prices: the prices over time, keyed by a model's name or some of its words.
-        charge: the admin's settings for charging.
         billed: whether use is billed.
     """
     floor = charge.best_effort_floor_percent

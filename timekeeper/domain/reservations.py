@@ -109,7 +109,7 @@ def rate_at(reservation: Reservation, prices: Prices, instant: Instant, rules: C
 
     Args:
         prices: the prices over time, keyed by a model's name or some of its words.
-        rules: the admin's settings for charging.
+        instant: nanoseconds since 1970.
     """
 
     def rate(held: Held) -> int:
@@ -137,7 +137,6 @@ def tariff(reservation: Reservation, prices: Prices, start: int, rules: ChargeRu
     Args:
         prices: the prices over time, keyed by a model's name or some of its words.
         start: the start of the reservation, and the instant of the first rate.
-        rules: the admin's settings for charging.
     """
     rates: list[tuple[int, int]] = []
     for instant in (start, *price_changes(prices, start, FOREVER)):

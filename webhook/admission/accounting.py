@@ -48,19 +48,12 @@ class AccountedRequest(BudgetRequest):
         """Returns the highest cost of the pod, in microGPU-seconds a second.
 
         Each GPU counts at the highest price, as its model is not known yet.
-
-        Args:
-            states: the prices and the rules for charging, as the timekeeper published them.
         """
         prices = [states.prices.get(ANY_MODEL, DEFAULT_PRICES[ANY_MODEL]), *states.prices.values()]
         return self.asked.rate(max(Fraction(str(price)) for price in prices), states.charge)
 
     def price(self, states: BudgetStates) -> str:
-        """Returns the hourly price of the pod for a warning: its highest cost in GPU-hours, as `at most about 2`.
-
-        Args:
-            states: the prices and the rules for charging, as the timekeeper published them.
-        """
+        """Returns the hourly price of the pod for a warning: its highest cost in GPU-hours, as `at most about 2`."""
         return f"at most about {self.highest(states) / GPU_SECOND:.3g}"
 
     def consequence(self, met: BudgetState) -> str:

@@ -38,9 +38,6 @@ class BudgetRequest:
         """Returns the highest cost of the pod, in microGPU-seconds a second.
 
         The timekeeper charges this much while the pod has no allocation.
-
-        Args:
-            states: the prices and the rules for charging, as the timekeeper published them.
         """
         return highest_rate(self.reading, states.prices, states.charge)
 
@@ -48,9 +45,6 @@ class BudgetRequest:
         """Returns the hourly price of the pod for a warning, in GPU-hours, as `about 0.5` or `about 0.5 to 2`.
 
         Two figures are the lowest and the highest cost before the pod's devices are chosen.
-
-        Args:
-            states: the prices and the rules for charging, as the timekeeper published them.
         """
         low, high = hourly_cost(self.reading, states.prices, states.charge)
         return f"about {low:.3g}" if low == high else f"about {low:.3g} to {high:.3g}"

@@ -27,7 +27,6 @@ def hourly_cost(reading: PodReading, prices: Mapping[str, float], charge: Charge
     Args:
         reading: the GPU requests of the pod's containers.
         prices: GPU-hours charged for an hour of a whole GPU, keyed by model; `*` is any other model.
-        charge: the admin's rules for charging.
     """
     least = _rate(reading, min(_prices(reading, prices)), charge, memory=False)
     return least / GPU_SECOND, highest_rate(reading, prices, charge) / GPU_SECOND
@@ -39,7 +38,6 @@ def highest_rate(reading: PodReading, prices: Mapping[str, float], charge: Charg
     Args:
         reading: the GPU requests of the pod's containers.
         prices: GPU-hours charged for an hour of a whole GPU, keyed by model; `*` is any other model.
-        charge: the admin's rules for charging.
     """
     return _rate(reading, max(_prices(reading, prices)), charge, memory=True)
 

@@ -87,9 +87,6 @@ def read_priority_class(item: Mapping[str, Any]) -> PriorityClass:
     """Returns a PriorityClass from its JSON; the preemption policy is PreemptLowerPriority where the JSON names none.
 
     https://kubernetes.io/docs/concepts/scheduling-eviction/pod-priority-preemption/#priorityclass
-
-    Args:
-        item: the PriorityClass as the API server returned it.
     """
     policy = item.get("preemptionPolicy") or "PreemptLowerPriority"
     return PriorityClass(item["metadata"]["name"], int(item.get("value") or 0), str(policy))

@@ -197,7 +197,7 @@ class Books:
         return {name for (_, name), end in zip_longest(assigned, ends) if end is None or end > instant}
 
     def account_of(self, namespace: str) -> str:
-        """Returns the account that pays for a namespace now; before any is assigned, the result of `payer_named`."""
+        """Returns the account that pays for a namespace now; before any is assigned, the one that is to pay."""
         assigned = self.assignments.get(namespace)
         return assigned[-1][1] if assigned else self.payer_named(namespace)
 

@@ -351,7 +351,6 @@ def read_checkpoint(item: dict[str, Any], rule: PeriodRule) -> Checkpoint | None
     """Reads the checkpoint in a GPUBudget's status; returns None if there is none or it is unreadable.
 
     Args:
-        item: the GPUBudget as JSON.
         rule: the rule for the budget's periods, by which the end of an older period is computed.
     """
     status = item.get("status") or {}
