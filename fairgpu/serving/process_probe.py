@@ -28,7 +28,7 @@ class Progress:
     """
 
     def __init__(self, most_seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
-        """`most_seconds`: the longest time between two notes of a healthy thread, in seconds of `clock`."""
+        """Begins without a note; `most_seconds` of `clock` is the longest that a healthy thread takes between two."""
         self._most_seconds = most_seconds
         self._clock = clock
         self._last: tuple[int, float] | None = None

@@ -67,9 +67,9 @@ class Worth:
     cpu_per_percent: float
 
     def host_level(self, cpu: Ints, host: Ints) -> Ints:
-        """Returns each node's level: a number for the kinds of requests that its processor time and memory suffice for.
+        """Returns each node's level: a number that says for which requests its processor time and memory suffice.
 
-        A level is an index into the learned figures.
+        The first index of `device`, and the index of `Several.share`, is such a level.
 
         Args:
             cpu: the free processor time of each node, in thousandths of a core.

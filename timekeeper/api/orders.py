@@ -365,7 +365,7 @@ class ClusterOrders:
     """Stores orders as objects of an API server; an object that its schema does not allow raises an ApiError."""
 
     def __init__(self, api: KubernetesAPI, collection: str = GRANTS) -> None:
-        """Takes the API server and the path of the collection."""
+        """Stores the orders in the collection with this path, which is that of the grants or of the corrections."""
         self._api = api
         self._collection = collection
 
@@ -428,7 +428,7 @@ class FolderOrders:
     """
 
     def __init__(self, folder: Path, now: Callable[[], Instant], kind: str = "GPUGrant") -> None:
-        """`now` returns nanoseconds since 1970, for creation timestamps."""
+        """Stores orders of this `kind`; `now` returns nanoseconds since 1970, for their creation timestamps."""
         self._folder = folder
         self._kind = kind
         self._noun = kind.removeprefix("GPU").lower()

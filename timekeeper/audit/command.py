@@ -151,7 +151,8 @@ def run(client: Store, settings: TimekeeperSettings, arguments: argparse.Namespa
     """Runs the command `fairgpu audit`; returns 1 if a figure differs or a requested period is missing, else 0.
 
     Args:
-        arguments: `budget`, `period`, `output`, `store_only` and `standalone`.
+        client: the store; its answers are bytes.
+        arguments: the options of the command, as parsed: `budget`, `period`, `output`, `store_only`, `standalone`.
         environ: the environment variables, which name the API server.
 
     Raises:

@@ -280,7 +280,12 @@ class LeaderTasks:
             self._measures.held_idle.set(held_idle(leader_term.reconciler.books, now) / GPU_SECOND)
 
     def _decide(self, plan: Plan, decide: Callable[[_LeaderTerm], Sequence[PodWrite] | None]) -> None:
-        """Hands a task's decision to the pod writer, which writes nothing once this process has stopped leading."""
+        """Hands a task's decision to the pod writer, which writes nothing once this process has stopped leading.
+
+        Args:
+            plan: the task, whose earlier decision is replaced.
+            decide: returns the writes to pods that are due; None to stop the earlier ones without new ones.
+        """
 
         def run(leader_term: _LeaderTerm) -> None:
             writes = decide(leader_term) if self._reconciled_at else None

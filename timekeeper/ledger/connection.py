@@ -26,7 +26,9 @@ Answer = TypeVar("Answer")
 
 
 def servers_of(client: redis.Redis, accounts: Sequence[str] | None = None) -> list[tuple[redis.Redis, str]]:
-    """Returns the servers of the store that take writes, each with the name of a key on it that `replicated` writes.
+    """Returns the servers of the store that take writes, each with the name of a mark: a key that lies on it.
+
+    The function `replicated` writes the mark, to find out whether replicas have received it.
 
     Args:
         accounts: the accounts whose servers are wanted; None for all servers.

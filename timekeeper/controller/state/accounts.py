@@ -254,8 +254,8 @@ def reassigned(
 ) -> dict[str, Assignments]:
     """Returns, keyed by namespace, all payers of each namespace whose payer changes now.
 
-    A payer that is assigned from a later instant than `latest` was assigned by a clock that was ahead. It then pays
-    from now on.
+    A payer assigned from a later instant than `latest` was assigned by a clock that was ahead, and is assigned from
+    `now` on instead.
 
     Args:
         assignments: keyed by namespace, its payers until now.
