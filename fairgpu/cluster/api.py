@@ -268,11 +268,11 @@ class KubernetesAPI:
 
     def _silence(self, error: Exception) -> str:
         """Returns which API server gave no answer, and why."""
-        return f"the API server at {self._configuration.host} does not answer: {_cause(error)}"
+        return f"the API server at {self._configuration.host} does not answer: {cause_of(error)}"
 
 
-def _cause(error: Exception) -> str:
-    """Returns why a request failed, without the names of urllib3's objects in front of it."""
+def cause_of(error: Exception) -> str:
+    """Returns why a request of urllib3 failed, without the names of urllib3's objects in front of the cause."""
     inner: object = error.reason if isinstance(error, urllib3.exceptions.MaxRetryError) else error
     return _OBJECT.sub("", str(inner))
 

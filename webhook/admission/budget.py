@@ -160,6 +160,8 @@ def _warnings(state: NamespaceState, request: BudgetRequest, states: BudgetState
     if what is None:
         return ()
     price = request.price(states)
+    if not state.budget:  # a state that is only supposed, as `fairgpu admit --state` does
+        return (f"The namespace's GPU budget: {what}; this pod costs {price} GPU-hours an hour.",)
     line = f'GPU budget "{state.budget}": {what}. {_balance(state)}; this pod costs {price} GPU-hours an hour.'
     return (line,)
 

@@ -17,9 +17,10 @@ import orjson
 import urllib3
 import yaml
 
+from fairgpu.cluster.api import cause_of
 from fairgpu.commands import USAGE_STATUS, CommandError
 from fairgpu.faults import show
-from fairgpu.permissions import parse_permissions
+from fairgpu.permissions import Permission, parse_permissions
 from fairgpu.states import BudgetState
 from webhook.admission.knowledge import DEFAULT_PRICES, BudgetStates, Knowledge
 from webhook.admission.review import answer
@@ -89,13 +90,23 @@ def _local(arguments: argparse.Namespace, settings: Webhook, namespaces: set[str
     except ValueError as error:
         allowed = ", ".join(state.value for state in BudgetState)
         raise CommandError(f"--state: given {arguments.state}; allowed: {allowed}") from error
-    permissions = parse_permissions(arguments.allow)
+    permissions = _permissions(arguments.allow)
     knowledge = Knowledge(
         states=BudgetStates({}, state, DEFAULT_PRICES, time.monotonic()),
         permissions=dict.fromkeys(namespaces, permissions),
         timekeeper_ca=CA_SHOWN,
     )
     return lambda route, body: answer(route, body, knowledge, settings, time.monotonic()).body
+
+
+def _permissions(given: str | None) -> frozenset[Permission]:
+    permissions = parse_permissions(given)
+    words = {word.strip() for word in (given or "").split(",") if word.strip()}
+    unknown = words - {permission.value for permission in permissions}
+    if unknown:
+        allowed = ", ".join(permission.value for permission in Permission)
+        raise CommandError(f"--allow: given {', '.join(sorted(unknown))}; allowed: {allowed}")
+    return permissions
 
 
 def _remote(url: str, ca_file: Path | None) -> Review:
@@ -109,7 +120,7 @@ def _remote(url: str, ca_file: Path | None) -> Review:
         try:
             response = pool.request("POST", f"{url.rstrip('/')}/{route}", body=body, headers=headers)
         except urllib3.exceptions.HTTPError as error:
-            raise DryRunError(f"{url}: {error}") from error
+            raise DryRunError(f"{url} does not answer: {cause_of(error)}") from error
         if response.status != 200:
             raise DryRunError(f"{url}: status {response.status}: {response.data[:200].decode(errors='replace')}")
         return bytes(response.data)

@@ -118,7 +118,10 @@ def test_programs_get_json_with_the_patch(tmp_path: Path, capsys: pytest.Capture
 
 def test_a_state_and_permissions_can_be_supposed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert admit(tmp_path, GOOD, "--state", "over") == 0
-    assert "+  priorityClassName: gpu-over-budget" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "+  priorityClassName: gpu-over-budget" in shown
+    assert "warning: The namespace's GPU budget: spent; the pod gets the class gpu-over-budget" in shown
+    assert "GPU-hours are left" not in shown
     wishing = GOOD.replace("{name: notebook}", "{name: notebook, annotations: {fairgpu.io/core-policy: elastic}}")
     assert admit(tmp_path, wishing) == 1
     assert admit(tmp_path, wishing, "--allow", "elastic") == 0
@@ -168,6 +171,11 @@ def test_an_amount_past_all_bounds_is_refused_as_it_would_be_on_a_cluster(
     ("arguments", "said"),
     [
         (("--state", "rich"), "--state: given rich; allowed: unlimited, open, grace, over, held"),
+        (("--allow", "elastik"), "--allow: given elastik; allowed: elastic, high-priority"),
+        (
+            ("--webhook", "https://localhost:1"),
+            "https://localhost:1 does not answer: Failed to establish a new connection",
+        ),
         (("--settings", "/nowhere/settings.yaml"), "/nowhere/settings.yaml"),
         (("--webhook", "http://localhost:1"), "--webhook: given http://localhost:1; allowed: an https:// address"),
         (("--webhook", "https://localhost:1", "--ca-file", "/nowhere/ca.crt"), "--ca-file: given /nowhere/ca.crt"),
