@@ -86,6 +86,7 @@ POLICIES: Final = (
     "fairgpu-spec",
     "fairgpu-metadata",
     "fairgpu-binding",
+    "fairgpu-asking",
     "fairgpu-claims",
     "fairgpu-deletion",
     "fairgpu-forced-eviction",
@@ -94,7 +95,7 @@ POLICIES: Final = (
     "fairgpu-orders",
     "fairgpu-timekeeper",
 )
-"""The policies of each installation that has a webhook. The settings are written into the first three."""
+"""The policies of each installation that has a webhook. The settings are written into the first four."""
 COMPONENT_POLICIES: Final = ("fairgpu-nodeagent", "fairgpu-preemption")
 """The policies that come with the node agent and with preemption by kube-scheduler."""
 

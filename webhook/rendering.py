@@ -34,6 +34,7 @@ MANIFESTS: Final = {
     "spec": "policies/spec.yaml",
     "metadata": "policies/metadata.yaml",
     "binding": "policies/binding.yaml",
+    "asking": "policies/asking.yaml",
     "pod-status-writers": "access/pod-status-writers.yaml",
 }
 """The names of the templates, and the file of deploy/base that each makes with the default settings."""

@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from fairgpu.cluster.api import ApiError
-from fairgpu.names import BUDGET_API, POD_LABEL, POD_LABEL_VALUE
+from fairgpu.names import BUDGET_API, NAMESPACE_MODE, POD_LABEL, POD_LABEL_VALUE
 from tests.cluster.control_plane.control_plane import ControlPlane
 from tests.cluster.control_plane.identities import Identity
 from tests.cluster.control_plane.stand_ins import bind
@@ -128,10 +128,22 @@ def wait_for_policies(plane: ControlPlane) -> None:
     for policy, attempt in _attempts(plane, editor, namespace).items():
         wait_until(partial(_refused, attempt, policy), f"{policy} is in force")
     plane.remove_pods(namespace)
+    _wait_for_asking(plane)
+
+
+def _wait_for_asking(plane: ControlPlane) -> None:
+    """Returns once the policy is in force that keeps pods from asking later, where the mode is account alone."""
+    namespace = plane.create_namespace("asking-", labels={NAMESPACE_MODE: "account"})
+    editor, pods = plane.namespace_admin(namespace), f"/api/v1/namespaces/{namespace}/pods"
+    editor.api.create(pods, plain_pod("probe"))
+    later = {"metadata": {"annotations": {"gpu-fraction": "0.5"}}}
+    attempt = partial(editor.api.patch, f"{pods}/probe", later, query={"dryRun": "All"})
+    wait_until(partial(_refused, attempt, "fairgpu-asking"), "fairgpu-asking is in force")
+    plane.remove_pods(namespace)
 
 
 def _attempts(plane: ControlPlane, editor: Identity, namespace: str) -> dict[str, Callable[[], object]]:
-    """Returns requests without effect, one for each policy, which the policy refuses once it is in force."""
+    """Returns requests without effect, one for each policy of both modes, which it refuses once it is in force."""
     pods = f"/api/v1/namespaces/{namespace}/pods"
     dry = {"dryRun": "All"}
     pod = plain_pod("probe")

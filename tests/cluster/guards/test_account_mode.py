@@ -267,6 +267,36 @@ def test_a_pod_without_the_label_is_given_it_by_an_account_that_may_end_bills_al
     assert control_plane.admin.api.patch(f"{pods}/gpu", patch)["metadata"]["labels"][LABEL] == "gpu"
 
 
+# fairgpu-asking
+
+
+@pytest.mark.parametrize("resource", ["", "/status"])
+@pytest.mark.parametrize("key", [*Existing().annotations, *OF_ITS_CONTAINER])
+def test_a_pod_asks_for_a_part_of_a_gpu_when_it_is_created_and_not_later(
+    control_plane: ControlPlane, editor: Identity, pods: str, key: str, resource: str
+) -> None:
+    """KAI reads the annotation when it places the pod, which would have neither label nor gate."""
+    pod = plain_pod()
+    pod["spec"]["schedulerName"] = "kai-scheduler"
+    editor.api.create(pods, pod)
+    plain = f"{pods}/plain{resource}"
+    message = denied("fairgpu-asking", lambda: editor.api.patch(plain, {"metadata": {"annotations": {key: "0.5"}}}))
+    assert f"changed by {editor.name}" in message
+    assert (key if key in Existing().annotations else "nvidia.com/container.NAME") in message
+    editor.api.patch(plain, {"metadata": {"annotations": {"nvidia.com/container.other.gpu-memory.limit": "1Gi"}}})
+    control_plane.admin.api.patch(plain, {"metadata": {"annotations": {key: "0.5"}}})
+    denied("fairgpu-asking", lambda: editor.api.patch(plain, {"metadata": {"annotations": {key: None}}}))
+
+
+def test_where_the_mode_is_share_annotations_of_pods_without_a_gpu_are_their_authors(
+    make_namespace: Callable[..., str], control_plane: ControlPlane
+) -> None:
+    name = make_namespace("share-")
+    admin, path = control_plane.namespace_admin(name), f"/api/v1/namespaces/{name}/pods"
+    admin.api.create(path, plain_pod())
+    admin.api.patch(f"{path}/plain", {"metadata": {"annotations": {"gpu-fraction": "0.5"}}})
+
+
 # fairgpu-deletion, fairgpu-forced-eviction, fairgpu-eviction, fairgpu-binding
 
 

@@ -109,8 +109,12 @@ def test_changes_of_pods_are_looked_at_where_they_bear_the_label_of_gpu_pods() -
         and any(resource.split("/")[0] == "pods" for resource in rule["resources"])
         and selector != GPU_PODS
     }
-    # It holds the account that may patch any pod, whatever pod it patches: its condition holds for no other account.
-    assert unselected == {"fairgpu-timekeeper"}
+    # One holds the account that may patch any pod, whatever pod it patches: its condition holds for no other account.
+    # The other keeps pods from asking KAI for a GPU by annotations once they exist, where the mode is account alone.
+    assert unselected == {"fairgpu-timekeeper", "fairgpu-asking"}
+    matched = of_kind("ValidatingAdmissionPolicyBinding")["fairgpu-asking"]["spec"]["matchResources"]
+    accounted = {"key": names.NAMESPACE_MODE, "operator": "In", "values": ["account"]}
+    assert accounted in matched["namespaceSelector"]["matchExpressions"]
 
 
 def test_a_write_of_the_timekeeper_is_looked_at_by_one_policy() -> None:
@@ -224,6 +228,7 @@ def test_every_policy_denies_and_fails_closed() -> None:
             f"fairgpu-{name}"
             for name in (
                 "binding",
+                "asking",
                 "claims",
                 "deletion",
                 "forced-eviction",

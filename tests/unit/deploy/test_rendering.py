@@ -155,6 +155,7 @@ def test_the_webhook_finds_what_is_not_as_its_settings_make_it() -> None:
         "validatingadmissionpolicies/fairgpu-spec",
         "validatingadmissionpolicies/fairgpu-metadata",
         "validatingadmissionpolicies/fairgpu-binding",
+        "validatingadmissionpolicybindings/fairgpu-asking",
     }
     more = account.beside(Existing(resources=("example.com/npu",)))
     assert "validatingadmissionpolicies/fairgpu-spec" in differences(more, in_force(account).get)
@@ -296,7 +297,7 @@ def test_any_one_value_of_any_policy_or_webhook_of_the_mode_that_differs_is_name
     settings = read_settings({}, ACCOUNT / "settings.yaml") if mode == "account" else Webhook()
     wanted = installed(settings)
     live = {**in_force(settings), **{IN_FORCE[which]: document for which, document in wanted.items()}}
-    assert len(wanted) == 2 + 12 + 13
+    assert len(wanted) == 2 + 13 + 14
     assert differences(settings, live.get) == ()
 
     tried = 0
@@ -367,7 +368,7 @@ def test_it_names_what_an_overlay_changes_to_leave_a_namespace_out() -> None:
         "validatingwebhookconfigurations/zz-fairgpu",
         *(
             f"validatingadmissionpolicybindings/fairgpu-{name}"
-            for name in ("spec", "metadata", "binding", "claims", "deletion", "forced-eviction", "timekeeper")
+            for name in ("spec", "metadata", "binding", "asking", "claims", "deletion", "forced-eviction", "timekeeper")
         ),
         "validatingadmissionpolicybindings/fairgpu-timekeeper-in-the-system",
     )
