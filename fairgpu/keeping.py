@@ -8,6 +8,9 @@ from collections.abc import Callable
 
 import structlog
 
+Wait = Callable[[float], bool]
+"""Sleeps for a number of seconds, or until the process ends; returns whether it ends, like `Event.wait`."""
+
 _log = structlog.get_logger(__name__)
 
 FIRST_PAUSE_SECONDS = 1.0
@@ -15,9 +18,7 @@ LONGEST_PAUSE_SECONDS = 60.0
 """The longest pause before a part that failed runs again."""
 
 
-def keep_running(
-    name: str, part: Callable[[], None], wait: Callable[[float], bool], failed: Callable[[], object] = lambda: None
-) -> None:
+def keep_running(name: str, part: Callable[[], None], wait: Wait, failed: Callable[[], object] = lambda: None) -> None:
     """Runs a part of a service until it returns, and again after each exception that it raises.
 
     It stops as well when `wait` returns true. Without this, the part's thread would end, and the rest of the service
@@ -26,7 +27,6 @@ def keep_running(
     Args:
         name: the part's name in the log.
         part: the part; it returns soon once the service ends.
-        wait: sleeps for the given seconds, or until the service ends; returns whether it ends.
         failed: called after each exception of the part.
     """
     pause = 0.0
@@ -44,13 +44,12 @@ def keep_running(
             return
 
 
-def start_thread(name: str, part: Callable[[], None], wait: Callable[[float], bool]) -> threading.Thread:
+def start_thread(name: str, part: Callable[[], None], wait: Wait) -> threading.Thread:
     """Starts a daemon thread in which `keep_running` runs a part of a service; returns the thread.
 
     Args:
         name: the name of the thread, and of the part in the log.
         part: the part; it returns soon once the service ends.
-        wait: sleeps for the given seconds, or until the service ends; returns whether it ends.
     """
     thread = threading.Thread(target=keep_running, args=(name, part, wait), name=name, daemon=True)
     thread.start()

@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 import structlog
 
 from fairgpu.cluster.api import ApiError, Json, KubernetesAPI
-from fairgpu.cluster.reflector import Wait
+from fairgpu.keeping import Wait
 
 
 class CurrentTerm(Protocol):
@@ -197,7 +197,6 @@ def campaign(
         term: updated as terms begin, are renewed and end.
         floor: returns the highest term that the store has recorded; if it raises, no term begins.
         clock: returns the seconds of a monotonic clock.
-        wait: sleeps for the given seconds, or until the process ends; returns whether it ends.
     """
     collection = f"/apis/coordination.k8s.io/v1/namespaces/{options.namespace}/leases"
     last = _Attempt()

@@ -13,6 +13,7 @@ import structlog
 import urllib3
 
 from fairgpu.cluster.api import ApiError, KubernetesAPI
+from fairgpu.keeping import Wait
 from fairgpu.states import StatesDocument, StatesError, decode_document
 
 _log = structlog.get_logger(__name__)
@@ -30,7 +31,6 @@ CA_CHECK_SECONDS = 60.0
 CA_RETRY_SECONDS = 1.0
 
 ReadAuthority = Callable[[], str]
-Wait = Callable[[float], bool]
 
 
 class Timekeeper(Protocol):
@@ -122,7 +122,6 @@ def follow_authority(read: ReadAuthority, cache: StatesCache, wait: Wait) -> Non
 
     Args:
         read: returns the CA in PEM.
-        wait: sleeps for the given seconds, or until the process ends; returns whether it ends.
     """
     while True:
         seconds = CA_CHECK_SECONDS
@@ -143,7 +142,6 @@ def follow_states(
 
     Args:
         settings: the timekeeper's address, and the token for it.
-        wait: sleeps for the given seconds, or until the process ends; returns whether it ends.
         clock: returns the seconds of the monotonic clock.
         random: returns a number in [0, 1), so that many webhooks do not return at once.
     """

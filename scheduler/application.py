@@ -16,6 +16,7 @@ import structlog
 
 from fairgpu.cluster.api import KubernetesAPI
 from fairgpu.cluster.reflector import reflect
+from fairgpu.keeping import Wait
 from fairgpu.serving.application import Application
 from fairgpu.serving.lifecycle import Lifecycle
 from fairgpu.serving.messages import Request, Response, problem
@@ -66,7 +67,6 @@ ANSWER_SECONDS = ATTEMPT_SECONDS + 2.0
 """The longest wait for the API server's answer in a bind."""
 RunPart = Callable[[str, Callable[[], None]], None]
 """Runs a part of the scheduler, one of scheduler.measures.PARTS, in a thread of its own."""
-Wait = Callable[[float], bool]
 NOT_ACTING = "this replica does not lead"
 
 
@@ -266,7 +266,7 @@ class Routes:
         self._measures.answered(verb, outcome, time.perf_counter() - started)
 
 
-def keep_worth_current(state: State, wait: Callable[[float], bool]) -> None:
+def keep_worth_current(state: State, wait: Wait) -> None:
     """Keeps the figures current by which nodes are scored, until the process ends.
 
     They say how useful a free part of a GPU is for the requests that usually come, and are computed from the requests
@@ -275,7 +275,6 @@ def keep_worth_current(state: State, wait: Callable[[float], bool]) -> None:
 
     Args:
         state: counts the requests and knows the models of GPUs; keeps the figures.
-        wait: waits for a number of seconds, and returns true if the process ends.
     """
     learned = learned_classes = 0
     generator = np.random.default_rng()
@@ -297,19 +296,17 @@ def keep_looking_for_overlaps(faults: AllocationFaults, wait: Wait) -> None:
 
     Args:
         faults: finds the pods and reports them.
-        wait: waits for a number of seconds, and returns true if the process ends.
     """
     while not wait(OVERLAP_LOOK_SECONDS):
         faults.look_for_overlaps()
 
 
-def keep_showing(state: State, measures: Measures, acts: Callable[[], bool], wait: Callable[[float], bool]) -> None:
+def keep_showing(state: State, measures: Measures, acts: Callable[[], bool], wait: Wait) -> None:
     """Sets the metrics to the figures of the state, every SHOW_SECONDS, until the process ends.
 
     Args:
         state: gives the figures.
         acts: returns whether this replica may act.
-        wait: waits for a number of seconds, and returns true if the process ends.
     """
     while not wait(SHOW_SECONDS):
         measures.show(state.figures(), acting=acts())

@@ -14,6 +14,7 @@ from fairgpu.cluster.api import KubernetesAPI
 from fairgpu.cluster.reflector import reflect
 from fairgpu.faults import explain
 from fairgpu.json_values import mapping
+from fairgpu.keeping import Wait
 from fairgpu.serving.application import Application
 from fairgpu.serving.lifecycle import Lifecycle
 from fairgpu.serving.messages import ImmediateAnswer, Response, problem
@@ -86,7 +87,7 @@ def build_application(
     return Application(lifecycle, {}, build_about("fairgpu-webhook"), wsgi_threads=2, immediate=immediate)
 
 
-def _wait_until(done: Callable[[], bool], seconds: float, wait: Callable[[float], bool]) -> None:
+def _wait_until(done: Callable[[], bool], seconds: float, wait: Wait) -> None:
     """Waits until `done` returns true, for `seconds` at most, or until `wait` says that the process ends."""
     deadline = time.monotonic() + seconds
     while not done() and time.monotonic() < deadline and not wait(START_STEP_SECONDS):
@@ -130,9 +131,7 @@ def _outcome(verdict: Verdict) -> str:
     return "changed" if verdict.operations else "untouched"
 
 
-def publish_measures(
-    cache: AdmissionCache, missing: Missing, measures: Measures, wait: Callable[[float], bool]
-) -> None:
+def publish_measures(cache: AdmissionCache, missing: Missing, measures: Measures, wait: Wait) -> None:
     """Publishes the worker's metrics each second: counts of reviews, readiness, and the age of the budgets' states.
 
     Args:

@@ -19,6 +19,7 @@ import yaml
 
 from fairgpu import names
 from fairgpu.cluster.api import ApiError, Json, KubernetesAPI
+from fairgpu.keeping import Wait
 
 _log = structlog.get_logger(__name__)
 
@@ -171,12 +172,11 @@ def is_open(policy: Json | None) -> bool:
     return any(_admits_all(rule) for rule in spec.get("ingress") or [])
 
 
-def follow_policy(api: KubernetesAPI, publish: Callable[[bool], None], wait: Callable[[float], bool]) -> None:
+def follow_policy(api: KubernetesAPI, publish: Callable[[bool], None], wait: Wait) -> None:
     """Publishes at intervals whether the webhook's NetworkPolicy lets every address connect, until `wait` returns true.
 
     Args:
         publish: takes the result: true where every address may connect.
-        wait: sleeps that many seconds, or until the process ends; returns whether it ends.
     """
     while True:
         try:

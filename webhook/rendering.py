@@ -23,6 +23,7 @@ from fairgpu.cluster.api import ApiError, Json, KubernetesAPI
 from fairgpu.dialects import hami, kai
 from fairgpu.dialects.registry import FOREIGN
 from fairgpu.json_values import mapping, mappings
+from fairgpu.keeping import Wait
 from fairgpu.names import COMPONENT_POLICIES, POLICIES, RENDERED_CONDITION
 from webhook.settings import Webhook
 
@@ -145,7 +146,7 @@ def follow_differences(
     settings: Webhook,
     api: KubernetesAPI,
     publish: Callable[[int], None],
-    wait: Callable[[float], bool],
+    wait: Wait,
     now: Callable[[], dt.datetime],
 ) -> None:
     """Publishes at intervals the number of objects in the cluster that differ from the webhook's settings.
@@ -154,7 +155,6 @@ def follow_differences(
 
     Args:
         publish: takes the number.
-        wait: sleeps that many seconds, or until the process ends; returns whether it ends.
         now: returns the present time, with a time zone.
     """
 

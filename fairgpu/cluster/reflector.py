@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from fairgpu.cluster.api import ApiError, Decode, Json, KubernetesAPI, TooLargeError
+from fairgpu.keeping import Wait
 
 PAGE_SIZE = 500
 PAGE_BYTES = 16 << 20
@@ -82,10 +83,6 @@ class Collection:
     read: Callable[[Json], Json | None] = whole
     decode_page: Decode = json.loads
     decode_event: Decode = json.loads
-
-
-Wait = Callable[[float], bool]
-"""Sleeps that many seconds, or until the process ends; returns whether it ends (`threading.Event.wait` does so)."""
 
 
 def reflect(api: KubernetesAPI, collection: Collection, view: View, wait: Wait, random: Callable[[], float]) -> None:

@@ -19,6 +19,7 @@ from typing import Any
 import structlog
 
 from fairgpu.cluster.api import STRATEGIC_MERGE_PATCH, ApiError, KubernetesAPI
+from fairgpu.keeping import Wait
 
 _log = structlog.get_logger(__name__)
 
@@ -110,7 +111,7 @@ def follow_lease(
     name: str,
     acting: Acting,
     clock: Callable[[], float],
-    wait: Callable[[float], bool],
+    wait: Wait,
 ) -> None:
     """Reads kube-scheduler's leader Lease every LOOK_SECONDS until the process ends, and marks this replica's pod.
 
@@ -119,7 +120,6 @@ def follow_lease(
     Args:
         acting: takes the Lease as it is read, and gives the mark to write.
         clock: returns seconds of a monotonic clock that counts the time in which the machine is suspended.
-        wait: waits for a number of seconds, and returns true if the process ends.
     """
     path = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{name}"
     pod = f"/api/v1/namespaces/{namespace}/pods/{acting.pod_name}/status"

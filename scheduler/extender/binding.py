@@ -22,6 +22,7 @@ import structlog
 from fairgpu import names
 from fairgpu.allocation import encode
 from fairgpu.cluster.api import ApiError, Json
+from fairgpu.keeping import Wait
 from scheduler.cluster.apart import apart
 from scheduler.cluster.gang_pods import GangKey
 from scheduler.cluster.objects import PodError, WaitingPod, allocation_of, read_note, read_waiting
@@ -67,11 +68,10 @@ class Clock:
 
     Attributes:
         now: returns seconds of a monotonic clock.
-        wait: waits for a number of seconds, and returns true if the process ends.
     """
 
     now: Callable[[], float]
-    wait: Callable[[float], bool]
+    wait: Wait
 
 
 class BindError(RuntimeError):

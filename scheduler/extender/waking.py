@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Protocol
 import structlog
 
 from fairgpu.cluster.api import STRATEGIC_MERGE_PATCH, ApiError
+from fairgpu.keeping import Wait
 from scheduler.cluster.apart import apart
 from scheduler.cluster.objects import PLACEABLE, WaitingPod
 from scheduler.cluster.state import State
@@ -165,7 +166,7 @@ def _versions(state: State) -> tuple[int, ...]:
 def wake(
     state: State,
     conditions: Conditions,
-    wait: Callable[[float], bool],
+    wait: Wait,
     *,
     uids: AbstractSet[str] | None = None,
     but: AbstractSet[str] = frozenset(),
@@ -176,7 +177,6 @@ def wake(
     It stops after the first pod that fails: a failure may take half a minute, and the caller has other work.
 
     Args:
-        wait: waits for a number of seconds, and returns true if the process ends.
         uids: the uids of the pods to look at; None for all.
         but: the uids of the pods to leave out.
         last: the uids of the pods that come after all others, because they failed before.

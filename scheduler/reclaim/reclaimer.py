@@ -19,6 +19,7 @@ import structlog
 from fairgpu import names
 from fairgpu.cluster.api import MERGE_PATCH, ApiError
 from fairgpu.cluster.warning_events import About, post, warning_event
+from fairgpu.keeping import Wait
 from scheduler.cluster.apart import apart
 from scheduler.cluster.budgets import BudgetEffect
 from scheduler.cluster.earmarks import Earmark, earmark_of, encode, fallen
@@ -100,12 +101,11 @@ class _Written:
     until: float
 
 
-def keep_reclaiming(reclaimer: Reclaimer, wait: Callable[[float], bool]) -> None:
+def keep_reclaiming(reclaimer: Reclaimer, wait: Wait) -> None:
     """Plans and carries out evictions for waiting pods, every LOOK_SECONDS, until the process ends.
 
     Args:
         reclaimer: plans the evictions and carries them out.
-        wait: waits for a number of seconds, and returns true if the process ends.
     """
     while not wait(LOOK_SECONDS):
         if reclaimer.acts():

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import structlog
 
+from fairgpu.keeping import Wait
 from fairgpu.serving.addresses import plain_address
 from fairgpu.serving.application import Application
 from fairgpu.serving.lifecycle import Lifecycle
@@ -36,13 +37,12 @@ May raise redis.RedisError.
 """
 
 
-def follow(read: ReadChanges, deliver: Callable[[Changes], None], wait: Callable[[float], bool]) -> None:
+def follow(read: ReadChanges, deliver: Callable[[Changes], None], wait: Wait) -> None:
     """Reads changed states of namespaces from the store and delivers them, until the process ends.
 
     Args:
         read: reads the changes since a cursor from the store; None for the cursor asks for all states.
         deliver: receives the changes; called in this thread.
-        wait: sleeps that many seconds; returns whether the process ends.
     """
     cursor: Cursor | None = None
     answering = True

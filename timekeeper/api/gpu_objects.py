@@ -34,7 +34,7 @@ from fairgpu.cluster.api import ApiError, Json, KubernetesAPI
 from fairgpu.cluster.reflector import Collection, reflect
 from fairgpu.demand import is_native_sidecar, peak
 from fairgpu.json_values import mapping, mappings
-from fairgpu.keeping import start_thread
+from fairgpu.keeping import Wait, start_thread
 from fairgpu.names import POD_LABEL, POD_LABEL_VALUE
 from fairgpu.serving.messages import Request, Response, Stream
 from timekeeper.api.metrics import Measures
@@ -665,13 +665,10 @@ class GPUWatches:
     It asks the API server nothing before the first client asks.
     """
 
-    def __init__(
-        self, api: KubernetesAPI, wait: Callable[[float], bool], random: Callable[[], float], loop: Loop
-    ) -> None:
+    def __init__(self, api: KubernetesAPI, wait: Wait, random: Callable[[], float], loop: Loop) -> None:
         """Makes watches that follow nothing yet.
 
         Args:
-            wait: sleeps that many seconds; returns whether the process ends.
             random: returns a number in [0, 1).
             loop: returns the event loop of the worker.
         """

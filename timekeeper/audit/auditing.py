@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from fairgpu.keeping import Wait
 from timekeeper.audit.charges import Changes, payer_at, read_price_list
 from timekeeper.audit.cluster import RESERVED, AuditContext, ClusterView, ReadCluster
 from timekeeper.audit.difference import Difference, Figure
@@ -142,13 +143,12 @@ class AuditEnvironment:
 
     Attributes:
         read_cluster: returns the API server's objects; None if they cannot be read.
-        wait: sleeps that many seconds; returns whether the process ends.
     """
 
     client: Store
     read_cluster: ReadCluster
     now: Callable[[], Instant]
-    wait: Callable[[float], bool]
+    wait: Wait
 
 
 @dataclass(frozen=True, slots=True)

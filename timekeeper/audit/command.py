@@ -17,6 +17,7 @@ import redis
 from fairgpu.client.tables import table
 from fairgpu.cluster.connect import NoClusterError, connect
 from fairgpu.commands import CommandError
+from fairgpu.keeping import Wait
 from timekeeper.audit.auditing import Audit, AuditEnvironment, audit, request_of
 from timekeeper.audit.cluster import ClusterView, read_cluster
 from timekeeper.audit.difference import Difference, Figure
@@ -176,7 +177,7 @@ def _cluster_reader(
     settings: TimekeeperSettings,
     arguments: argparse.Namespace,
     environ: Mapping[str, str],
-    wait: Callable[[float], bool],
+    wait: Wait,
 ) -> Callable[[], ClusterView | None]:
     if arguments.store_only:
         return lambda: None
@@ -190,9 +191,7 @@ def _cluster_reader(
     return lambda: read_cluster(mirrors, template)
 
 
-def _mirrors(
-    settings: TimekeeperSettings, folder: Path | None, environ: Mapping[str, str], wait: Callable[[float], bool]
-) -> Mirrors:
+def _mirrors(settings: TimekeeperSettings, folder: Path | None, environ: Mapping[str, str], wait: Wait) -> Mirrors:
     try:
         api = connect(environ) if folder is None else None
     except NoClusterError as error:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import redis
 import structlog
 
+from fairgpu.keeping import Wait
 from fairgpu.leadership import CurrentTerm
 from timekeeper.controller.metrics import ExportMeasures
 from timekeeper.domain.timestamps import DAY, Instant
@@ -77,12 +78,8 @@ class Exporter:
         self._not_before: dict[str, float] = {}
         self._attempts: dict[str, int] = {}
 
-    def run(self, wait: Callable[[float], bool], now: Callable[[], Instant]) -> None:
-        """Exports closed months until the process ends.
-
-        Args:
-            wait: sleeps that many seconds, or until the process ends; returns whether it ends.
-        """
+    def run(self, wait: Wait, now: Callable[[], Instant]) -> None:
+        """Exports closed months until the process ends."""
         while not wait(IDLE_SECONDS if self._number is not None else 1.0):
             try:
                 self.step(now())

@@ -18,6 +18,7 @@ from urllib.parse import urlencode, urlsplit
 import redis
 import structlog
 
+from fairgpu.keeping import Wait
 from fairgpu.leadership import CurrentTerm
 from timekeeper.controller.metrics import PRESENT_USE_SERIES, PresentUseMeasures
 from timekeeper.domain.money import SECOND
@@ -184,12 +185,8 @@ class PresentUseReader:
         self._measures = measures
         self._failing = False
 
-    def run(self, wait: Callable[[float], bool], now: Callable[[], Instant]) -> None:
-        """Asks Prometheus until the process ends.
-
-        Args:
-            wait: sleeps that many seconds, or until the process ends; returns whether it ends.
-        """
+    def run(self, wait: Wait, now: Callable[[], Instant]) -> None:
+        """Asks Prometheus until the process ends."""
         seconds = IDLE_SECONDS
         while not wait(seconds):
             seconds = self.step(now)

@@ -13,6 +13,7 @@ import structlog
 
 from fairgpu.cluster.api import ApiError, Json
 from fairgpu.json_values import mapping
+from fairgpu.keeping import Wait
 from timekeeper.domain.timestamps import Instant
 
 _log = structlog.get_logger()
@@ -291,12 +292,8 @@ class Source(Protocol):
     def mirrors(self) -> Mirrors:
         """The mirrors of the watched collections, which are filled after `start` was called."""
 
-    def start(self, wait: Callable[[float], bool]) -> None:
-        """Keeps the mirrors current in separate threads, until the process ends.
-
-        Args:
-            wait: sleeps that many seconds, or until the process ends; returns whether it ends.
-        """
+    def start(self, wait: Wait) -> None:
+        """Keeps the mirrors current in separate threads, until the process ends."""
 
     def lift_gate(self, pod: Json) -> None:
         """Removes the budget's scheduling gate from a pod that still carries it.

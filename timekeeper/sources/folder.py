@@ -28,8 +28,7 @@ import yaml
 
 from fairgpu import names
 from fairgpu.cluster.api import Json
-from fairgpu.cluster.reflector import Wait
-from fairgpu.keeping import start_thread
+from fairgpu.keeping import Wait, start_thread
 from fairgpu.leadership import Term
 from timekeeper.domain.timestamps import Instant
 from timekeeper.sources.base import ChangedMeanwhileError, Mirror, Mirrors, ObjectEvent, uid_of
@@ -77,12 +76,8 @@ class FolderSource:
         """The mirrors of the watched collections; the mirrors of the nodes' Leases and of namespaces stay empty."""
         return self._mirrors
 
-    def start(self, wait: Callable[[float], bool]) -> None:
-        """Reads the folder now, and then repeatedly in a thread, until the process ends.
-
-        Args:
-            wait: sleeps that many seconds, or until the process ends; returns whether it ends.
-        """
+    def start(self, wait: Wait) -> None:
+        """Reads the folder now, and then repeatedly in a thread, until the process ends."""
         self.refresh()
 
         def follow() -> None:
@@ -295,7 +290,6 @@ def campaign_by_lock(file: Path, term: Term, floor: Callable[[], int], wait: Wai
         file: the file, which also keeps the number of the last term.
         term: the term that begins when the lock is taken.
         floor: returns the highest number of a term that the store has recorded.
-        wait: sleeps that many seconds, or until the process ends; returns whether it ends.
         retry_seconds: the seconds between two attempts to take the lock.
     """
     descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

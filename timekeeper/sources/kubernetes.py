@@ -24,7 +24,7 @@ from fairgpu.cluster.api import JSON_PATCH, MERGE_PATCH, ApiError, Json, Kuberne
 from fairgpu.cluster.optional_groups import KUEUE, OptionalGroup
 from fairgpu.cluster.reflector import FIRST_RETRY_SECONDS, Collection, View, reflect
 from fairgpu.json_values import list_of, mapping, mappings
-from fairgpu.keeping import start_thread
+from fairgpu.keeping import Wait, start_thread
 from timekeeper.domain.attribution import TEMPLATE_HASH
 from timekeeper.domain.holdings import deciding
 from timekeeper.domain.holdings.claims import ATTRIBUTES, DRIVERS, results_of
@@ -470,7 +470,7 @@ def follow_optional(
     api: KubernetesAPI,
     collection: OptionalCollection,
     view: OptionalView,
-    wait: Callable[[float], bool],
+    wait: Wait,
     random: Callable[[], float],
 ) -> None:
     """Keeps a mirror current until the process ends; the cluster may lack the mirrored collection.
@@ -480,7 +480,6 @@ def follow_optional(
 
     Args:
         view: receives the list and each change, and puts them into the mirror.
-        wait: sleeps that many seconds, or until the process ends; returns whether it ends.
         random: returns a number in [0, 1), by which retries are spread.
     """
     while not wait(0):
@@ -642,12 +641,8 @@ class KubernetesSource:
         """The mirrors of the watched collections."""
         return self._mirrors
 
-    def start(self, wait: Callable[[float], bool]) -> None:
-        """Watches each collection in a separate thread, until the process ends.
-
-        Args:
-            wait: sleeps that many seconds, or until the process ends; returns whether it ends.
-        """
+    def start(self, wait: Wait) -> None:
+        """Watches each collection in a separate thread, until the process ends."""
         self.watch_queues(wait)
         for name, path in COLLECTIONS.items():
             self.watch(name, path, wait)
@@ -663,13 +658,10 @@ class KubernetesSource:
             mirror.replaced([])
             mirror.confirmed()
 
-    def watch_claims(self, wait: Callable[[float], bool]) -> None:
+    def watch_claims(self, wait: Wait) -> None:
         """Watches ResourceClaims and ResourceSlices in a thread each, in the newest version that the API server has.
 
         If pods of other stacks are not metered, nothing is watched, and both mirrors stay empty.
-
-        Args:
-            wait: sleeps that many seconds, or until the process ends; returns whether it ends.
         """
         if self._drivers is None:
             self.leave_empty(self._mirrors.claims, self._mirrors.slices)
@@ -680,18 +672,15 @@ class KubernetesSource:
         ):
             self._follow(OptionalCollection(resource_claims.RESOURCE, kind, read), mirror, wait)
 
-    def watch_queues(self, wait: Callable[[float], bool]) -> None:
+    def watch_queues(self, wait: Wait) -> None:
         """Watches Kueue's LocalQueues in a thread, if the ClusterQueue of pods is kept with usage.
 
         They add a label to pods and change no charge. Only the first list of pods waits for them, and not long.
-
-        Args:
-            wait: sleeps that many seconds, or until the process ends; returns whether it ends.
         """
         if self._queues is not None:
             self._follow(OptionalCollection(KUEUE, "localqueues", read_local_queue), self._queues, wait)
 
-    def _follow(self, collection: OptionalCollection, view: ConfirmedView, wait: Callable[[float], bool]) -> None:
+    def _follow(self, collection: OptionalCollection, view: ConfirmedView, wait: Wait) -> None:
         follow = partial(follow_optional, self.api, collection, OptionalView(view), wait, self._random)
         start_thread(f"watch-{collection.kind}", follow, wait)
 
@@ -701,13 +690,12 @@ class KubernetesSource:
             pod = with_cluster_queue(pod, self._queues.cluster_queue)
         return metered_pod(pod, self._kept_labels, self._own, known=known)
 
-    def watch(self, name: str, path: str, wait: Callable[[float], bool]) -> None:
+    def watch(self, name: str, path: str, wait: Wait) -> None:
         """Watches a collection in a thread of its own.
 
         Args:
             name: the name of its mirror, such as pods.
             path: the collection's path at the API server.
-            wait: sleeps that many seconds, or until the process ends; returns whether it ends.
         """
         mirror: Mirror = getattr(self._mirrors, name)
         if name != "pods":
@@ -716,20 +704,19 @@ class KubernetesSource:
         collection = Collection(path, {}, self._read_pod)
         start_thread("watch-pods", partial(self._reflect_pods, collection, wait), wait)
 
-    def _reflect_pods(self, collection: Collection, wait: Callable[[float], bool]) -> None:
+    def _reflect_pods(self, collection: Collection, wait: Wait) -> None:
         """Keeps the mirror of pods current; first waits a little for Kueue's queues, which label the first pods."""
         if self._queues is not None:
             self._queues.wait_for_an_answer(FIRST_QUEUES_SECONDS)
         reflect(self.api, collection, self._mirrors.pods, wait, self._random)
 
-    def reflect(self, name: str, collection: Collection, view: View, wait: Callable[[float], bool]) -> None:
+    def reflect(self, name: str, collection: Collection, view: View, wait: Wait) -> None:
         """Keeps the mirror of a collection current in a thread of its own.
 
         Args:
             name: the collection's name, for the thread.
             collection: the path, and the fields of each object that are kept.
             view: the mirror.
-            wait: sleeps that many seconds, or until the process ends; returns whether it ends.
         """
         start_thread(f"watch-{name}", partial(reflect, self.api, collection, view, wait, self._random), wait)
 

@@ -24,6 +24,7 @@ from fairgpu.cluster.reflector import Collection
 from fairgpu.commands import CommandError
 from fairgpu.faults import Fault, explain, show
 from fairgpu.json_values import mapping
+from fairgpu.keeping import Wait
 from timekeeper.domain.budgets import BudgetError, parse_budget, unknown_fields
 from timekeeper.domain.holdings.claims import DRIVERS
 from timekeeper.sources.base import ChangedMeanwhileError, Mirror, ObjectEvent, RefusedError
@@ -193,12 +194,8 @@ class LookingSource(KubernetesSource):
         super().__init__(api, now, random, kept_labels, own, drivers)
         self._budgets = BudgetsView(self.mirrors.budgets, self._read_statuses)
 
-    def start(self, wait: Callable[[float], bool]) -> None:
-        """Watches pods, nodes, namespaces, claims, queues and budgets in separate threads, until the process ends.
-
-        Args:
-            wait: sleeps that many seconds, or until the process ends; returns whether it ends.
-        """
+    def start(self, wait: Wait) -> None:
+        """Watches pods, nodes, namespaces, claims, queues and budgets in separate threads, until the process ends."""
         self.watch_queues(wait)
         for name in WATCHED:
             self.watch(name, COLLECTIONS[name], wait)
@@ -206,12 +203,8 @@ class LookingSource(KubernetesSource):
         self.watch_budgets(wait)
         self.leave_empty(self.mirrors.grants, self.mirrors.corrections, self.mirrors.quotas)
 
-    def watch_budgets(self, wait: Callable[[float], bool]) -> None:
-        """Watches the ConfigMap of budgets in a thread of its own, until the process ends.
-
-        Args:
-            wait: sleeps that many seconds, or until the process ends; returns whether it ends.
-        """
+    def watch_budgets(self, wait: Wait) -> None:
+        """Watches the ConfigMap of budgets in a thread of its own, until the process ends."""
         selectors = {"fieldSelector": f"metadata.name={BUDGETS_MAP}"}
         self.reflect("budgets", Collection(CONFIG_MAPS, selectors), self._budgets, wait)
 
@@ -279,12 +272,8 @@ class LookingAtGPUBudgets(LookingSource):
     Outside FairGPU's namespace it writes the status of GPUBudgets alone.
     """
 
-    def watch_budgets(self, wait: Callable[[float], bool]) -> None:
-        """Watches the GPUBudgets in a thread of its own, until the process ends.
-
-        Args:
-            wait: sleeps that many seconds, or until the process ends; returns whether it ends.
-        """
+    def watch_budgets(self, wait: Wait) -> None:
+        """Watches the GPUBudgets in a thread of its own, until the process ends."""
         self.watch("budgets", BUDGETS, wait)
 
     def write_budget_status(self, name: str, status: Json, version: str = "") -> None:

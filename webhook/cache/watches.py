@@ -10,8 +10,9 @@ import structlog
 from fairgpu import names
 from fairgpu.cluster import resource_claims
 from fairgpu.cluster.api import ApiError, Json, KubernetesAPI
-from fairgpu.cluster.reflector import Collection, Wait, reflect
+from fairgpu.cluster.reflector import Collection, reflect
 from fairgpu.json_values import mapping, mappings
+from fairgpu.keeping import Wait
 from fairgpu.permissions import Permission, parse_permissions
 from webhook.admission.knowledge import OtherClaim, read_priority_class
 from webhook.cache.admission_cache import AdmissionCache
@@ -189,7 +190,6 @@ def follow_claims(api: KubernetesAPI, view: ClaimsView, kind: str, wait: Wait, r
 
     Args:
         kind: `resourceclaims` or `resourceclaimtemplates`.
-        wait: sleeps that many seconds, or until the process ends; returns whether it ends.
         random: returns numbers in [0, 1), which vary the intervals.
     """
     while not wait(0):

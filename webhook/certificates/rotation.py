@@ -14,6 +14,7 @@ from pathlib import Path
 import structlog
 
 from fairgpu.cluster.api import KubernetesAPI
+from fairgpu.keeping import Wait
 from fairgpu.serving.tls import Chain, ChainError
 from webhook.certificates.authority import (
     Authorities,
@@ -154,7 +155,7 @@ def run_rotation(
     places: Places,
     settings: Certificates,
     now: Callable[[], datetime],
-    wait: Callable[[float], bool],
+    wait: Wait,
     alive: Path | None = None,
 ) -> None:
     """Keeps the webhook's certificates and configurations current until `wait` returns true.
@@ -163,7 +164,6 @@ def run_rotation(
         places: the stores of the certificates, and the webhook configurations.
         settings: lifetimes, names, and the interval of checks.
         now: returns the present time, with a time zone.
-        wait: sleeps that many seconds, or until the process ends; returns whether it ends.
         alive: a file to touch after each check; None for no file.
     """
     while True:

@@ -23,6 +23,7 @@ import urllib3
 from prometheus_client import Counter, Gauge
 
 from fairgpu.cluster.api import Json
+from fairgpu.keeping import Wait
 from fairgpu.leadership import CurrentTerm
 from fairgpu.states import BudgetState
 from timekeeper.controller.state.books import Books
@@ -285,11 +286,10 @@ class NotificationSender:
         self._pending = pending
         self._failing: tuple[str, int] = ("", 0)
 
-    def run(self, wait: Callable[[float], bool], now: Callable[[], float], random: Callable[[], float]) -> None:
+    def run(self, wait: Wait, now: Callable[[], float], random: Callable[[], float]) -> None:
         """Delivers notifications until the process ends.
 
         Args:
-            wait: sleeps that many seconds, or until the process ends; returns whether it ends.
             now: returns seconds since 1970.
             random: returns a number in [0, 1).
         """
