@@ -76,7 +76,7 @@ def replace_broken_keys(client: Store, epoch: int, accounts: Iterable[str]) -> b
     A new leader calls it before it loads its state. The leader writes the other deleted keys later, as it changes them.
 
     Args:
-        remembered: the names of the accounts in the leader's memory.
+        accounts: the names of the accounts in the leader's memory.
 
     Returns:
         Whether the store has lost the last valid versions of budgets.
