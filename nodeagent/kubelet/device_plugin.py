@@ -20,6 +20,7 @@ from typing import Any
 import grpc
 from google.protobuf.message import DecodeError
 
+from fairgpu.keeping import Wait
 from nodeagent.containers.cdi_name import device_name, qualified
 from nodeagent.kubelet import deviceplugin_pb2 as protocol
 from nodeagent.kubelet.pod_resources import KubeletError
@@ -244,7 +245,7 @@ def keep_registered(  # noqa: PLR0913 - what a plugin is made of
     slots: Slots,
     prepare: Prepare,
     *,
-    wait: Callable[[float], bool],
+    wait: Wait,
     attempted: Callable[[KubeletError | OSError | None], None],
     looked: Callable[[Loss | None], None] = lambda _: None,
     shown: Callable[[], tuple[bool, str]] = lambda: (True, ""),
@@ -259,7 +260,6 @@ def keep_registered(  # noqa: PLR0913 - what a plugin is made of
         resource: the name of the extended resource that the plugin offers.
         slots: the slots that are offered, which are the units of the resource.
         prepare: called with the ids of a container's slots before each of its starts.
-        wait: waits for a number of seconds, and returns true if the plugin is to end.
         attempted: called with None after each registration, and with the error after each failure.
         looked: called every LOOK_SECONDS with the reason why the kubelet does not ask this plugin, or None if it does.
         shown: returns whether the Node shows the slots that are offered, and the version of the status that the kubelet
@@ -371,7 +371,7 @@ def _is_ours(entry: Mapping[str, Any]) -> bool:
 
 
 def _identity(path: Path) -> Identity | None:
-    """Returns a file's inode and time of change, by which a restarted kubelet's socket is told; None without a file."""
+    """Returns a file's inode and time of change, by which a restarted kubelet's socket is recognized; None without a file."""
     try:
         status = path.stat()
     except OSError:
