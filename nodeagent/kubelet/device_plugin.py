@@ -371,7 +371,7 @@ def _is_ours(entry: Mapping[str, Any]) -> bool:
 
 
 def _identity(path: Path) -> Identity | None:
-    """Returns a file's inode and time of change, by which a restarted kubelet's socket is recognized; None without a file."""
+    """Returns a file's inode and time of change, which show a restarted kubelet's socket; None without a file."""
     try:
         status = path.stat()
     except OSError:
