@@ -164,7 +164,7 @@ def _mib(text: Any) -> int:
 
 
 def _together(own: UnplacedShare | None, beside: UnplacedShare | None) -> UnplacedShare | None:
-    """Returns the sum of the shares that a container asks for by annotations and by resources; None for none."""
+    """Returns the sum of what a container asks for by annotations, `own`, and by resources, `beside`; None for none."""
     if own is None or beside is None:
         return own or beside
     return UnplacedShare(

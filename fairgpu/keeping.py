@@ -1,4 +1,4 @@
-"""Runs a part of a service in its thread, and again after an error that the part does not know."""
+"""Runs a part of a service in its thread, and again after an error that the part does not handle itself."""
 
 from __future__ import annotations
 

@@ -195,7 +195,7 @@ def _bare(annotation: Any) -> Any:
 
 
 def _such_as(model: type[BaseModel], path: Keys) -> str:
-    """Returns words with a value that the setting may have: its own example, else its default or the first of these."""
+    """Returns `, such as VALUE` with a value that the setting may have: its example, else its default; or ""."""
     for end in range(len(path), 0, -1):
         info = _found(model, path[:end])[1]
         if info is None:

@@ -145,7 +145,7 @@ def _environment(model: type[BaseModel], environ: Mapping[str, str]) -> Iterator
 
 
 def _value(text: str) -> Any:
-    """Parses a variable: lists and maps in YAML's flow style (`[a, b]`, `{a: 1}`), anything else as text."""
+    """Parses the text of an environment variable: YAML's lists and maps (`[a, b]`, `{a: 1}`), anything else as text."""
     if text.lstrip().startswith(("[", "{")):
         try:
             return yaml.safe_load(text)

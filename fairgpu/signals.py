@@ -1,4 +1,4 @@
-"""Ends a process when the kernel asks it to."""
+"""Lets signals such as SIGTERM end a process, whether it starts, was just forked or runs."""
 
 from __future__ import annotations
 

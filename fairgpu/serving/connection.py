@@ -123,7 +123,7 @@ class BoundedConnection(ASGIProtocol):  # type: ignore[misc] # gunicorn ships no
             super()._keepalive_timeout()
 
     def note_answer(self) -> None:
-        """Restarts the connection's idle time after an answer; it counts from the last byte that was received."""
+        """Restarts the time after which the idle connection is closed; it runs from the last byte that was received."""
         self._idle_since = self._received_at
         self._idle_limit = self._keepalive
 
