@@ -1,8 +1,8 @@
-"""The driver's figures on their way from the agent to the writer of the pages: `ROOT/figures.json`.
+"""Encodes and decodes `ROOT/figures.json`, in which the agent gives the writer of schedule pages the driver's figures.
 
 `{"gpus":[{"uuid":"GPU-...","containers":[{"slot":0,"key":7,"driverBytes":1,"sampledNs":2,"trimPermille":1000,"deadGoneNs":2}]}]}`.
 
-A writer that finds another key on a slot leaves its figures alone: they are of an earlier start.
+A container's figures count only while its slot on the page still has the key: each start of a container gets a new one.
 """
 
 from __future__ import annotations

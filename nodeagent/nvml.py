@@ -219,9 +219,9 @@ class Figures:
     def _find_unregistered(
         self, containers: tuple[Container, ...], sample: DriverSample, placed: Placed, own: Mapping[int, int]
     ) -> None:
-        """Logs each process of a container that no shim has registered at two samples in a row; once each.
+        """Logs, once, a process of a container that no shim registered at two samples running: at one it may be ending.
 
-        A process that is just ending may be unregistered at one sample.
+        `placed` has the container of each process, and `own` its id in its own PID namespace, keyed by the host's.
         """
         found = unregistered(placed.slots, own, registered_pids(containers))
         lasting = found & self._unregistered

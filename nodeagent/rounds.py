@@ -227,7 +227,7 @@ def rest(state: State, containers: tuple[Container, ...], now_ns: int) -> tuple[
 
 
 def _without_ended(state: State, containers: tuple[Container, ...]) -> State:
-    """Returns the state without all figures of containers that have ended: others may have got their slots.
+    """Returns the state without the figures of containers that are not among `containers`: others may have their slots.
 
     A container that has started again keeps its balance, and loses only the counters of its last ledger file.
     """

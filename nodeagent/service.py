@@ -170,7 +170,7 @@ class Agent:
             probe.server_close()
 
     def _take_over(self) -> int | None:
-        """Returns the lock of the agent that acts, once no other does; None if this one is stopped before."""
+        """Waits until no other agent acts; returns a descriptor that holds the acting agent's lock, None if stopped."""
         path = self._folders.root / handover.AGENT
         lock = handover.lock(path)
         if lock is not None:
@@ -217,7 +217,7 @@ class Agent:
             self._resources.close()
 
     def _keep(self, part: Callable[[], None]) -> None:
-        """Runs a part of the agent in its thread, and again after an error that the part does not know.
+        """Runs a part of the agent in its thread, and again after an error that the part does not handle itself.
 
         Such an error ends neither the other parts nor the writer of the pages, without which containers wait.
         """

@@ -364,7 +364,7 @@ def _take(
 
 
 def _idle_turns(free: Iterable[tuple[Turn, bool]]) -> list[Turn]:
-    """Returns the turns that inactive containers own in the free time.
+    """Returns the turns that inactive containers own in the free time, as `_lay_out` returns it.
 
     The plan keeps these turns even where their time is lent, so that a container that wakes can launch at once.
     """
@@ -372,7 +372,7 @@ def _idle_turns(free: Iterable[tuple[Turn, bool]]) -> list[Turn]:
 
 
 def _lend(ordered: Sequence[Tenant], loans: Mapping[int, int], free: Sequence[tuple[Turn, bool]]) -> list[Turn]:
-    """Returns turns in the free time for the containers that borrow, each as long as its loan.
+    """Returns turns in the free time that `_lay_out` returns, for the containers that borrow: each as long as its loan.
 
     If no active container borrows, every inactive container that may borrow gets a turn in all of the free time. It
     can then start at any moment, and the next plan counts it as active.

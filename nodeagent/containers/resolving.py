@@ -277,7 +277,7 @@ def is_live(pod: Mapping[str, Any]) -> bool:
 
 
 def _is_unlisted(pod: Mapping[str, Any], gpus: int) -> bool:
-    """Whether the kubelet does not list a pod of which an init container with so many GPUs may start next.
+    """Whether the kubelet does not list a pod, and an init container of it with so many GPUs may start next.
 
     The kubelet lists a pod only if a main container or a native sidecar of it has GPUs.
     """
