@@ -189,7 +189,7 @@ class _Values:
         return flags
 
     def _of(self, key: str) -> tuple[Ints, Ints]:
-        """Returns the indexes of the nodes that have the key; and index and value of those whose value is a number."""
+        """Returns the indexes of the nodes that have the key; and a row of index and value for each numeric value."""
         if key not in self._places:
             return _NOWHERE
         if key not in self._numbers:

@@ -79,7 +79,7 @@ class AllocationFaults:
         self._overlapping: set[str] = set()
 
     def look(self, uid: str) -> None:
-        """Checks the allocation of the pod with this uid, and reports a new fault."""
+        """Checks the allocation of the pod with this uid; logs a new fault, and writes it into an event of the pod."""
         with self._lock:
             note = self._state.note(uid)
             fault = "" if note is None else note.fault or self._state.not_offered(note)
@@ -100,7 +100,7 @@ class AllocationFaults:
             self.look(note.uid)
 
     def look_for_overlaps(self) -> None:
-        """Reports each pod that holds more of a GPU than the pods bound before it have left."""
+        """Reports pods that newly hold more of a GPU than those bound before have left, in the log and by events."""
         found = {note.uid: (note, overlap) for note, overlap in reversed(self._state.overlaps())}
         count = len(self._overlapping & found.keys())
         for note, overlap in (found[uid] for uid in found.keys() - self._overlapping):

@@ -97,7 +97,7 @@ class Free(NamedTuple):
         return np.asarray(self.usable & (self.core >= need.core_percent) & (memory_after >= 0) & (self.slots >= 1))
 
     def less(self, need: Need, taken: Flags, memory_after: Ints, then: Ints) -> Free:
-        """Returns the free parts after a container took its share of some devices: `without`, from given figures.
+        """Returns the free parts after a container took its share of some devices, from figures computed before.
 
         Args:
             taken: whether the container takes each device.

@@ -156,7 +156,7 @@ class _Later:
         self._gpus = list(accumulate(sorted((need.gpus for need in needs), reverse=True)))
 
     def may_fit(self, rooms: Sequence[Room]) -> bool:
-        """Whether the containers may fit: neither their sums nor the numbers of devices that they need rule it out."""
+        """Whether the containers may fit into these free parts of devices, as far as sums and counts of them say."""
         if sum(room.core_percent for room in rooms if room.core_percent > 0) < self._core:
             return False
         if sum(room.memory_mib for room in rooms if room.memory_mib > 0) < self._memory:

@@ -517,7 +517,7 @@ class Reclaimer:
             _log.info("reclaim planned", pod=_name(pod), uid=pod.uid, node=placed.node, victims=list(gone))
 
     def _unwrite(self, uid: str) -> None:
-        """Frees the devices of an earmark that the watch has not shown yet."""
+        """Frees the devices that an earmark keeps for the pod with this uid, if the watch has not shown the earmark."""
         with self._state.lock:
             if self._written.pop(uid, None) is not None and uid not in self._state.earmarks:
                 self._state.fleet.release(f"{EARMARKED}{uid}")
