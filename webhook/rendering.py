@@ -149,12 +149,12 @@ def follow_differences(
     wait: Wait,
     now: Callable[[], dt.datetime],
 ) -> None:
-    """Publishes at intervals the number of objects in the cluster that differ from the webhook's settings.
+    """Compares, at intervals, the cluster's policies, webhook rules and role bindings with those of the settings.
 
-    It also writes their names into a condition of each existing policy. It returns once `wait` returns true.
+    It writes the names of those that differ into a condition of each policy, and returns once `wait` returns true.
 
     Args:
-        publish: takes the number.
+        publish: takes the number of objects that differ, for a metric.
         now: returns the present time, with a time zone.
     """
 

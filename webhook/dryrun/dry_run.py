@@ -216,7 +216,7 @@ def _pod_result(  # noqa: PLR0913 - the fields of a value
     warnings: tuple[str, ...] = (),
     message: str = "",
 ) -> DryRun:
-    """Returns the result for the pods of a template; its texts name fields by their paths in the object."""
+    """Returns a dry run's result for a template's pods; its texts name fields by their paths in the manifest."""
     return DryRun(
         manifest=request.manifest,
         namespace=request.namespace,
