@@ -467,7 +467,7 @@ class PrometheusSettings(Section):
 
 
 class ResourceSetting(Section):
-    """A resource of an accelerator that FairGPU does not know."""
+    """An extended resource of accelerators that the admin adds to those known to FairGPU, and what a unit of it is."""
 
     parts: Annotated[int, Field(ge=1, le=1_000_000)] = 1
     """The units of a whole device."""

@@ -165,14 +165,14 @@ class CorrectionRequest(_Given):
 
 
 class IncreaseRequest(_Given):
-    """A request for one-off money for a namespace's budget, in the format of FairGPU's ancestor."""
+    """A request for one-off money for a namespace's budget, in the format of FairGPU's ancestor, an earlier project."""
 
     gpu_hours: GpuHours
     reason: Reason
 
 
 class PodReport(_Given):
-    """A pod's proof of life in the format of FairGPU's ancestor; `usage_factor` is not used."""
+    """A pod's proof of life in the format of FairGPU's ancestor, an earlier project; `usage_factor` is not used."""
 
     usage_factor: Annotated[float, Field(ge=0, le=1e6)]
     pod_name: Name
@@ -510,7 +510,7 @@ class GPUPodsAnswer(Answer):
 
 
 class AncestorBudget(Answer):
-    """A namespace's budget in the format of FairGPU's ancestor, in GPU-hours; null if nothing limits it."""
+    """A namespace's budget in the format of FairGPU's ancestor, an earlier project; in GPU-hours, null for no limit."""
 
     budget_available: bool
     budget: float | None
@@ -518,7 +518,7 @@ class AncestorBudget(Answer):
 
 
 class AncestorVerdict(Answer):
-    """The answer to `POST /budget/{ns}/report`, in the format of FairGPU's ancestor.
+    """The answer to `POST /budget/{ns}/report`, in the format of FairGPU's ancestor, an earlier project.
 
     `terminate` is true once the pod's other containers have ended.
     """

@@ -149,7 +149,7 @@ FIRST_READ_SECONDS = 60.0
 
 
 def run(client: Store, settings: TimekeeperSettings, arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
-    """Runs the command `fairgpu audit`; returns 1 if a figure differs or a requested period is missing, else 0.
+    """Audits the ledger and prints the result; returns 1 if a figure differs or a requested period is missing, else 0.
 
     Args:
         client: the store; its answers are bytes.

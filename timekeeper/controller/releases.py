@@ -229,7 +229,7 @@ class Releaser:
     _reporter: WaitReporter = field(init=False)
 
     def __post_init__(self) -> None:
-        """Creates the reporter."""
+        """Creates the object that chooses the events of pods that still wait."""
         self._reporter = WaitReporter(self.source, self.books)
 
     def releases(

@@ -129,9 +129,9 @@ def amounts(tariff: Tariff, settled: Sequence[Segment]) -> dict[tuple[str, int],
 def charged(
     tariff: Tariff, assignments: Assignments, periods_of: Callable[[str], Sequence[Period]], start: int, end: int
 ) -> tuple[list[Segment], dict[tuple[str, int], int]]:
-    """Returns a session's segments between two instants, and their cost in each period.
+    """Returns a session's segments between two instants, and their cost in each period, in microGPU-seconds.
 
-    The arguments are those of `segments` and `amounts`, and so are the two results.
+    The arguments and the two results are those of the functions `segments` and `amounts`.
     """
     spans = segments(assignments, periods_of, start, end)
     return spans, amounts(tariff, spans)

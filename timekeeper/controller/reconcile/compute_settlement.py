@@ -577,7 +577,7 @@ def _items(
     Args:
         totals: the session's amount in each period, in microGPU-seconds.
         last: the period that the session is in, or ended in.
-        uses: the use of the session's reports as it is known, and in the form of the session's record.
+        uses: the use that reports state, as it was computed; then the same, as the session's record will hold it.
     """
     acknowledged, session = inputs.acknowledged, inputs.facts.session
     use, recorded = uses
@@ -702,10 +702,10 @@ def _action(inputs: _Inputs, key: Key, last: Key | None, *, stale: bool, changed
 
 
 def _is_behind(inputs: _Inputs, key: Key) -> bool:
-    """Whether a session in a period that is over needs a ledger entry of it, though it is not charged beyond it yet.
+    """Whether a session that is charged only up to an instant in a period, which is over, needs a ledger entry there.
 
-    So it is on a silent node. Without the entry its use would be missed: use that the ledger does not hold is looked
-    up in an account's last two periods alone.
+    Such a session is on a silent node. Without the entry its use would be missed: use that the ledger does not hold is
+    looked up in an account's last two periods alone.
     """
     known = inputs.acknowledged.periods.get(key)
     point = None if known is None else known.last_point
@@ -782,7 +782,7 @@ def _following(inputs: _Inputs, items: Mapping[Key, Item], use: RecordedUse) -> 
 
 
 def _open_under(before: str, items: Mapping[Key, Item]) -> str:
-    """Returns the account under which the session is open after the store took these items; empty for none."""
+    """Returns the account, `before` until now, under which the session is open after these items; empty for none."""
     for (account, _), item in items.items():
         if item.action is LedgerAction.OPEN:
             return account
@@ -791,7 +791,7 @@ def _open_under(before: str, items: Mapping[Key, Item]) -> str:
 
 
 def _ended_under(before: str, items: Mapping[Key, Item]) -> str:
-    """Returns the account that holds the record of the session's end after the store took these items."""
+    """Returns the account, `before` until now, that has the record of the session's end after these items."""
     return next((account for (account, _), item in items.items() if item.action is LedgerAction.CLOSE), before)
 
 

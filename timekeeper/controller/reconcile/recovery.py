@@ -186,9 +186,10 @@ def _each(context: ReconcileContext, names: AbstractSet[str], act: Callable[[lis
 
 
 def _metered_since(context: ReconcileContext, kept: Mapping[str, Json], now: Instant) -> int:
-    """Returns the instant from which pods of other stacks are metered: the first at which a leader began to.
+    """Returns the instant at which a leader first began to meter pods of other stacks; 0 if they are not metered.
 
-    It is stored before any pod is metered, so that no later leader takes another one. 0 where they are not metered.
+    It is stored before any pod is metered, so that no later leader takes another one. One of the checkpoint documents
+    in `kept`, which are keyed by name, has it as well.
     """
     if context.books.rules.own_resources is None:
         return 0

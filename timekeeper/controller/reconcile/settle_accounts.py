@@ -419,7 +419,7 @@ def _write_index(context: ReconcileContext, changed: list[Prepared]) -> None:
 
 
 def _end_reports(context: ReconcileContext, changed: list[Prepared]) -> None:
-    """Reduces the reports of closed sessions to what is kept of them; lets those of deleted pods expire soon."""
+    """Deletes the stored reports of sessions that close, but for totals; those of deleted pods expire soon."""
     closed, finalized, expiring = list[str](), list[str](), list[str]()
     for metered, settlement in changed:
         if _closes(settlement):

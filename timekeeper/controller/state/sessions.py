@@ -139,16 +139,16 @@ def running_on(
     until: Instant,
     settled_until: Instant,
 ) -> Acknowledged:
-    """Returns the acknowledged value of a session that goes on, with the periods that may still change.
+    """Returns what the store holds of a session that has not ended: `known`, with these amounts in its periods.
 
     An amount of 0 in a period after `until` is dropped. It comes from a clock that was ahead: the session has not
     reached that period.
 
     Args:
-        known: the session's record, its use and its accounts as the store holds them.
+        known: the session as the store holds it, but for its amounts.
         session: the session, as its pod shows it.
         payers: the payers of its namespace, in order of time.
-        periods: its amounts in periods that are not final.
+        periods: its amounts as the store holds them, in the periods that may still change.
         until: the instant up to which it is charged.
         settled_until: the instant up to which periods are final. Periods before the recorded use are final, too.
     """
