@@ -14,6 +14,7 @@ import urllib3
 
 from fairgpu.cluster.api import ApiError, KubernetesAPI
 from fairgpu.keeping import Wait
+from fairgpu.sections import StatesReaderSettings
 from fairgpu.states import StatesDocument, StatesError, decode_document
 
 _log = structlog.get_logger(__name__)
@@ -31,25 +32,6 @@ CA_CHECK_SECONDS = 60.0
 CA_RETRY_SECONDS = 1.0
 
 ReadAuthority = Callable[[], str]
-
-
-class Timekeeper(Protocol):
-    """The timekeeper's address, and the parameters of requests to the timekeeper.
-
-    Attributes:
-        url: the timekeeper's address.
-        token_file: the file of the bearer token for the timekeeper; read again at each request.
-        wait_seconds: the longest time that the timekeeper may hold a request while no state changes.
-    """
-
-    @property
-    def url(self) -> str: ...  # noqa: D102 - see above
-
-    @property
-    def token_file(self) -> Path: ...  # noqa: D102 - see above
-
-    @property
-    def wait_seconds(self) -> float: ...  # noqa: D102 - see above
 
 
 class StatesCache(Protocol):
@@ -136,7 +118,11 @@ def follow_authority(read: ReadAuthority, cache: StatesCache, wait: Wait) -> Non
 
 
 def follow_states(
-    settings: Timekeeper, cache: StatesCache, wait: Wait, clock: Callable[[], float], random: Callable[[], float]
+    settings: StatesReaderSettings,
+    cache: StatesCache,
+    wait: Wait,
+    clock: Callable[[], float],
+    random: Callable[[], float],
 ) -> None:
     """Keeps the budgets' states in a cache current, by long polls of the timekeeper, until `wait` returns true.
 
@@ -169,7 +155,7 @@ def follow_states(
 class _Poll:
     """A connection to the timekeeper, which is replaced when the CA changes."""
 
-    def __init__(self, settings: Timekeeper) -> None:
+    def __init__(self, settings: StatesReaderSettings) -> None:
         self._settings = settings
         self._authority = ""
         self._pool = urllib3.PoolManager()

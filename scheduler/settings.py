@@ -9,9 +9,8 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from fairgpu import names
+from fairgpu.sections import Port, StatesReaderSettings
 from fairgpu.settings import USUAL_FILE, Section, load_settings
-
-Port = Annotated[int, Field(ge=0, le=65535)]
 
 
 class ExtenderSettings(Section):
@@ -45,23 +44,13 @@ class LeaseSettings(Section):
     """The Lease's name, as `leaderElection.resourceName` says in kube-scheduler's configuration."""
 
 
-class StatesSettings(Section):
+class StatesSettings(StatesReaderSettings):
     """The settings by which the scheduler reads the budgets' states from the timekeeper."""
 
-    url: Annotated[str, Field(pattern=r"^https://[^\s?#@]+$")] = (
-        f"https://{names.TIMEKEEPER_SERVICE}.{names.SYSTEM_NAMESPACE}.svc"
-    )
-    """The timekeeper's address."""
-    ca_file: Path | None = None
-    """The timekeeper's CA in PEM; without it, the extender reads the timekeeper's ConfigMap."""
     ca_namespace: str = names.SYSTEM_NAMESPACE
-    """The namespace of that ConfigMap."""
+    """The namespace of the ConfigMap in which the timekeeper publishes its CA."""
     ca_config_map: str = f"{names.TIMEKEEPER_SERVICE}-ca"
-    """Its name."""
-    token_file: Path = Path("/var/run/secrets/fairgpu-timekeeper/token")
-    """The token by which the timekeeper knows the scheduler; read again at each request."""
-    wait_seconds: Annotated[float, Field(gt=0, le=60)] = 30
-    """The longest time that the timekeeper may hold a request while no state changes."""
+    """The name of that ConfigMap."""
 
 
 class ReclaimSettings(Section):

@@ -25,6 +25,7 @@ from fairgpu.choices import MODEL
 from fairgpu.existing import Existing, ObjectName
 from fairgpu.models import tie
 from fairgpu.names import SYSTEM_NAMESPACES
+from fairgpu.sections import Port, ServerSettings
 from fairgpu.setting_faults import TIME
 from fairgpu.settings import USUAL_FILE, Section, load_settings
 from timekeeper.domain.holdings.listed import Listed
@@ -244,26 +245,11 @@ class ExportSettings(Section):
         return self.folder is not None or self.bucket.name is not None
 
 
-Port = Annotated[int, Field(ge=0, le=65535)]
+class ServeSettings(ServerSettings):
+    """The server of the REST API and the dashboard."""
 
-
-class ServeSettings(Section):
-    """The server of the REST API."""
-
-    host: str = ""
-    """The address on which it listens; without one, each address that the pod has, of IPv4 and IPv6."""
-    port: Port = 8443
-    """The port of the REST API and the dashboard, over TLS."""
-    metrics_port: Port = 9090
-    """The port of metrics, without TLS."""
-    workers: Annotated[int, Field(ge=1, le=64)] = 2
-    """The number of processes that answer."""
     max_connections: Annotated[int, Field(ge=1)] = 2000
     """The most connections of a worker; one more closes the connection that has been idle for longest."""
-    drain_seconds: Annotated[float, Field(ge=0)] = 5
-    """The time after SIGTERM for which new connections are still served."""
-    access_log: bool = False
-    """Whether each request is an event in the log."""
     certificate_names: tuple[str, ...] = ()
     """Further DNS names and addresses in the server's certificate, beside those of the Service."""
     trusted_proxies: tuple[IPvAnyNetwork, ...] = ()

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Literal, Self
-from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, PrivateAttr, model_validator
 
@@ -14,9 +13,9 @@ from fairgpu import names
 from fairgpu.dialects.reading import DialectSettings
 from fairgpu.existing import Existing
 from fairgpu.quantity import QuantityError, parse_quantity
+from fairgpu.sections import TIMEKEEPER_URL, ServerSettings, StatesReaderSettings, TimekeeperAddress
 from fairgpu.settings import USUAL_FILE, Section, load_settings
 
-Port = Annotated[int, Field(ge=0, le=65535)]
 Seconds = Annotated[float, Field(gt=0)]
 
 
@@ -33,57 +32,23 @@ def _at_least(least: str) -> AfterValidator:
     return AfterValidator(check)
 
 
-def _https(url: str) -> str:
-    try:
-        parts = urlsplit(url)
-        whole = parts.scheme == "https" and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        whole = False
-    if not whole or parts.username or parts.query or parts.fragment:
-        raise ValueError(
-            "tokens are sent there: write an address such as https://fairgpu-timekeeper.fairgpu-system.svc"
-        )
-    return url
-
-
-TimekeeperAddress = Annotated[str, AfterValidator(_https)]
 ObjectName = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", max_length=253)]
 PriorityValue = Annotated[int, Field(ge=-(2**31), le=10**9)]
 """The values that the API server allows in an admin's priority class."""
 
 
-class Serving(Section):
+class Serving(ServerSettings):
     """The server's addresses, processes and times."""
 
-    host: str = ""
-    """The address on which it listens; without one, each address that the pod has, of IPv4 and IPv6."""
-    port: Port = 8443
-    """The port of reviews and probes, over TLS."""
-    metrics_port: Port = 9090
-    """The port of metrics, without TLS."""
-    workers: Annotated[int, Field(ge=1, le=64)] = 2
-    """The number of processes that answer."""
     keepalive_seconds: Annotated[int, Field(ge=1)] = 120
     """The longest time that a connection may be idle."""
-    drain_seconds: Annotated[float, Field(ge=0)] = 5
-    """The time after SIGTERM in which new connections are still accepted, while balancers learn of the end."""
     finish_seconds: Annotated[float, Field(ge=0)] = 15
-    """The time after that in which requests under way may finish."""
-    access_log: bool = False
-    """Whether each request is an event in the log."""
+    """The time after `drain_seconds` in which requests under way may finish."""
 
 
-class StatesSettings(Section):
+class StatesSettings(StatesReaderSettings):
     """The settings of reading budgets' states from the timekeeper, and of admission until it first answers."""
 
-    url: TimekeeperAddress = f"https://{names.TIMEKEEPER_SERVICE}.{names.SYSTEM_NAMESPACE}.svc"
-    """The timekeeper's address, at which the webhook reads the states of budgets."""
-    ca_file: Path | None = None
-    """The timekeeper's CA in PEM; without it, the webhook reads the ConfigMap in which the timekeeper publishes it."""
-    token_file: Path = Path("/var/run/secrets/fairgpu-timekeeper/token")
-    """The file of the token by which the timekeeper knows the webhook, valid for nothing else; read at each request."""
-    wait_seconds: Annotated[float, Field(gt=0, le=60)] = 30
-    """The longest time that the timekeeper may hold a request while no state changes."""
     stale_after_seconds: Seconds = 120
     """The age of the states from which on an audit annotation names it."""
     first_wait_seconds: Annotated[float, Field(ge=0)] = 10
@@ -130,7 +95,7 @@ class Sidecar(Section):
     """Its request and its limit of memory; at least 32Mi."""
     run_as_user: Annotated[int, Field(ge=1)] = 65532
     """The user and the group that it runs as."""
-    timekeeper_url: TimekeeperAddress = f"https://{names.TIMEKEEPER_SERVICE}.{names.SYSTEM_NAMESPACE}.svc"
+    timekeeper_url: TimekeeperAddress = TIMEKEEPER_URL
     """The timekeeper's address, to which it reports."""
     token_seconds: Annotated[int, Field(ge=600, le=2**32)] = 3600
     """The lifetime of each of its tokens; kubelets renew them in time."""
