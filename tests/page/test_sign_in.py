@@ -22,7 +22,7 @@ def test_who_may_read_all_sees_every_budget(visit: Visiting) -> None:
     expect(page.locator("#who")).to_contain_text("finance")
 
 
-def test_a_token_that_nobody_signed_is_refused_with_the_reason(visit: Visiting) -> None:
+def test_a_token_without_a_valid_signature_is_refused_with_the_reason(visit: Visiting) -> None:
     visiting = visit()
     page = visiting.open()
     visiting.sign_in("wrong.token.here")

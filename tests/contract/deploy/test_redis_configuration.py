@@ -200,7 +200,7 @@ def test_the_timekeeper_keeps_its_books_there_and_may_do_nothing_else(server: Po
     [{"username": None}, {"username": "default"}, {"password": SecretStr("wrong")}, {"username": "operator"}],
     ids=["no user", "default", "wrong password", "operator"],
 )
-def test_it_answers_nobody_else(server: Pod, fields: dict[str, Any]) -> None:
+def test_it_answers_no_other_caller(server: Pod, fields: dict[str, Any]) -> None:
     with connect(server.settings(**fields)) as stranger, pytest.raises(redis.AuthenticationError):
         stranger.ping()
 

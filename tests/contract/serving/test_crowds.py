@@ -92,7 +92,7 @@ NO_HANDSHAKES = (
 )
 
 
-def test_what_is_no_handshake_is_ended_and_harms_nobody(crowded: Served) -> None:
+def test_bytes_that_are_no_handshake_end_their_connection_and_no_other(crowded: Served) -> None:
     with ExitStack() as stack:
         connections = [stack.enter_context(crowd(crowded, 1, ELSEWHERE, said))[0] for said in NO_HANDSHAKES]
         assert crowded.ask("POST", "/echo", b"x") == (200, b"x")

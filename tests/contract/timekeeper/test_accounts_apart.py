@@ -55,7 +55,7 @@ def test_an_account_goes_on_spending_whatever_its_pod_has_reported(teams: Ledger
 
 
 @pytest.mark.parametrize("used", [9 * 10**23, MAX_AMOUNT, 10**30])
-def test_pods_whose_use_passes_24_digits_together_stop_nobody(teams: LedgerHarness, used: int) -> None:
+def test_pods_whose_use_passes_24_digits_together_stop_no_leader(teams: LedgerHarness, used: int) -> None:
     for uid in ("one", "two", "three"):
         pod = teams.pod(uid, "team-a", core=1)
         owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "job", "uid": "job", "controller": True}
@@ -78,7 +78,7 @@ def test_pods_whose_use_passes_24_digits_together_stop_nobody(teams: LedgerHarne
     assert teams.client.hlen(keys.AccountKeys("a").sessions) == 1
 
 
-def test_a_row_of_25_digits_grows_no_further_and_stops_nobody(teams: LedgerHarness) -> None:
+def test_a_row_of_25_digits_grows_no_further_and_stops_no_leader(teams: LedgerHarness) -> None:
     for uid in ("one", "two"):
         pod = teams.pod(uid, "team-a", core=1)
         owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "job", "uid": "job", "controller": True}
@@ -170,7 +170,7 @@ def break_account(harness: LedgerHarness, account: str, broken: str) -> Callable
 
 @pytest.mark.parametrize("leader", ["the leader goes on", "another leader follows"])
 @pytest.mark.parametrize("broken", BROKEN)
-def test_the_others_are_settled_and_published_in_the_same_round_and_the_account_once_it_is_mended(
+def test_the_others_are_settled_and_published_in_the_same_reconciliation_and_the_account_once_it_is_mended(
     teams: LedgerHarness, broken: str, leader: str
 ) -> None:
     teams.round(60)

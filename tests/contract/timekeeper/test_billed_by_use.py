@@ -278,7 +278,7 @@ def test_a_report_that_comes_as_the_namespace_moves_is_the_next_payers_and_leave
         ({"cron": "7 * * * *"}, {"every": "hour", "timeZone": "Asia/Kathmandu"}),
     ],
 )
-def test_reports_that_came_while_nobody_led_belong_to_the_periods_in_which_they_were_received(
+def test_reports_that_came_without_a_leader_belong_to_the_periods_in_which_they_were_received(
     harness: LedgerHarness, before: dict[str, str], after: dict[str, str]
 ) -> None:
     harness.budget("a", ["team-a"], period=before)
@@ -656,7 +656,7 @@ def test_a_payer_that_left_as_a_session_began_is_billed_what_is_used_once_it_pay
 
 
 @pytest.mark.parametrize("ending", ["", "settle"])
-def test_a_rule_that_changes_while_nobody_leads_holds_for_periods_that_begin_after_a_leader_has_read_it(
+def test_a_rule_that_changes_without_a_leader_holds_for_periods_that_begin_after_a_leader_has_read_it(
     harness: LedgerHarness, ending: str
 ) -> None:
     def step(name: str) -> None:

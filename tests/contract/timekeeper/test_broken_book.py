@@ -168,7 +168,9 @@ def test_an_account_whose_kept_budget_cannot_be_read_waits_and_stops_no_other(
 
 
 @pytest.mark.parametrize("broken", ["nonsense", b"\xff", "[]", '{"*":1}', '{"*":[[0,"1/0"]]}', '{"*":[["x","1"]]}'])
-def test_prices_that_cannot_be_read_stop_nobody_and_are_written_anew(teams: LedgerHarness, broken: str | bytes) -> None:
+def test_prices_that_cannot_be_read_stop_no_leader_and_are_written_anew(
+    teams: LedgerHarness, broken: str | bytes
+) -> None:
     teams.client.set(keys.PRICES, broken)
     with capture_logs() as logs:
         teams.lead()
@@ -180,7 +182,7 @@ def test_prices_that_cannot_be_read_stop_nobody_and_are_written_anew(teams: Ledg
 
 @pytest.mark.parametrize("key", [keys.WATCHED, keys.PAST])
 @pytest.mark.parametrize("broken", ["soon", b"\xff", "1e3", "9" * 5000])
-def test_an_instant_of_all_accounts_that_cannot_be_read_stops_nobody(
+def test_an_instant_of_all_accounts_that_cannot_be_read_stops_no_leader(
     teams: LedgerHarness, key: str, broken: str | bytes
 ) -> None:
     teams.client.set(key, broken)
@@ -241,7 +243,7 @@ def spoil(harness: LedgerHarness, key: str, broken: str | bytes | None) -> None:
 
 @pytest.mark.parametrize("broken", ["soon", b"\xff", "1e3", "", "-7", "9" * 400, None])
 @pytest.mark.parametrize("name", [keys.BOOK_EPOCH, keys.BOOK_TERM])
-def test_an_epoch_or_a_term_that_cannot_be_read_stops_nobody_and_no_earlier_leader_writes_after_it(
+def test_an_epoch_or_a_term_that_cannot_be_read_stops_no_leader_and_no_earlier_leader_writes_after_it(
     teams: LedgerHarness, name: str, broken: str | bytes | None
 ) -> None:
     before = teams.keeper
@@ -260,7 +262,7 @@ def test_an_epoch_or_a_term_that_cannot_be_read_stops_nobody_and_no_earlier_lead
 
 
 @pytest.mark.parametrize("broken", ["lots", b"\xff", "1e3", None])
-def test_a_capacity_that_cannot_be_read_stops_nobody(teams: LedgerHarness, broken: str | bytes | None) -> None:
+def test_a_capacity_that_cannot_be_read_stops_no_leader(teams: LedgerHarness, broken: str | bytes | None) -> None:
     if broken is None:
         spoil(teams, keys.CAPACITY, None)
     else:
@@ -273,7 +275,9 @@ def test_a_capacity_that_cannot_be_read_stops_nobody(teams: LedgerHarness, broke
 
 
 @pytest.mark.parametrize("broken", ["lots", b"\xff", "[1]", '{"A100":"many"}', '{"A100":-1}', None])
-def test_a_capacity_by_model_that_cannot_be_read_stops_nobody(teams: LedgerHarness, broken: str | bytes | None) -> None:
+def test_a_capacity_by_model_that_cannot_be_read_stops_no_leader(
+    teams: LedgerHarness, broken: str | bytes | None
+) -> None:
     if broken is None:
         spoil(teams, keys.CAPACITY_OF_MODELS, None)
     else:
@@ -302,7 +306,7 @@ def zeros(client: Redis) -> dict[int, int]:
 
 
 @pytest.mark.parametrize("key", [keys.WATCHED, keys.PAST, keys.PRICES])
-def test_an_entry_of_another_type_stops_nobody_and_is_written_anew(teams: LedgerHarness, key: str) -> None:
+def test_an_entry_of_another_type_stops_no_leader_and_is_written_anew(teams: LedgerHarness, key: str) -> None:
     spoil(teams, key, None)
     teams.lead()
     teams.round(HOUR)
@@ -360,7 +364,7 @@ REPLACED_BY_EACH_WRITE = {"BOOK_EPOCH", "BOOK_TERM", "LATE_CHANGES", "MARK", "PA
 
 @pytest.mark.parametrize("leader", LEADERS)
 @pytest.mark.parametrize("name", sorted(SHARED_KEYS.keys() - {"BOOK_FORMAT"}))
-def test_a_shared_key_of_another_type_stops_no_account_and_is_named_and_replaced_in_the_same_round(
+def test_a_shared_key_of_another_type_stops_no_account_and_is_named_and_replaced_in_the_same_reconciliation(
     teams: LedgerHarness, name: str, leader: str
 ) -> None:
     teams.pod("of-no-budget", "team-z")
@@ -469,7 +473,7 @@ def test_a_leader_goes_on_and_writes_its_format_again_where_the_store_has_lost_i
 
 @pytest.mark.parametrize("broken", [b"\xff", ""])
 @pytest.mark.parametrize("field", ["epoch", "id", "version", "prices", "default", "charge", "servers"])
-def test_a_broken_field_of_the_published_states_stops_nobody_and_is_written_anew(
+def test_a_broken_field_of_the_published_states_stops_no_leader_and_is_written_anew(
     teams: LedgerHarness, field: str, broken: str | bytes
 ) -> None:
     teams.client.hset(keys.STATES_HEAD, field, broken)

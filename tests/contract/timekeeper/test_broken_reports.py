@@ -111,7 +111,7 @@ def test_a_field_that_cannot_be_read_stops_neither_its_leader_nor_the_next_one(
 
 
 @pytest.mark.parametrize("leader", ["the leader goes on", "another leader follows"])
-def test_a_key_of_another_type_stops_nobody(teams: LedgerHarness, leader: str) -> None:
+def test_a_key_of_another_type_stops_no_leader(teams: LedgerHarness, leader: str) -> None:
     teams.client.delete(keys.report("pod-a"))
     teams.client.set(keys.report("pod-a"), "text")
     if leader == "another leader follows":

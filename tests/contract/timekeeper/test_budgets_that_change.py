@@ -42,7 +42,7 @@ def test_a_budget_that_is_made_again_under_its_name_takes_nothing_from_the_earli
     assert "a" not in harness.keeper.books.budgets.budgets
 
 
-def test_a_budget_that_is_deleted_across_a_periods_end_while_nobody_leads_pays_until_that_is_seen(
+def test_a_budget_that_is_deleted_across_a_periods_end_without_a_leader_pays_until_that_is_seen(
     harness: LedgerHarness,
 ) -> None:
     harness.budget("a", ["team-a"], 7, period={"every": "hour"})

@@ -85,7 +85,7 @@ def test_a_correction_is_made_once_under_every_leader_and_again_where_the_store_
     assert harness.spent("a") == 2 * GPU_HOUR
 
 
-def test_what_cannot_be_corrected_says_why_and_stops_nobody(harness: LedgerHarness) -> None:
+def test_a_correction_that_cannot_be_applied_says_why_and_stops_no_other(harness: LedgerHarness) -> None:
     harness.budget("a", ["team-a"])
     harness.round()
     harness.correct("before", "a", 1, NOON - 400 * 24 * HOUR)

@@ -130,7 +130,7 @@ def test_a_later_leader_goes_on_from_the_notices(world: World) -> None:
 
 
 @pytest.mark.parametrize("enforcement", ["observe", "enforce"])
-def test_other_enforcements_evict_nobody(world: World, enforcement: str) -> None:
+def test_other_enforcements_evict_no_pod(world: World, enforcement: str) -> None:
     world.begin("p1", enforcement=enforcement)
     assert world.after(3 * HOUR) == []
     assert world.after(HOUR) == []

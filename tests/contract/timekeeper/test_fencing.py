@@ -130,7 +130,7 @@ def test_a_fenced_leader_is_refused_by_a_store_that_lost_its_successor_s_term_on
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(acts=st.lists(st.tuples(ACTS, st.lists(ACTS, max_size=2), st.integers(0, 8)), min_size=4, max_size=16))
-def test_whatever_happens_in_the_middle_of_rounds_nobody_fences_the_holder_of_the_latest_term(
+def test_the_holder_of_the_latest_term_is_never_fenced_whatever_happens_during_reconciliations(
     harness: LedgerHarness, acts: list[tuple[tuple[str, str], list[tuple[str, str]], int]]
 ) -> None:
     harness.client.flushall()

@@ -74,7 +74,7 @@ def test_a_pod_is_held_until_the_store_has_its_end_and_then_its_own_finalizers_s
 
 
 @pytest.mark.parametrize("away", [1, 100_000])
-def test_whoever_looks_when_charges_a_held_pod_to_the_same_instant(harness: LedgerHarness, away: int) -> None:
+def test_every_leader_charges_a_held_pod_to_the_same_instant_at_any_time(harness: LedgerHarness, away: int) -> None:
     harness.lead(HOLDING)
     finished, forced, refused = held(harness, "finished"), held(harness, "forced"), held(harness, "refused")
     harness.round()
@@ -95,7 +95,7 @@ def test_whoever_looks_when_charges_a_held_pod_to_the_same_instant(harness: Ledg
     assert released(harness) == 3
 
 
-def test_a_pod_that_began_and_ended_while_nobody_watched_is_charged_to_the_second(harness: LedgerHarness) -> None:
+def test_a_pod_that_began_and_ended_while_no_leader_watched_is_charged_to_the_second(harness: LedgerHarness) -> None:
     harness.lead(HOLDING)
     harness.round()
     pod = held(harness, "p1")
@@ -134,7 +134,7 @@ def test_switching_it_off_lets_every_pod_go_and_charges_on(harness: LedgerHarnes
     assert harness.spent("a") == 20 * GPU_SECOND
 
 
-def test_a_refusal_is_tried_again_later_and_holds_up_nobody(
+def test_a_refusal_is_tried_again_later_and_delays_no_other(
     harness: LedgerHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     harness.lead(HOLDING)

@@ -156,7 +156,9 @@ def test_sessions_are_settled_alike_however_many_at_once(
     assert harness.spent("a") == (2 * 10 + 3 * 20) * GPU_SECOND
 
 
-def test_a_pod_that_left_while_nobody_watched_is_charged_to_when_it_was_last_seen(harness: LedgerHarness) -> None:
+def test_a_pod_that_was_deleted_while_no_leader_watched_is_charged_to_when_it_was_last_seen(
+    harness: LedgerHarness,
+) -> None:
     harness.budget("a", ["team-a"])
     harness.pod("p1", "team-a")
     harness.round(10)
@@ -233,7 +235,7 @@ def test_where_the_store_agrees_with_the_api_server_it_is_the_timekeepers_clock_
 
 
 @pytest.mark.parametrize("loaded", [False, True])
-def test_what_happened_while_the_leader_stood_still_in_a_round_is_charged_as_it_was(
+def test_changes_while_the_leader_was_paused_in_a_reconciliation_are_charged_as_they_were(
     harness: LedgerHarness, *, loaded: bool
 ) -> None:
     harness.budget("a", ["team-a"])

@@ -121,7 +121,7 @@ def steps_of(harness: LedgerHarness, rounds: int) -> int:
     return count
 
 
-def test_killed_before_any_step_of_any_round_the_next_leader_comes_to_the_same_spend(
+def test_a_leader_killed_before_any_step_of_any_reconciliation_leaves_the_next_one_the_same_spend(
     harness: LedgerHarness, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     total = steps_of(harness, ROUNDS)

@@ -220,7 +220,7 @@ def grant(name: str, **spec: Any) -> dict[str, Any]:
     return {"metadata": {"name": name, "creationTimestamp": format_instant(NOON)}, "spec": {**base, **spec}}
 
 
-def test_grants_say_what_became_of_them_and_a_bad_one_stops_nobody(world: World) -> None:
+def test_grants_say_whether_they_were_applied_and_an_invalid_one_stops_no_other(world: World) -> None:
     world.replace("budgets", [budget_object("a", ["team-a"])])
     lapsed = grant("lapsed")
     lapsed["metadata"]["creationTimestamp"] = "2025-01-01T00:00:00Z"

@@ -60,7 +60,7 @@ def test_a_negative_grant_takes_money_away_and_says_so(harness: LedgerHarness) -
     assert published(harness, "a").granted == -23 * GPU_HOUR // 2
 
 
-def test_a_grant_that_expires_lapses_with_what_is_left_of_it_then(harness: LedgerHarness) -> None:
+def test_a_grant_that_expires_takes_what_is_left_of_it_then(harness: LedgerHarness) -> None:
     harness.budget("a", ["team-a"], HUNDRED, period={"every": "day"})
     harness.pod("p1", "team-a")
     harness.round()
@@ -73,7 +73,7 @@ def test_a_grant_that_expires_lapses_with_what_is_left_of_it_then(harness: Ledge
     assert published(harness, "a").granted == 60 * GPU_SECOND
 
 
-def test_what_lapses_is_the_same_whoever_watched_then(harness: LedgerHarness) -> None:
+def test_the_amount_that_expires_is_the_same_under_every_leader(harness: LedgerHarness) -> None:
     harness.budget("a", ["team-a"], HUNDRED, period={"every": "day"})
     ends = harness.pod("p1", "team-a")
     harness.pod("p2", "team-a", core=50)

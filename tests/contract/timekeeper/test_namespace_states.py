@@ -33,7 +33,7 @@ def test_a_budget_goes_from_open_to_grace_to_over_and_a_grant_brings_it_back(har
     assert published(harness, "a").granted == GPU_HOUR
 
 
-def test_a_state_that_is_due_changes_without_a_full_round(harness: LedgerHarness) -> None:
+def test_a_state_that_is_due_changes_without_a_full_reconciliation(harness: LedgerHarness) -> None:
     harness.budget("a", ["team-a"], "0.01", onExhausted="hold")
     harness.pod("p1", "team-a")
     harness.round()

@@ -156,7 +156,7 @@ def test_a_receiver_that_fails_gets_the_same_message_again_and_the_next_ones_in_
     assert (world.outcome("failed"), world.outcome("delivered")) == (4, 3)
 
 
-def test_a_message_that_the_receiver_will_never_take_holds_up_nobody(world: World) -> None:
+def test_a_message_that_the_receiver_never_takes_delays_no_other(world: World) -> None:
     queue(world, 2)
     world.server.answers = [(400, {})]
     assert world.deliver() == 0
@@ -165,7 +165,7 @@ def test_a_message_that_the_receiver_will_never_take_holds_up_nobody(world: Worl
     assert world.outcome("refused") == 1
 
 
-def test_news_of_yesterday_are_given_up(world: World) -> None:
+def test_a_notification_of_yesterday_is_dropped(world: World) -> None:
     queue(world, 1)
     assert world.sender.step(time.time() + EXPIRES_SECONDS + 1, 0.5) == 0
     assert world.server.taken == []

@@ -163,7 +163,7 @@ def test_a_pod_behind_two_gates_keeps_money_from_when_the_last_of_them_is_gone(h
 
 
 @pytest.mark.parametrize("admission", ["safe", "simple"])
-def test_a_pod_behind_somebody_elses_gate_is_not_released_and_holds_back_nobody(
+def test_a_pod_behind_another_projects_gate_is_not_released_and_holds_back_no_other(
     harness: LedgerHarness, admission: str
 ) -> None:
     safe_budget(harness, 10, admission=admission, minRuntime="8h")
@@ -241,7 +241,7 @@ def test_a_held_pod_is_released_once_its_whole_run_is_paid_for_first_come_first_
     assert safe_admission(harness).committed == 5 * GPU_HOUR
 
 
-def test_a_budget_that_is_only_observed_keeps_nobody_out(harness: LedgerHarness) -> None:
+def test_a_budget_that_is_only_observed_holds_no_pod(harness: LedgerHarness) -> None:
     safe_budget(harness, 10, enforcement="observe")
     run(harness, "limited", 80)
     harness.round()

@@ -245,7 +245,7 @@ def test_epochs_grow_and_follow_the_lease(client: redis.Redis) -> None:
     assert [take_epoch(client, 0), take_epoch(client, 0), take_epoch(client, 7), take_epoch(client, 7)] == [1, 2, 7, 8]
 
 
-def test_nobody_leads_in_a_store_that_a_later_timekeeper_wrote(client: redis.Redis) -> None:
+def test_no_leader_begins_on_a_store_that_a_later_timekeeper_wrote(client: redis.Redis) -> None:
     client.set(keys.BOOK_FORMAT, keys.FORMAT + 1)
     with pytest.raises(StoreError, match=f"format {keys.FORMAT + 1}.*up to {keys.FORMAT}: install the timekeeper"):
         take_epoch(client, 0)

@@ -97,7 +97,7 @@ def test_money_is_given_by_those_alone_who_may_create_grants_at_cluster_scope(re
     assert "create gpugrants.fairgpu.io at cluster scope" in answer.document["detail"]
 
 
-def test_a_pods_own_token_gives_nobody_money(rest: RestServer) -> None:
+def test_a_pods_own_token_grants_no_money(rest: RestServer) -> None:
     token = rest.signer.pod("team-a", "train-0", "u1")
     assert_problem(rest.ask("POST", "/v1/grants", token, GRANT, {"Idempotency-Key": "k"}), 403)
 

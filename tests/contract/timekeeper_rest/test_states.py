@@ -33,7 +33,7 @@ def test_the_first_answer_holds_every_state_and_decodes_as_admission_reads_it(re
     assert (states["team-a"].available, states["team-a"].remaining) == (BIG, 10**14 + 1)
 
 
-def test_a_change_reaches_whoever_waits_for_it(rest: RestServer, store: RedisServer) -> None:
+def test_a_change_reaches_each_client_that_waits_for_it(rest: RestServer, store: RedisServer) -> None:
     since = ask(rest)["cursor"]
     with ThreadPoolExecutor(8) as pool:
         waiting = [pool.submit(ask, rest, since, 60) for _ in range(8)]

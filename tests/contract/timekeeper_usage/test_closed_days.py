@@ -80,7 +80,7 @@ def test_answers_are_those_of_the_store_whatever_happens_to_the_past(harness: Le
     check(harness, closed)
 
 
-def test_hours_that_a_session_held_while_nobody_settled_are_reported_their_days(harness: LedgerHarness) -> None:
+def test_hours_that_a_session_held_while_no_leader_settled_are_reported_their_days(harness: LedgerHarness) -> None:
     closed = ClosedDays()
     harness.round(86_400)
     harness.pass_time(6 * 86_400)
@@ -90,7 +90,7 @@ def test_hours_that_a_session_held_while_nobody_settled_are_reported_their_days(
     check(harness, closed)
 
 
-def test_days_that_the_store_has_lost_are_remembered_by_nobody(harness: LedgerHarness) -> None:
+def test_cached_days_that_the_store_has_lost_do_not_count(harness: LedgerHarness) -> None:
     closed = ClosedDays()
     for _ in range(2):
         harness.round(86_400)

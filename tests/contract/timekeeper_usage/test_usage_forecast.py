@@ -114,7 +114,7 @@ def test_a_forecast_stays_as_it_was_at_the_last_settlement_and_is_not_known_ten_
     assert None not in asked(harness, "namespace", "week")[1]["team-a",]
 
 
-def test_what_pods_that_ended_spent_is_known_as_of_the_last_round(harness: LedgerHarness) -> None:
+def test_the_spending_of_ended_pods_is_known_as_of_the_last_reconciliation(harness: LedgerHarness) -> None:
     """The account has no open session, so that no round settles it."""
     pod = harness.pod("p1", "team-a")
     harness.round(0)

@@ -99,7 +99,9 @@ def test_days_are_cut_at_midnight_in_utc(harness: LedgerHarness) -> None:
     assert billed == {-12: 12 * GPU_HOUR, 12: 18 * GPU_HOUR}
 
 
-def test_what_nobody_held_is_idle_so_that_the_sum_is_the_capacity(redis_server: RedisServer, tmp_path: Path) -> None:
+def test_capacity_that_no_pod_held_is_idle_so_that_the_sum_is_the_capacity(
+    redis_server: RedisServer, tmp_path: Path
+) -> None:
     with redis_server.client() as client:
         harness, now = LedgerHarness(tmp_path, client), [NOON]
         world = MirroredWorld(lambda: now[0])

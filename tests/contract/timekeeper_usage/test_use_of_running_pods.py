@@ -107,7 +107,7 @@ def test_a_worker_that_was_asked_before_answers_like_one_that_was_not(harness: L
         assert asked_before == answer(harness)
 
 
-def test_a_sidecar_that_begins_anew_takes_nothing_back_whoever_leads_then(harness: LedgerHarness) -> None:
+def test_a_sidecar_that_begins_anew_takes_nothing_back_under_any_leader(harness: LedgerHarness) -> None:
     harness.pod("p1", "team-a")
     harness.round(0)
     harness.pass_time(3600)
