@@ -37,7 +37,7 @@ class Due:
     at: Instant = 0
 
 
-def must_go(budget: Budget, figures: Figures) -> bool:
+def must_evict(budget: Budget, figures: Figures) -> bool:
     """Returns whether the running pods of a budget must be evicted.
 
     They must if the budget's enforcement is evict, its money is spent, and it has no grace left.
@@ -56,7 +56,7 @@ def due(budget: Budget, figures: Figures, pods: Iterable[PodFacts], now: Instant
         pods: all pods of the namespaces that it pays for.
     """
     running = [pod for pod in pods if pod.bound and not pod.terminal and not ends_anyway(pod)]
-    if not must_go(budget, figures):
+    if not must_evict(budget, figures):
         return [Due(pod, Step.CALL_OFF) for pod in running if pod.evict_at is not None]
     stays = budget.on_exhausted is OnExhausted.DEPRIORITIZE
     steps = []

@@ -63,7 +63,7 @@ NOT_WRITTEN = {
 
 
 @dataclass(slots=True)
-class _Held:
+class _HandedOver:
     """The writes of one plan that are still to be done.
 
     Attributes:
@@ -94,7 +94,7 @@ class PodWriter:
     clock: Callable[[], float] = time.monotonic
     _changed: threading.Condition = field(default_factory=threading.Condition)
     """Guards all that follows."""
-    _plans: dict[Plan, _Held] = field(default_factory=dict)
+    _plans: dict[Plan, _HandedOver] = field(default_factory=dict)
     _turns: dict[str, None] = field(default_factory=dict)
     """Namespaces with writes to do, the longest waiting first: a new plan begins where the last one stopped."""
     _busy: set[str] = field(default_factory=set)
@@ -127,7 +127,7 @@ class PodWriter:
             # Pods that failed before come last: the others of their namespace do not wait for them.
             for write in sorted(writes, key=lambda write: (plan, write.uid) in self._troubles):
                 left.setdefault(write.namespace, deque()).append(write)
-            self._plans[plan] = _Held(left, now, leading)
+            self._plans[plan] = _HandedOver(left, now, leading)
             self._turns = {**self._turns, **dict.fromkeys(left)}
             self._measure()
             if left:

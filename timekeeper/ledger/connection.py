@@ -15,7 +15,9 @@ from redis.cluster import ClusterNode, RedisCluster
 from redis.retry import Retry
 from redis.sentinel import Sentinel
 
+from timekeeper.domain.timestamps import Instant
 from timekeeper.ledger import keys
+from timekeeper.ledger.client import FencingToken, Store
 from timekeeper.ledger.redis_cluster import ClusterStore
 from timekeeper.settings import CLUSTER_PORT, SENTINEL_PORT, RedisSettings, RedisTLS, address
 
@@ -25,7 +27,7 @@ MOST_MARKS = 100_000
 Answer = TypeVar("Answer")
 
 
-def servers_of(client: redis.Redis, accounts: Sequence[str] | None = None) -> list[tuple[redis.Redis, str]]:
+def servers_of(client: Store, accounts: Sequence[str] | None = None) -> list[tuple[Store, str]]:
     """Returns the servers of the store that take writes, each with the name of a mark: a key that lies on it.
 
     The function `replicated` writes the mark, to find out whether replicas have received it.
@@ -44,7 +46,7 @@ def servers_of(client: redis.Redis, accounts: Sequence[str] | None = None) -> li
     ]
 
 
-def ask_each(client: redis.Redis, question: Callable[[redis.Redis], Answer]) -> list[Answer]:
+def ask_each(client: Store, question: Callable[[redis.Redis], Answer]) -> list[Answer]:
     """Returns the answer of each server of the store that takes writes.
 
     If a node of a Redis Cluster does not answer, the list of nodes is read anew, and each server is asked once more.
@@ -62,7 +64,7 @@ def ask_each(client: redis.Redis, question: Callable[[redis.Redis], Answer]) -> 
         return [question(server) for server, _ in servers_of(client)]
 
 
-def identity(client: redis.Redis) -> tuple[str, bool]:
+def identity(client: Store) -> tuple[str, bool]:
     """Returns the ids of the runs of the store's servers as one text, and whether the store has ever had a leader.
 
     The text changes if data may be lost: a restarted server has another run_id, and a promoted replica has another
@@ -71,8 +73,8 @@ def identity(client: redis.Redis) -> tuple[str, bool]:
     return " ".join(ask_each(client, _run_of)), bool(client.exists(keys.BOOK_EPOCH))
 
 
-def store_clock(client: redis.Redis) -> int:
-    """Returns the time by the store's clock, in nanoseconds since 1970; of several servers, the earliest."""
+def store_clock(client: Store) -> Instant:
+    """Returns the time by the store's clock; of several servers, the earliest."""
     return min(ask_each(client, _clock_of))
 
 
@@ -105,7 +107,7 @@ MARK_SECONDS = 10 * 365 * 86400
 """The time for which the store keeps a mark, in seconds."""
 
 
-def replicated(client: redis.Redis, epoch: int, seconds: float, accounts: Sequence[str] | None = None) -> bool:
+def replicated(client: Store, epoch: FencingToken, seconds: float, accounts: Sequence[str] | None = None) -> bool:
     """Returns whether a replica of each server of the store holds all writes from before this call.
 
     A server without replicas counts as if one did. WAIT covers only writes of its own connection
@@ -114,7 +116,7 @@ def replicated(client: redis.Redis, epoch: int, seconds: float, accounts: Sequen
     every earlier write.
 
     Args:
-        epoch: the leader's fencing token, which becomes the key's value.
+        epoch: becomes the key's value.
         seconds: the longest wait for one server; 0 returns True without a wait. It must be less than the client's
             timeout.
         accounts: the accounts that were written to: only their servers are asked; None for all servers.
@@ -125,7 +127,7 @@ def replicated(client: redis.Redis, epoch: int, seconds: float, accounts: Sequen
     return all(_holds(server, mark, epoch, milliseconds) for server, mark in servers_of(client, accounts))
 
 
-def _holds(server: redis.Redis, mark: str, epoch: int, milliseconds: int) -> bool:
+def _holds(server: redis.Redis, mark: str, epoch: FencingToken, milliseconds: int) -> bool:
     if not _has_replica(server):
         return True
     pipeline = server.pipeline(transaction=False)
@@ -151,7 +153,7 @@ ASK_SECONDS = 1.0
 """The time for which an answer about memory is used."""
 
 
-def is_full_for_pods(client: redis.Redis) -> bool:
+def is_full_for_pods(client: Store) -> bool:
     """Returns whether a server of the store is too full for reports and new sessions.
 
     It is if it uses PODS_SHARE of its maxmemory or more; a server without a maxmemory is never too full.
@@ -162,7 +164,7 @@ def is_full_for_pods(client: redis.Redis) -> bool:
 class MemoryWatch:
     """Asks the store's servers about their memory at most once in ASK_SECONDS. Not thread-safe."""
 
-    def __init__(self, client: redis.Redis, clock: Callable[[], float]) -> None:
+    def __init__(self, client: Store, clock: Callable[[], float]) -> None:
         """Makes a watch that has asked nothing yet; `clock` is monotonic, in seconds."""
         self._client = client
         self._clock = clock
@@ -216,8 +218,8 @@ class _NotingRetry(Retry):
         return super().call_with_retry(attempt, *arguments, **options)
 
 
-def connect(settings: RedisSettings, answered: Callable[[], None] = lambda: None) -> redis.Redis:
-    """Returns a client of the store with a time limit on every wait; its answers are bytes.
+def connect(settings: RedisSettings, answered: Callable[[], None] = lambda: None) -> Store:
+    """Returns a client of the store with a time limit on every wait.
 
     The client connects with its first command. The client of a Redis Cluster is a ClusterStore, which has redis.Redis's
     commands on keys.

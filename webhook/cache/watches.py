@@ -121,7 +121,7 @@ class ClaimsView(_Logged):
         self._kind = kind
         self._of_gpus = frozenset(device_classes)
         self._others: set[OtherClaim] = set()
-        self.gone = False
+        self.missing = False
         """Whether the API server lacks the collection in the version that was requested."""
 
     def read(self, item: Json) -> Json:
@@ -157,8 +157,8 @@ class ClaimsView(_Logged):
         self._cache.learn_other_claims(self._kind, frozenset(self._others))
 
     def failed(self, error: ApiError) -> None:
-        """Sets `gone` to whether the API server lacks the collection; logs any other failure."""
-        self.gone = error.not_found
+        """Sets `missing` to whether the API server lacks the collection; logs any other failure."""
+        self.missing = error.not_found
         if not error.not_found:
             super().failed(error)
 
@@ -195,9 +195,9 @@ def follow_claims(api: KubernetesAPI, view: ClaimsView, kind: str, wait: Wait, r
     while not wait(0):
         version = _version_of_claims(api)
         if version:
-            view.gone = False
+            view.missing = False
             collection = Collection(f"{resource_claims.GROUP}/{version}/{kind}", {}, view.read)
-            reflect(api, collection, view, lambda seconds: view.gone or wait(seconds), random)
+            reflect(api, collection, view, lambda seconds: view.missing or wait(seconds), random)
         if wait(ASK_AGAIN_SECONDS * (0.5 + random())):
             return
 
