@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ from scheduler.view.cluster import Cluster, cluster_of
 from scheduler.view.gpus import gpu_rows, node_rows
 from scheduler.view.waiting import fitting_nodes, reasons_of, stage_of
 from tests.unit.scheduler.extended import ApiServer, api_node, bind_pod, pod, state_of
+
+CLIENT = Path(__file__).parents[3] / "docs" / "client.md"
 
 
 def bound(name: str, core: int, node: str = "n0", gpus: int = 2) -> dict[str, Any]:
@@ -215,3 +218,23 @@ def test_why_shows_why_its_node_refuses_a_pod(
     events = [event("PlacementRefused", "The GPU is fenced.", minute=1, author="fairgpu-nodeagent")]
     assert run(Api(waiting(50, nodeName="n0"), events=events), monkeypatch, "why", "w", "-n", "team") == 0
     assert capsys.readouterr().out == "Pod team/w: placed on n0\nFairGPU's latest event says: The GPU is fenced.\n"
+
+
+def test_each_field_of_the_json_is_in_the_document(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    written = {
+        line.split("|")[1].strip(" `"): line for line in CLIENT.read_text().splitlines() if line.startswith("| `")
+    }
+    api = Api(bound("a", 60, gpus=1))
+    capsys.readouterr()  # what the extender logs as it binds
+    for command, collection in (("top", "nodes"), ("inspect", "gpus")):
+        assert run(api, monkeypatch, command, "-o", "json") == 0
+        document = json.loads(capsys.readouterr().out)
+        [row] = document[collection]
+        fields = (
+            {*document, *row, *(key for pod in row["pods"] for key in pod)}
+            if command == "inspect"
+            else {*document, *row}
+        )
+        assert {field for field in fields if f"`{field}`" not in written[command]} == set()
