@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from importlib.metadata import entry_points, version
+from typing import NoReturn
 
 from fairgpu.signals import end_while_starting
 
@@ -36,9 +37,20 @@ def a_name(text: str) -> str:
     return text
 
 
+class _Parser(argparse.ArgumentParser):
+    """Shows the commands that there are where none is given."""
+
+    def error(self, message: str) -> NoReturn:
+        """Ends the process with the status 2, after the usage and the message, or the help."""
+        if message.endswith(("required: COMMAND", "required: ACTION")):
+            self.print_help(sys.stderr)
+            self.exit(USAGE_STATUS)
+        super().error(message)
+
+
 def build_parser() -> argparse.ArgumentParser:
     """Returns the parser of `fairgpu`, with the command of every package that is installed."""
-    parser = argparse.ArgumentParser(prog="fairgpu", description="Shares a Kubernetes cluster's GPUs fairly.")
+    parser = _Parser(prog="fairgpu", description="Shares a Kubernetes cluster's GPUs fairly.")
     parser.add_argument("--version", action="version", version=f"fairgpu {version('fairgpu')}")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for entry in sorted(entry_points(group=COMMAND_GROUP), key=lambda entry: entry.name):
@@ -71,7 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if extras is None:
             raise
         missing = f"this command needs the package {error.name}, which is not installed"
-        print(f"fairgpu: {missing}: pip install 'fairgpu[{extras}]'", file=sys.stderr)  # noqa: T201 - a person reads this
+        print(f"fairgpu: {missing}; in a checkout of FairGPU: pip install '.[{extras}]'", file=sys.stderr)  # noqa: T201 - a person reads this
         return USAGE_STATUS
     except KeyboardInterrupt:
         return 130

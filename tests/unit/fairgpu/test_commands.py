@@ -37,8 +37,8 @@ def test_a_command_whose_packages_are_not_installed_says_how_to_install_them(
 ) -> None:
     monkeypatch.setattr(commands, "build_parser", lambda: lacking({"extras": "webhook"}))
     assert commands.main([]) == 2
-    said = "fairgpu: this command needs the package orjson, which is not installed: pip install 'fairgpu[webhook]'\n"
-    assert capsys.readouterr().err == said
+    missing = "fairgpu: this command needs the package orjson, which is not installed"
+    assert capsys.readouterr().err == f"{missing}; in a checkout of FairGPU: pip install '.[webhook]'\n"
 
 
 def test_a_command_that_needs_no_extra_has_a_fault_where_it_lacks_a_package(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,3 +89,15 @@ def test_an_unset_variable_of_a_shell_is_no_name(command: list[str], capsys: pyt
         commands.build_parser().parse_args(command)
     assert ending.value.code == 2
     assert "allowed: a name" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"), [([], "what a pod waits for"), (["budget"], "one budget, or what pays")]
+)
+def test_without_a_command_those_that_there_are_are_shown(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        commands.main(arguments)
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err
