@@ -190,7 +190,8 @@ def _sessions(arguments: argparse.Namespace) -> int:
         return _print_json(answer)
     sessions = answer["sessions"]
     if not sessions:
-        return print_text("No pod holds a GPU now.")
+        where = f" of the namespace {arguments.namespace}" if arguments.namespace else ""
+        return print_text(f"No pod{where} holds a GPU now.")
     headings = ["namespace", "pod", "node", "budget", "GPUs", "held for", "GPU-hours", "used", "last report"]
     now = datetime.now(UTC).isoformat()
     sessions.sort(key=_place)

@@ -126,6 +126,12 @@ def test_sessions_are_listed_with_what_they_hold(run: Run, server: ReportServer)
     assert server.received[0].path == "/v1/sessions?namespace=team-a"
 
 
+def test_a_namespace_that_holds_nothing_is_named(run: Run) -> None:
+    answer: dict[str, Any] = {"sessions": [], "cursor": None}
+    assert run("sessions", answer=answer)[1] == "No pod holds a GPU now.\n"
+    assert run("sessions", "-n", "team-a", answer=answer)[1] == "No pod of the namespace team-a holds a GPU now.\n"
+
+
 def test_a_budget_tells_its_busy_gpus_where_they_are_known(run: Run) -> None:
     use = {"busy": 1.254, "known": 2.5, "at": "2020-01-01T00:00:00Z", "source": "prometheus"}
     shown = run("budget", "get", "research", answer={**BUDGET, "presentUse": use})[1]
