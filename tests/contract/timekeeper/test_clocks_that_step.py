@@ -205,6 +205,37 @@ def test_what_a_clock_ahead_has_billed_of_a_period_is_billed_anew_once_the_perio
     assert differences(harness) == []
 
 
+@pytest.mark.parametrize("another", [False, True])
+@pytest.mark.parametrize("bill", list(Bill))
+def test_a_pod_that_ends_while_a_clock_is_behind_is_charged_to_its_end(
+    harness: LedgerHarness,
+    bill: Bill,
+    another: bool,  # noqa: FBT001
+) -> None:
+    rules = ControllerRules(bill=bill)
+    harness.budget("a", ["team-a"], period={"every": "hour"})
+    harness.lead(rules)
+    ends, runs = harness.pod("ends", "team-a"), harness.pod("runs", "team-a", core=50)
+    harness.round(100)
+    harness.ahead = -3 * HOUR
+    if another:
+        harness.lead(rules)
+    harness.pass_time(4000)
+    harness.finish(ends, seconds_ago=100)
+    harness.round()
+    harness.remove("ends")
+    harness.round(10)
+    harness.pass_time(90)
+    harness.finish(runs)
+    harness.round()
+    harness.ahead = 0
+    for _ in range(2):
+        harness.round(10)
+    assert harness.spent("a", NOON) == (3600 + 1800) * GPU_SECOND
+    assert harness.spent("a", NOON + HOUR) == (400 + 300) * GPU_SECOND
+    assert differences(harness) == []
+
+
 @pytest.mark.parametrize("full", [False, True])
 def test_nothing_is_taken_back_by_a_second_leader_whose_clock_is_behind(harness: LedgerHarness, full: bool) -> None:  # noqa: FBT001
     """The first leader's clock is behind as well: it took the time from a pod that was created and is deleted again."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from operator import attrgetter
@@ -224,7 +224,8 @@ class PodView:
         """Reads new and deleted pods from the mirror; returns the uids of the sessions that changed.
 
         If our clock is behind a timestamp of the API server, that timestamp counts as now. No session ends later
-        than now. A timestamp far ahead of our clock counts only if the store's clock shows that ours is wrong.
+        than now. A timestamp far ahead of our clock counts only if the store's clock shows that ours is wrong; so does
+        the end of a pod, which its node's clock stamps.
 
         Args:
             rules: the rules that start a meter and set its rate.
@@ -242,7 +243,8 @@ class PodView:
         changed_items = {uid: item for uid, item in items.items() if self._objects.get(uid) is not item}
         fresh = {uid: self._read(uid, item, rules) for uid, item in changed_items.items()}
         self.newest = latest_believed([self.newest, *(facts.created for facts in fresh.values())], now, clocks.store)
-        self.as_of = now = max(now, self.newest)
+        ends = [end for facts in fresh.values() if (end := _end_of(facts)) is not None]
+        self.as_of = now = past_with_ends(ends, max(now, self.newest), clocks.store)
         for facts in fresh.values():
             self._take_facts(facts, now)
             changed |= self._observe(facts, rules, silent, reported, now)
@@ -386,6 +388,21 @@ def latest_believed(stamps: Iterable[int], now: Instant, store_clock: Callable[[
     if in_order[-1] > limit:
         limit = max(now, store_clock()) + SKEW
     return max((stamp for stamp in in_order if stamp <= limit), default=0)
+
+
+def past_with_ends(ends: Sequence[int], now: int, store_clock: Callable[[], int]) -> int:
+    """Returns the present by our clock, or the latest end of a pod if that is later and past by the store's clock.
+
+    If our clock is behind, the end of a pod is no reason to charge the pod for less. Instants are nanoseconds since
+    1970.
+
+    Args:
+        ends: the ends of pods, by the clocks of their nodes.
+        now: the present by our clock.
+        store_clock: returns the present by the store's clock; called only if an end is later than `now`.
+    """
+    latest = max(ends, default=now)
+    return now if latest <= now else max(now, min(latest, store_clock()))
 
 
 def nodes_that_are_silent(mirrors: Mirrors) -> dict[str, int]:
