@@ -30,7 +30,7 @@ from scheduler.cluster.waiting import WaitingPods
 from scheduler.measures import Figures
 from scheduler.placement.causes import LASTING
 from scheduler.placement.choosing import NONE, Chooser, Placed
-from scheduler.placement.fleet import NO_CLASS, Fleet, Ints, Node
+from scheduler.placement.fleet import NO_CLASS, Fleet, Ints, Node, NodeSet
 from scheduler.placement.mix import Mix, MixCounter
 from scheduler.placement.overlaps import Overlap, overlaps
 from scheduler.placement.request import Request
@@ -143,7 +143,7 @@ class State:
             Sites([]),
             {},
         )
-        self._named: dict[str, frozenset[str]] = {}
+        self._named: dict[str, NodeSet] = {}
         self._left_out: dict[str, tuple[str, ...]] = {}
         self._questions: dict[Hashable, Asked] = {}
         self._scored: tuple[int, bytes, Ints] = (-1, b"", np.zeros(0, np.int64))
@@ -216,6 +216,7 @@ class State:
                 self._reservations.pop(note.uid, None)
                 self.drop_earmark(note.uid)
                 self._bound.add(note.uid)
+                self._named.pop(note.uid, None)
                 self.waiting.remove(note.uid)
                 self.fleet.hold(note.uid, note.holding)
                 return
@@ -324,16 +325,23 @@ class State:
         """Returns the names of the nodes that the earmark of the pod with this uid leaves out."""
         return self._left_out.get(uid, ())
 
-    def name_nodes(self, pod: WaitingPod, names: list[str]) -> None:
-        """Stores the names of the nodes that kube-scheduler asked about for a pod.
+    def name_nodes(self, pod: WaitingPod, rows: Ints) -> None:
+        """Stores the nodes that kube-scheduler asked about for a pod, until the pod is bound.
 
         It is called for pods whose node depends on other pods or on volumes.
-        """
-        self._named[pod.uid] = frozenset(names)
 
-    def named(self, uid: str) -> frozenset[str]:
-        """Returns the names of the nodes that `name_nodes` stored for the pod with this uid; none for any other pod."""
-        return self._named.get(uid, frozenset())
+        Args:
+            rows: the nodes' indexes in the fleet.
+        """
+        self._named[pod.uid] = self.fleet.set_of(rows)
+
+    def named(self, uid: str) -> bytes:
+        """Returns which nodes `name_nodes` stored for the pod with this uid: for each row of the fleet, 1 or 0.
+
+        It is empty for any other pod. A node that was removed since does not count.
+        """
+        nodes = self._named.get(uid)
+        return b"" if nodes is None else self.fleet.within(nodes).tobytes()
 
     def eligible(self, pod: WaitingPod) -> Ints:
         """Returns the indexes in the fleet of the nodes on which a pod may run once there is room.
@@ -344,8 +352,8 @@ class State:
         rows = self.allowed(pod.rules)
         if not pod.rules.only_where_named:
             return rows
-        named = self.named(pod.uid)
-        return rows[np.array([name in named for name in self.fleet.names[rows]], np.bool_)]
+        named = np.frombuffer(self.named(pod.uid) or bytes(self.fleet.size), np.bool_)
+        return rows[named[rows]]
 
     def allowed(self, rules: Rules) -> Ints:
         """Returns the indexes in the fleet of the nodes that meet a pod's rules.

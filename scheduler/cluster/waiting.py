@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from scheduler.cluster.objects import WaitingPod
+from scheduler.placement.fleet import NodeSet
 
 FITS = "a node has room for it"
 
@@ -23,15 +24,15 @@ class Waiting:
         text: the message of its condition fairgpu.io/Placeable; empty if it has none.
         answer: the reason that the extender last gave to kube-scheduler; empty if this replica has not refused it.
         fragmented: whether, at the last refusal, some node had enough free in sum but in pieces on several GPUs.
-        kept_from: the names of the nodes that had room at the last refusal, though kube-scheduler did not ask about
-            them.
+        kept_from: the nodes that had room at the last refusal, though kube-scheduler did not ask about them; None for
+            none.
     """
 
     pod: WaitingPod
     text: str = ""
     answer: str = ""
     fragmented: bool = False
-    kept_from: frozenset[str] = frozenset()
+    kept_from: NodeSet | None = None
 
 
 class WaitingPods:
@@ -58,14 +59,14 @@ class WaitingPods:
         self._pods[pod.uid] = Waiting(pod, text) if known is None else replace(known, pod=pod)
 
     def refuse(
-        self, pod: WaitingPod, answer: str, *, fragmented: bool = False, kept_from: frozenset[str] = frozenset()
+        self, pod: WaitingPod, answer: str, *, fragmented: bool = False, kept_from: NodeSet | None = None
     ) -> None:
         """Stores that the extender has just refused a pod. When the pod fits later, its condition is written.
 
         Args:
             answer: the reason that kube-scheduler was given.
             fragmented: whether some node has enough free in sum, but in pieces on several GPUs.
-            kept_from: the names of the nodes that have room, though kube-scheduler did not ask about them.
+            kept_from: the nodes that have room, though kube-scheduler did not ask about them.
         """
         self.add(pod)
         self._pods[pod.uid] = replace(self._pods[pod.uid], answer=answer, fragmented=fragmented, kept_from=kept_from)

@@ -16,7 +16,7 @@ from scheduler.cluster.state import Asked, State
 from scheduler.cluster.waiting import FITS
 from scheduler.extender.wire import MAX_SCORE, FilterArguments, FilterResult, encode_names, joined
 from scheduler.gangs.holding import explain_member, place_member, release_overdue
-from scheduler.placement.fleet import Ints
+from scheduler.placement.fleet import Ints, NodeSet
 
 LOOKS = 4
 """The number of best nodes that are looked up by name before all names that kube-scheduler sent are read."""
@@ -94,7 +94,7 @@ def filter_nodes(state: State, arguments: FilterArguments, now: float) -> Filter
         if earlier is not None:
             return earlier
         if pod.rules.only_where_named:
-            state.name_nodes(pod, asked.names)
+            state.name_nodes(pod, asked.rows)
         gang = state.gangs.wait(pod)
         if gang is None or gang.hold is None:
             state.forget(pod.uid)
@@ -103,7 +103,7 @@ def filter_nodes(state: State, arguments: FilterArguments, now: float) -> Filter
             return _blocked(state, pod, asked, block)
         with state.without(state.lifted_for(pod)):
             chosen, text = _place(state, pod, asked, now)
-            kept_from = frozenset() if chosen or text else _room_elsewhere(state, pod, asked.rows)
+            kept_from = None if chosen or text else _room_elsewhere(state, pod, asked.rows)
         if chosen:
             state.waiting.remove(pod.uid)
             return FilterResult(chosen)
@@ -146,22 +146,20 @@ def budget_block(state: State, pod: WaitingPod) -> BudgetBlock | None:
     return None
 
 
-def explain_pod(
-    state: State, pod: WaitingPod, block: BudgetBlock | None, kept_from: frozenset[str] = frozenset()
-) -> str:
+def explain_pod(state: State, pod: WaitingPod, block: BudgetBlock | None, kept_from: NodeSet | None = None) -> str:
     """Returns why a pod waits now, as a text for its author; FITS if FairGPU has no reason against it.
 
     Only nodes that the pod's taints, selectors and affinity allow count.
 
     Args:
         block: the answer of `budget_block` for the pod.
-        kept_from: the names of nodes that do not count: they had room, and kube-scheduler did not take them.
+        kept_from: nodes that do not count: they had room, and kube-scheduler did not take them.
     """
     if block is not None:
         return block.message
     rows = state.allowed(pod.rules)
-    if kept_from:
-        rows = rows[np.array([name not in kept_from for name in state.fleet.names[rows]], np.bool_)]
+    if kept_from is not None:
+        rows = rows[~state.fleet.within(kept_from)[rows]]
     with state.without(state.lifted_for(pod)):
         missing = explain_member(state, pod, rows) if pod.gang is not None else ""
         if missing:
@@ -172,17 +170,17 @@ def explain_pod(
     return "; ".join(texts) or (KEPT_AWAY if state.fleet.rows else UNKNOWN_NODE)
 
 
-def _room_elsewhere(state: State, pod: WaitingPod, asked: Ints) -> frozenset[str]:
-    """Returns the names of the nodes that a pod's rules allow and that have room, but that kube-scheduler left out.
+def _room_elsewhere(state: State, pod: WaitingPod, asked: Ints) -> NodeSet | None:
+    """Returns the nodes that a pod's rules allow and that have room, but that kube-scheduler left out.
 
     `asked` has the indexes in the fleet of the nodes about which kube-scheduler asks.
     """
     if len(asked) == len(state.fleet.rows):
-        return frozenset()
+        return None
     other = np.zeros(state.fleet.size, np.bool_)
     other[state.allowed(pod.rules)] = True
     other[asked] = False
-    return frozenset(_names(state, state.fitting(pod, np.flatnonzero(other))))
+    return state.fleet.set_of(state.fitting(pod, np.flatnonzero(other)))
 
 
 def _bound_before(state: State, pod: WaitingPod, question: _Asked) -> FilterResult | None:

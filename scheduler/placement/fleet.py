@@ -47,6 +47,21 @@ class DeviceClass:
     total_mib: int
 
 
+@dataclass(frozen=True, slots=True)
+class NodeSet:
+    """Some nodes of a fleet, as `Fleet.set_of` returns them. It takes a bit for each row.
+
+    A node that was removed is in no set made before, even if it has returned.
+
+    Attributes:
+        bits: one bit for each row.
+        version: the fleet's when the set was made.
+    """
+
+    bits: bytes
+    version: int
+
+
 class Fleet:
     """All nodes that offer devices, with the free parts of these, as arrays: a row is a node, a column a device.
 
@@ -58,6 +73,7 @@ class Fleet:
         classes: the device classes; the first is that of a column without a device.
         version: a number that grows with each change.
         changed: the version at which each row changed last.
+        added: the version at which each row's node was added.
         cls: the class of each device, as an index into `classes`.
         core, memory, slots: the free part of each device in percent of GPU time, in MiB and in containers. It is below
             0 if pods hold more than the device has.
@@ -94,6 +110,7 @@ class Fleet:
         self.host: Ints = np.zeros(FIRST_ROWS, np.int64)
         self.links: Ints = np.zeros(FIRST_ROWS, np.int64)
         self.changed: Ints = np.zeros(FIRST_ROWS, np.int64)
+        self.added: Ints = np.zeros(FIRST_ROWS, np.int64)
         self._alike: Ints = np.zeros(FIRST_ROWS, np.int64)
         self._alike_numbers: dict[bytes, int] = {}
         self._alike_version = -1
@@ -104,6 +121,7 @@ class Fleet:
         if row is None:
             row = self._new_row()
             self.rows[node.name] = row
+            self.added[row] = self.version + 1
         if len(node.inventory.devices) > self.cls.shape[1]:
             self._grow(0, len(node.inventory.devices) - self.cls.shape[1])
         self._forget_places(row)
@@ -189,6 +207,19 @@ class Fleet:
         self._alike_version = self.version
         return self._alike[: self.size]
 
+    def set_of(self, rows: Ints) -> NodeSet:
+        """Returns the nodes of some rows as a set that is small enough to be kept for each pod."""
+        flags = np.zeros(self.size, np.bool_)
+        flags[rows] = True
+        return NodeSet(np.packbits(flags).tobytes(), self.version)
+
+    def within(self, nodes: NodeSet) -> Flags:
+        """Returns, for each row, whether its node is in a set."""
+        flags = np.zeros(self.size, np.bool_)
+        bits = np.unpackbits(np.frombuffer(nodes.bits, np.uint8))[: self.size]
+        flags[: len(bits)] = bits
+        return np.asarray(flags & (self.added[: self.size] <= nodes.version))
+
     def capacity(self) -> dict[int, int]:
         """Returns the number of devices of each class, keyed by the class's index in `classes`."""
         numbers, counts = np.unique(self.cls[: self.size], return_counts=True)
@@ -237,6 +268,7 @@ class Fleet:
         self.host = np.pad(self.host, lines)
         self.links = np.pad(self.links, lines)
         self.changed = np.pad(self.changed, lines)
+        self.added = np.pad(self.added, lines)
         self._alike = np.pad(self._alike, lines)
         if columns:
             # The known contents lack these columns.

@@ -483,7 +483,7 @@ class Reclaimer:
             fleet.release(uid)
         wanted = []
         # The pods of a gang mostly have the same rules, and each look at all nodes takes a while.
-        eligible: dict[tuple[str, frozenset[str]], Ints] = {}
+        eligible: dict[tuple[str, bytes], Ints] = {}
         for pod in pods:
             rules = repr(pod.rules), state.named(pod.uid)
             if rules not in eligible:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import tracemalloc
 from functools import cache
 from random import Random
 from typing import Any
@@ -644,6 +645,34 @@ def test_pods_that_are_gone_from_a_new_list_hold_nothing() -> None:
     watched(state, api, "a")
     state.replace_pods([])
     assert ask(state, pod("b", core=100)).node_names == ["n0"]
+
+
+ON_A_VOLUME = {"volumes": [{"persistentVolumeClaim": {"claimName": "data"}}]}
+
+
+@pytest.mark.parametrize("asked", [[f"n{number}" for number in range(500)], ["another"]], ids=["placed", "refused"])
+def test_what_is_kept_about_a_pod_grows_little_with_the_number_of_nodes(asked: list[str]) -> None:
+    """Thousands of pods wait or run, on thousands of nodes."""
+    state = state_of(*(f"n{number}" for number in range(1000)))
+    assert bool(ask(state, pod("first", core=1, **ON_A_VOLUME), names=asked).node_names) == (len(asked) > 1)
+    tracemalloc.start()
+    try:
+        for number in range(50):
+            ask(state, pod(f"p{number}", core=1, **ON_A_VOLUME), names=asked)
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept / 50 < 8 * 1024
+
+
+def test_the_nodes_that_were_named_for_a_pod_are_kept_until_it_is_bound() -> None:
+    state, item = state_of("n0", "n1"), pod("a", **ON_A_VOLUME)
+    api = ApiServer(item)
+    ask(state, item, names=["n1"])
+    assert state.eligible(read_waiting(item)).tolist() == [1]
+    bind_pod(state, api, item, "n1")
+    watched(state, api, "a")
+    assert state.named("uid-a") == b""
 
 
 def test_a_device_that_two_nodes_offer_takes_both_out_until_one_of_them_stops() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from fairgpu.demand import peak
 from fairgpu.request import Placement
 from scheduler.placement.choosing import NONE, Chooser, Placed
-from scheduler.placement.fleet import Node
+from scheduler.placement.fleet import Node, NodeSet
 from scheduler.placement.holding import Holding
 from scheduler.placement.mix import MixCounter, allowed
 from scheduler.placement.request import Need, Request, Wanted
@@ -224,3 +224,29 @@ def test_more_devices_and_nodes_than_before_are_taken_in() -> None:
     holding = place(Chooser(fleet), "p", Request((Need(16, 100, memory_percent=100),)))
     assert holding is not None
     assert (holding.node, len(holding.pieces)) == ("large", 16)
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["put", "remove", "set"]), st.integers(0, 9)), max_size=60),
+    st.integers(1, 70),
+)
+def test_a_set_has_the_nodes_of_which_it_was_made_as_long_as_they_stay(
+    steps: list[tuple[str, int]], first: int
+) -> None:
+    fleet = fleet_of(*(node(f"first-{number}", 1) for number in range(first)))
+    made: list[tuple[NodeSet, set[str]]] = []
+    for kind, number in steps:
+        name = f"n{number}"
+        if kind == "set":
+            rows = np.flatnonzero(np.arange(fleet.size) % 10 >= number)
+            made.append((fleet.set_of(rows), {str(name) for name in fleet.names[rows]}))
+            continue
+        if kind == "put":
+            fleet.put(node(name, 1))
+        else:
+            fleet.remove(name)
+            for _, names in made:
+                names.discard(name)
+        for one, names in made:
+            within = np.flatnonzero(fleet.within(one))
+            assert {str(name) for name in fleet.names[within]} - {""} == names - {""}
