@@ -113,6 +113,10 @@ class GangPods:
         """Returns the key of the gang to which the pod with this uid belongs; None if the pod is in no gang."""
         return self._of_pod.get(uid)
 
+    def uids(self) -> set[str]:
+        """Returns the uids of all pods that belong to a gang."""
+        return set(self._of_pod)
+
     def count(self) -> dict[str, int]:
         """Returns the number of gangs that wait without held devices (`waiting`), and with them (`held`)."""
         waiting = sum(bool(gang.waiting) and gang.hold is None for gang in self._gangs.values())

@@ -246,11 +246,21 @@ class State:
             self.fleet.release(uid)
 
     def replace_pods(self, notes: Iterable[PodNote]) -> None:
-        """Stores the facts about all pods of the cluster. Known pods that are not among them are removed."""
+        """Stores the facts about all pods of the cluster. Known pods that are not among them are removed.
+
+        A pod for which devices are reserved, and which no watch has shown yet, keeps them.
+        """
         with self.lock:
             by_uid = {note.uid: note for note in notes}
             for uid in self._pods.keys() - by_uid.keys():
                 self.remove_pod(uid)
+            # Of a pod that came and went since the last watch ended, only kube-scheduler has told. One that came after
+            # the list waits again with its first event, or with kube-scheduler's next call.
+            told = self.waiting.uids() | self.gangs.uids() | self._named.keys()
+            for uid in told - by_uid.keys() - self._reservations.keys():
+                self.waiting.remove(uid)
+                self.gangs.remove(uid)
+                self._named.pop(uid, None)
             for note in by_uid.values():
                 self.put_pod(note)
 

@@ -99,6 +99,10 @@ class WaitingPods:
         """The number of waiting pods for which some node has enough free in sum, but in pieces on several GPUs."""
         return sum(one.fragmented for one in self._pods.values())
 
+    def uids(self) -> set[str]:
+        """Returns the uids of all waiting pods."""
+        return set(self._pods)
+
     def all(self) -> Iterator[WaitingPod]:
         """Returns all waiting pods with their requests, in no particular order."""
         return (one.pod for one in self._pods.values())

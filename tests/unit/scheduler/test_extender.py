@@ -647,6 +647,29 @@ def test_pods_that_are_gone_from_a_new_list_hold_nothing() -> None:
     assert ask(state, pod("b", core=100)).node_names == ["n0"]
 
 
+def test_a_pod_that_came_and_went_between_two_lists_waits_no_more() -> None:
+    """No watch shows it: kube-scheduler asked about it while the pods were listed anew."""
+    state = state_of("n0")
+    ask(state, pod("a", gpus=2))
+    ask(state, pod("b", gang="g/2"))
+    assert (state.waiting.count, state.gangs.count()["waiting"]) == (2, 1)
+    state.replace_pods([])
+    assert (state.waiting.count, state.gangs.count()["waiting"]) == (0, 0)
+
+
+def test_a_pod_that_came_after_the_list_keeps_its_devices_and_its_place_in_the_gang() -> None:
+    state = state_of("n0", "n1")
+    gang = [pod("a", core=100, gang="g/2"), pod("b", core=100, gang="g/2")]
+    alone = pod("c", core=100)
+    ask(state, gang[0])
+    assert ask(state, gang[1]).node_names
+    state.put_node(node("n2", 1))
+    assert ask(state, alone, names=["n0", "n1", "n2"]).node_names == ["n2"]
+    state.replace_pods([])
+    assert state.gangs.count()["held"] == 1
+    assert ask(state, pod("d", core=100), names=["n0", "n1", "n2"]).node_names == []
+
+
 ON_A_VOLUME = {"volumes": [{"persistentVolumeClaim": {"claimName": "data"}}]}
 
 
