@@ -157,6 +157,9 @@ class GangPods:
             gang = self._join(note.uid, GangKey(note.namespace, *note.gang))
             gang.waiting.pop(note.uid, None)
             gang.placed.add(note.uid)
+            gang.rows.pop(note.uid, None)
+            if not gang.waiting:
+                gang.refusal = gang.forecast = None
         elif note.member is not None and note.uid not in self._of_pod:
             self.wait(note.member)
 

@@ -18,7 +18,7 @@ from prometheus_client import CollectorRegistry
 from fairgpu.serving.messages import Request as HTTPRequest
 from scheduler.application import Routes
 from scheduler.cluster.eligible import Site
-from scheduler.cluster.gang_pods import Hold
+from scheduler.cluster.gang_pods import GangKey, Hold
 from scheduler.cluster.objects import read_note, read_waiting
 from scheduler.cluster.state import State
 from scheduler.cluster.waiting import FITS
@@ -92,6 +92,24 @@ def test_while_a_gang_is_held_its_devices_are_nobody_elses() -> None:
     assert answer(state, pods[0]) == "n0"
     assert "at most 0 free" in answer(state, pod("alone", core=100))
     assert answer(state, pods[1]) == "n1"
+
+
+def test_the_nodes_that_were_named_for_a_gang_are_kept_until_it_runs() -> None:
+    """They take 8 bytes a node for each pod and each answer, and a gang may run for weeks."""
+    state, pods = state_of("n0"), gang_of(2)
+    created(state, *pods)
+    assert [answer(state, item) for item in pods] == ["gang: 1 of 2 fit"] * 2
+    gang = state.gangs.of(GangKey("team", "train", 2))
+    assert gang.refusal is not None
+    state.put_node(node("n1", 1))
+    api, nodes = ApiServer(*pods), [answer(state, item) for item in pods]
+    assert set(gang.rows) == {item["metadata"]["uid"] for item in pods}
+    for item, name in zip(pods, nodes, strict=True):
+        arrive(state, item["metadata"]["uid"], name, 1000.0)
+    for item, name in zip(pods, nodes, strict=True):
+        bind_pod(state, api, item, name)
+        watched(state, api, item["metadata"]["name"])
+    assert (gang.rows, gang.refusal, gang.forecast) == ({}, None, None)
 
 
 def test_metrics_say_how_many_gangs_wait_hold_were_placed_and_released() -> None:
