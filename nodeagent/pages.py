@@ -31,7 +31,7 @@ from fairgpu.logs import configure_logs
 from fairgpu.signals import call_at_end
 from nodeagent import figures_file, handover, turns
 from nodeagent.figures_file import Keyed, of_slots
-from nodeagent.rounds import Container, State, active_since_ns, begun, describe, rest, step
+from nodeagent.rounds import Container, State, active_since_ns, begun, describe, rest, rests_until_ns, step
 from nodeagent.schedule import PageFile, containers_of
 from nodeagent.schedule_page import (
     HEARTBEAT_BYTES,
@@ -110,6 +110,8 @@ class Gpu:
         self._file = PageFile(page)
         self._clock = clock
         self._state: State = begun(clock())
+        self._rests_until_ns = 0
+        """Until when a page whose containers and figures stay the same gets new times alone."""
         self._written: tuple[turns.Plan, tuple[Container, ...], Keyed] | None = None
         """The content of the page apart from its times."""
 
@@ -126,12 +128,17 @@ class Gpu:
             figures: the driver's figures of each container, keyed by its slot and key.
             now_ns: the present time, in ns of CLOCK_MONOTONIC.
         """
+        last = self._written
+        if now_ns < self._rests_until_ns and last is not None and containers is last[1] and figures is last[2]:
+            self._file.renew(now_ns, self._state.period_start_ns)
+            return
         rested = rest(self._state, containers, now_ns)
         if rested is None or self._wakes(containers, ledgers, now_ns):
             activities = {each.slot: ledgers.activity(each.ledger, each.device) for each in containers}
             rested = step(self._state, containers, activities, now_ns, self._clock())
         self._state, made = rested
-        last = self._written
+        all_active = len(self._state.active) == len(containers)
+        self._rests_until_ns = rests_until_ns(self._state) if all_active else 0
         if last is not None and made is last[0] and containers is last[1] and figures is last[2]:
             self._file.renew(now_ns, self._state.period_start_ns)
             return
@@ -261,11 +268,14 @@ class Writer:
         self._round = 0
 
     def look(self) -> None:
-        """Runs one round: reads the input files if they have changed, and writes the pages that are due."""
-        changed = self._reread()
-        self._reread_figures()
-        quiet = changed or self._round % QUIET_EVERY == 0
+        """Runs one round: reads an input file if it has changed, and writes the pages that are due.
+
+        The rounds look at the one file and at the other in turn: to ask for a file's version is dear after a sleep.
+        """
+        quiet = self._round % QUIET_EVERY == 0
         self._round += 1
+        if not quiet or self._reread():
+            self._reread_figures()
         now_ns = self._clock()  # one time for all pages, so that they have one checksum of their times
         for uuid, containers in self._gpus.items():
             page = self._pages[uuid]

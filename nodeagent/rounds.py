@@ -156,12 +156,13 @@ def step(
     if containers is not state.containers:
         state = _without_ended(state, containers)
     since_ns = active_since_ns(now_ns)
-    active = frozenset([slot for slot, activity in activities.items() if activity.activity_ns > since_ns])
     elapsed_ns = (now_ns if read_ns is None else read_ns) - state.seen_ns
-    period = _observed(state, activities, elapsed_ns, since_ns)
-    passed = (now_ns - state.period_start_ns) // turns.PERIOD_NS
+    look = _look(state, activities, elapsed_ns, since_ns)
+    active, passed = look.active, max((now_ns - state.period_start_ns) // turns.PERIOD_NS, 0)
     if passed > 0:
-        period = _next_period(period)
+        period = _next_period(state, look)
+    else:
+        period = _Period(state.opening, state.plan, look.overruns, look.used, look.wanting, state.lacked)
     made = period.plan
     if made is None or active != state.active or containers != state.containers:
         tenants = [
@@ -175,14 +176,13 @@ def step(
             )
             for each in containers
         ]
-        made = turns.plan(tenants, turns.PERIOD_NS, state.period_number + max(passed, 0))
-    until_ns = min([activities[slot].activity_ns for slot in active], default=now_ns) + ACTIVE_FOR_NS
+        made = turns.plan(tenants, turns.PERIOD_NS, state.period_number + passed)
     wanting = period.wanting
-    waits = [activity.waiting_ns for slot, activity in activities.items() if slot not in wanting]
+    waits = [waiting_ns for slot, waiting_ns in look.waits.items() if slot not in wanting]
     # One new state instead of several changed ones, each of which costs as much as a third of this function.
     after = State(
-        period_start_ns=state.period_start_ns + max(passed, 0) * turns.PERIOD_NS,
-        period_number=state.period_number + max(passed, 0),
+        period_start_ns=state.period_start_ns + passed * turns.PERIOD_NS,
+        period_number=state.period_number + passed,
         opening=period.opening,
         plan=made,
         containers=containers,  # equal ones may have been read anew: the next comparison is of identities again
@@ -193,10 +193,24 @@ def step(
         lacked=period.lacked,
         seen=activities,
         seen_ns=now_ns,
-        active_until_ns=until_ns,
+        active_until_ns=(now_ns if look.idlest_ns is None else look.idlest_ns) + ACTIVE_FOR_NS,
         last_wait_ns=max(waits, default=0),
     )
     return after, made
+
+
+def rests_until_ns(state: State) -> int:
+    """Returns until when `rest` answers with the same state, where its containers stay; 0 if the next call may not.
+
+    Args:
+        state: the state after the last look.
+
+    Returns:
+        A time in ns of CLOCK_MONOTONIC.
+    """
+    if state.plan is None or state.last_wait_ns:
+        return 0
+    return min(state.period_start_ns + turns.PERIOD_NS, state.active_until_ns)
 
 
 def rest(state: State, containers: tuple[Container, ...], now_ns: int) -> tuple[State, turns.Plan] | None:
@@ -264,48 +278,66 @@ class _Period(NamedTuple):
     lacked: Mapping[int, int]
 
 
-def _observed(state: State, activities: Mapping[int, Activity], elapsed_ns: int, since_ns: int) -> _Period:
-    """Returns the present period, with what the containers used and overran since the last look added.
+class _Look(NamedTuple):
+    """The containers' activities at one look, with what they add to the present period.
 
-    A container whose launch last waited after `since_ns` counts as wanting more time.
+    Attributes:
+        active: the containers that lately had or wanted work.
+        idlest_ns: the earliest of the instants at which each of these last had or wanted work; None if there is none.
+        waits: when each container last waited, if it ever did.
+        overruns, used, wanting: those of the state, with what came since the last look.
     """
-    overruns = dict(state.overruns)
-    used = dict(state.used)
-    wanting = []
-    for slot, activity in activities.items():
-        before = state.seen.get(slot)
+
+    active: frozenset[int]
+    idlest_ns: int | None
+    waits: Mapping[int, int]
+    overruns: Mapping[int, int]
+    used: Mapping[int, int]
+    wanting: frozenset[int]
+
+
+def _look(state: State, activities: Mapping[int, Activity], elapsed_ns: int, since_ns: int) -> _Look:
+    """Returns what one look at the containers' activities shows. A container that last waited after `since_ns` wants more.
+
+    One loop reads all activities, since this takes most of a round's time.
+    """
+    active: dict[int, int] = {}
+    waits: dict[int, int] = {}
+    overruns, used, seen = dict(state.overruns), dict(state.used), state.seen
+    for slot, (active_ns, waiting_ns, busy_ns, overrun_ns, _, _, _) in activities.items():
+        if active_ns > since_ns:
+            active[slot] = active_ns
+        if waiting_ns:
+            waits[slot] = waiting_ns
+        before = seen.get(slot)
         if before is not None:
-            overruns[slot] = overruns.get(slot, 0) + growth(before.overrun_ns, activity.overrun_ns, elapsed_ns)
-            used[slot] = used.get(slot, 0) + growth(before.busy_ns, activity.busy_ns, elapsed_ns)
-        if activity.waiting_ns > since_ns:
-            wanting.append(slot)
-    return _Period(state.opening, state.plan, overruns, used, state.wanting.union(wanting), state.lacked)
+            overruns[slot] = overruns.get(slot, 0) + growth(before.overrun_ns, overrun_ns, elapsed_ns)
+            used[slot] = used.get(slot, 0) + growth(before.busy_ns, busy_ns, elapsed_ns)
+    wanting = state.wanting.union([slot for slot, waiting_ns in waits.items() if waiting_ns > since_ns])
+    return _Look(frozenset(active), min(active.values(), default=None), waits, overruns, used, wanting)
 
 
-def _next_period(ended: _Period) -> _Period:
-    """Returns the period that follows one that ended: its opening balances say which container owes GPU time.
+def _next_period(state: State, ended: _Look) -> _Period:
+    """Settles the period that ended, and returns the next.
 
     The overrun that a shim reports may be too low. So the time that a container used beyond all its turns counts if it
     is more. Work that was reported too late leaves its container with less than its turn in one period and more in the
     next. That surplus counts in the period after, so that a late report gains nothing.
     """
-    balances: Mapping[int, int] = ended.opening
-    kept: turns.Plan | None = None
+    made = state.plan
+    if made is None:
+        return _Period(state.opening, None, NOTHING, NOTHING, frozenset(), NOTHING)
+    used = {slot: had for slot, had in ended.used.items() if slot in ended.wanting}
+    beyond = {slot: max(ran, ended.used.get(slot, 0) - made.granted_ns(slot)) for slot, ran in ended.overruns.items()}
+    balances = turns.settle(made, beyond, used)
     lacked: dict[int, int] = {}
     late_surplus_ns: dict[int, int] = {}
-    if ended.plan is not None:
-        used = {slot: had for slot, had in ended.used.items() if slot in ended.wanting}
-        made = ended.plan
-        beyond = {
-            slot: max(ran, ended.used.get(slot, 0) - made.granted_ns(slot)) for slot, ran in ended.overruns.items()
-        }
-        balances = turns.settle(made, beyond, used)
-        for slot, had in used.items():
-            owned_ns = made.owned_ns(slot)
-            lacked[slot] = max(0, owned_ns - had)
-            late_surplus_ns[slot] = min(max(0, had - owned_ns), ended.lacked.get(slot, 0))
-        if balances == ended.opening and not made.rotates:
-            kept = made  # another period with the same balances has the same turns
+    for slot, had in used.items():
+        owned_ns = made.owned_ns(slot)
+        lacked[slot] = max(0, owned_ns - had)
+        late_surplus_ns[slot] = min(max(0, had - owned_ns), state.lacked.get(slot, 0))
+    # Another period with the same balances has the same turns.
+    kept = made if balances == state.opening and not made.rotates else None
     return _Period(balances, kept, NOTHING, late_surplus_ns, frozenset(), lacked)
 
 

@@ -41,10 +41,6 @@ HEARTBEAT_BYTES = _HEARTBEAT.size
 _TIMES = struct.Struct("<QQQ")
 _CHECKSUM = struct.Struct("<I")
 _REST_AT = HEAD.size + _TIMES.size
-_ONE_ACTIVITY = tuple(
-    struct.Struct(f"<QQ{48 + device * ACTIVITY.size}x{ACTIVITY.format[1:]}") for device in range(LEDGER_DEVICES)
-)
-"""A ledger's head and the activity on one device, by the device's number."""
 
 
 class PageSlot(NamedTuple):
@@ -125,7 +121,7 @@ class Activity(NamedTuple):
 
 
 NO_ACTIVITY = Activity()
-_LEDGER_KIND = (LEDGER_MAGIC, LEDGER_VERSION)
+_LEDGER_KIND = LEDGER_HEAD.pack(LEDGER_MAGIC, LEDGER_VERSION)
 
 
 def pack(page: Page, generation: int) -> bytes:
@@ -288,7 +284,7 @@ def activity_bytes(device: int) -> int:
     Args:
         device: the GPU's index among the container's GPUs.
     """
-    return _ONE_ACTIVITY[device].size
+    return LEDGER_DEVICES_AT + (device + 1) * ACTIVITY.size
 
 
 def unpack_one(beginning: bytes, device: int) -> Activity:
@@ -300,9 +296,8 @@ def unpack_one(beginning: bytes, device: int) -> Activity:
         beginning: the first bytes of the file, at least `activity_bytes(device)`.
         device: the GPU's index among the container's GPUs.
     """
-    layout = _ONE_ACTIVITY[device]
-    if len(beginning) < layout.size:
+    offset = LEDGER_DEVICES_AT + device * ACTIVITY.size
+    if not beginning.startswith(_LEDGER_KIND) or len(beginning) < offset + ACTIVITY.size:
         return NO_ACTIVITY
-    fields = layout.unpack_from(beginning)
     # Activity._make counts the fields once more, which takes as long as all else here.
-    return tuple.__new__(Activity, fields[2:]) if fields[:2] == _LEDGER_KIND else NO_ACTIVITY
+    return tuple.__new__(Activity, ACTIVITY.unpack_from(beginning, offset))

@@ -228,9 +228,11 @@ def settle(made: Plan, overruns: Mapping[int, int], used: Mapping[int, int]) -> 
         overruns: the GPU time that each container's work took outside its turns, in ns, keyed by slot.
         used: the GPU time of each container that still wanted more, in ns, keyed by slot.
     """
-    lacking = {slot: max(0, made.owned_ns(slot) - had) for slot, had in used.items() if slot in made.balances}
-    over = {slot: overrun_ns for slot, overrun_ns in overruns.items() if slot in made.balances and overrun_ns > 0}
     balances = dict(made.balances)
+    over = {slot: overrun_ns for slot, overrun_ns in overruns.items() if overrun_ns > 0 and slot in balances}
+    if not over:  # as in most periods
+        return balances
+    lacking = {slot: max(0, made.owned_ns(slot) - had) for slot, had in used.items() if slot in balances}
     amount = min(sum(lacking.values()), sum(over.values()))
     if not amount:
         return balances

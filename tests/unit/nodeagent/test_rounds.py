@@ -7,7 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodeagent.rounds import ACTIVE_FOR_NS, Container, State, active_since_ns, begun, describe, rest, step
+from nodeagent.rounds import (
+    ACTIVE_FOR_NS,
+    Container,
+    State,
+    active_since_ns,
+    begun,
+    describe,
+    rest,
+    rests_until_ns,
+    step,
+)
 from nodeagent.schedule_page import Activity
 from nodeagent.turns import PERIOD_NS, Policy
 
@@ -317,6 +327,8 @@ def test_turns_are_those_of_a_writer_that_reads_every_container_at_every_look(
             )
         often, expected = step(often, containers, dict(said), now_ns)
         rested = rest(seldom, containers, now_ns)
+        if now_ns < rests_until_ns(seldom):
+            assert rested == (seldom, seldom.plan)
         if rested is None or any(said[slot].activity_ns > active_since_ns(now_ns) for slot in {0, 1} - seldom.active):
             rested = step(seldom, containers, dict(said), now_ns)
         seldom, made = rested
