@@ -19,7 +19,10 @@ _IN_POD = re.compile(
     r"[/:](?:[a-z-]+[-:])?(?P<container>[0-9a-f]{64})"
 )
 """A container's cgroup by the drivers `cgroupfs` and `systemd`: kubelet's cgroup manager names the pod's part, the
-runtime its container's. A static pod's uid has no dashes."""
+runtime its container's. A static pod's uid has no dashes.
+https://github.com/kubernetes/kubernetes/blob/v1.34.2/pkg/kubelet/cm/cgroup_manager_linux.go (ToSystemd, ToCgroupfs)
+https://github.com/containerd/containerd/blob/v2.2.0/internal/cri/server/helpers.go (getCgroupsPath)
+https://github.com/cri-o/cri-o/tree/main/internal/config/cgmgr (ContainerCgroupPath)"""
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +13,15 @@ import pytest
 
 from nodeagent.processes import read_process
 
+ROOT = Path(__file__).parents[2]
 CONTAINER = "cd" * 32
+AGENT, AGENT_CONTAINER = "0a9e27c4-0000-4000-8000-000000000001", "ef" * 32
+READ = """
+import sys
+from nodeagent.processes import read_process
+found = read_process(int(sys.argv[1]))
+print(found.pod_uid, found.container_id)
+"""
 
 
 def unified() -> Path:
@@ -21,29 +30,37 @@ def unified() -> Path:
     return next(Path(target) for _, target, kind, *_ in mounts if kind == "cgroup2")
 
 
-@pytest.fixture(params=["{root}/kubepods/burstable/pod{uid}/{container}", "{root}/kubepods.slice/{slice}/{scope}"])
-def group(request: pytest.FixtureRequest) -> Iterator[tuple[str, Path]]:
-    """A container's cgroup as kubelet and runtime name it, by `cgroupfs` and by `systemd`, with its pod's uid."""
+def named(form: str, uid: str, container: str) -> str:
+    """A container's cgroup by kubelet and containerd, below the host's root."""
+    pod, scope = f"kubepods-pod{uid.replace('-', '_')}.slice", f"cri-containerd-{container}.scope"
+    return form.format(uid=uid, container=container, slice=pod, scope=scope)
+
+
+@pytest.fixture(params=["kubepods/burstable/pod{uid}/{container}", "kubepods.slice/{slice}/{scope}"])
+def group(request: pytest.FixtureRequest) -> Iterator[tuple[str, Path, Path]]:
+    """A pod's uid, its container's cgroup and the agent's, as the drivers `cgroupfs` and `systemd` name them."""
     uid = str(uuid.uuid4())
     root = unified() / f"fairgpu-cgroups-{os.getpid()}"
-    path = Path(
-        request.param.format(
-            root=root,
-            uid=uid,
-            container=CONTAINER,
-            slice=f"kubepods-pod{uid.replace('-', '_')}.slice",
-            scope=f"cri-containerd-{CONTAINER}.scope",
-        )
-    )
+    path, agent = root / named(request.param, uid, CONTAINER), root / named(request.param, AGENT, AGENT_CONTAINER)
     path.mkdir(parents=True)
-    yield uid, path
-    for folder in [path, *path.parents]:
-        if folder.is_relative_to(root):
-            folder.rmdir()
+    agent.mkdir(parents=True)
+    yield uid, path, agent
+    for folder, _, _ in os.walk(root, topdown=False):
+        Path(folder).rmdir()
 
 
-def test_a_process_in_a_cgroup_of_version_2_belongs_to_its_container(group: tuple[str, Path]) -> None:
-    uid, path = group
+def seen_from(group: Path, pid: int) -> list[str]:
+    """What a reader finds in a cgroup namespace of its own, as runtimes give one to each container on version 2.
+
+    It sees the paths of others from its own cgroup on (cgroup_namespaces(7)).
+    """
+    enters = 'echo $$ > "$1/cgroup.procs" && exec unshare --cgroup "$2" -c "$3" "$4"'
+    command = ["sh", "-c", enters, "sh", group, sys.executable, READ, str(pid)]
+    return subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT).stdout.split()
+
+
+def test_a_process_in_a_cgroup_of_version_2_belongs_to_its_container(group: tuple[str, Path, Path]) -> None:
+    uid, path, agent = group
     below = path / "of-its-own"
     below.mkdir()
     process = subprocess.Popen(["sleep", "3600"])
@@ -52,6 +69,7 @@ def test_a_process_in_a_cgroup_of_version_2_belongs_to_its_container(group: tupl
         found = read_process(process.pid)
         assert found is not None
         assert (found.pod_uid, found.container_id) == (uid, CONTAINER)
+        assert seen_from(agent, process.pid) == [uid, CONTAINER]
     finally:
         process.kill()
         process.wait()

@@ -11,6 +11,7 @@ from nodeagent.processes import Process, Processes, in_pod, read_process
 UID = "6f9619ff-8b86-d011-b42d-00c04fc964ff"
 STATIC_UID = "0123456789abcdef0123456789abcdef"
 ID = "ab" * 32
+OTHER_UID, OTHER_ID = "11111111-2222-3333-4444-555555555555", "cd" * 32
 SLICE = f"kubepods-burstable.slice/kubepods-burstable-pod{UID.replace('-', '_')}.slice"
 
 
@@ -24,7 +25,15 @@ SLICE = f"kubepods-burstable.slice/kubepods-burstable-pod{UID.replace('-', '_')}
         (f"0::/kubepods.slice/{SLICE}/cri-containerd-{ID}.scope\n", (UID, ID)),
         (f"0::/system.slice/kubepods-pod{UID.replace('-', '_')}.slice:cri-containerd:{ID}\n", (UID, ID)),
         (f"0::/kubepods/burstable/pod{UID}/crio-{ID}\n", (UID, ID)),
+        (f"0::/kubepods.slice/{SLICE}/crio-{ID}.scope/container\n", (UID, ID)),
+        (f"0::/../../{SLICE.rpartition('/')[2]}/cri-containerd-{ID}.scope\n", (UID, ID)),
+        (f"0::/../../../{SLICE}/cri-containerd-{ID}.scope/init.scope\n", (UID, ID)),
+        (f"0::/kubelet.slice/kubelet-{SLICE.replace('/', '/kubelet-')}/cri-containerd-{ID}.scope\n", (UID, ID)),
+        (f"13:misc:/\n5:devices:/kubepods.slice/{SLICE}/cri-containerd-{ID}.scope\n0::/\n", (UID, ID)),
+        (f"0::/kubepods/burstable/pod{UID}/{ID}/kubepods/burstable/pod{OTHER_UID}/{OTHER_ID}\n", (UID, ID)),
         ("0::/system.slice/nvidia-dcgm.service\n", ("", "")),
+        (f"0::/machine.slice/libpod-{ID}.scope\n", ("", "")),
+        (f"0::/system.slice/docker-{ID}.scope\n", ("", "")),
         (f"0::/kubepods/burstable/pod{UID}\n", ("", "")),
         ("", ("", "")),
     ],
@@ -36,7 +45,15 @@ SLICE = f"kubepods-burstable.slice/kubepods-burstable-pod{UID.replace('-', '_')}
         "systemd",
         "systemd by colons",
         "CRI-O",
+        "CRI-O with crun and systemd",
+        "seen from a container of the same quality of service",
+        "seen from a container, systemd in it",
+        "a root of its own, as kind has",
+        "v1 beside v2",
+        "a cluster in a container",
         "host",
+        "podman",
+        "docker",
         "pod",
         "none",
     ],
