@@ -155,12 +155,11 @@ def step(
     """
     if containers is not state.containers:
         state = _without_ended(state, containers)
-    since_ns = active_since_ns(now_ns)
-    elapsed_ns = (now_ns if read_ns is None else read_ns) - state.seen_ns
-    look = _look(state, activities, elapsed_ns, since_ns)
+    since_ns, read_ns = active_since_ns(now_ns), now_ns if read_ns is None else read_ns
+    look = _look(state, activities, read_ns - state.seen_ns, since_ns)
     active, passed = look.active, max((now_ns - state.period_start_ns) // turns.PERIOD_NS, 0)
     if passed > 0:
-        period = _next_period(state, look)
+        period = _next_period(state, look, read_ns - state.period_start_ns - turns.PERIOD_NS)
     else:
         period = _Period(state.opening, state.plan, look.overruns, look.used, look.wanting, state.lacked)
     made = period.plan
@@ -297,7 +296,7 @@ class _Look(NamedTuple):
 
 
 def _look(state: State, activities: Mapping[int, Activity], elapsed_ns: int, since_ns: int) -> _Look:
-    """Returns what one look at the containers' activities shows. A container that last waited after `since_ns` wants more.
+    """Returns what one look shows; a container that last waited after `since_ns` wants more.
 
     One loop reads all activities, since this takes most of a round's time.
     """
@@ -317,18 +316,25 @@ def _look(state: State, activities: Mapping[int, Activity], elapsed_ns: int, sin
     return _Look(frozenset(active), min(active.values(), default=None), waits, overruns, used, wanting)
 
 
-def _next_period(state: State, ended: _Look) -> _Period:
+def _next_period(state: State, ended: _Look, late_ns: int) -> _Period:
     """Settles the period that ended, and returns the next.
 
     The overrun that a shim reports may be too low. So the time that a container used beyond all its turns counts if it
     is more. Work that was reported too late leaves its container with less than its turn in one period and more in the
-    next. That surplus counts in the period after, so that a late report gains nothing.
+    next. That surplus counts in the period after, so that a late report gains nothing. What a container used since the
+    period ended is in the figures of this look, and is no time beyond its turns.
+
+    Args:
+        late_ns: the time from the end of the period to the end of the look that settles it.
     """
     made = state.plan
     if made is None:
         return _Period(state.opening, None, NOTHING, NOTHING, frozenset(), NOTHING)
     used = {slot: had for slot, had in ended.used.items() if slot in ended.wanting}
-    beyond = {slot: max(ran, ended.used.get(slot, 0) - made.granted_ns(slot)) for slot, ran in ended.overruns.items()}
+    beyond = {
+        slot: max(ran, ended.used.get(slot, 0) - made.granted_ns(slot) - _begun_ns(made, slot, late_ns))
+        for slot, ran in ended.overruns.items()
+    }
     balances = turns.settle(made, beyond, used)
     lacked: dict[int, int] = {}
     late_surplus_ns: dict[int, int] = {}
@@ -339,6 +345,15 @@ def _next_period(state: State, ended: _Look) -> _Period:
     # Another period with the same balances has the same turns.
     kept = made if balances == state.opening and not made.rotates else None
     return _Period(balances, kept, NOTHING, late_surplus_ns, frozenset(), lacked)
+
+
+def _begun_ns(made: turns.Plan, slot: int, passed_ns: int) -> int:
+    """Returns how much of a container's turns lies in so much time from the beginning of a period."""
+    return sum(
+        min(turn.end_ns, passed_ns) - turn.start_ns
+        for turn in made.turns
+        if turn.slot == slot and turn.start_ns < passed_ns
+    )
 
 
 def describe(

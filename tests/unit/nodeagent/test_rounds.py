@@ -154,6 +154,18 @@ def test_time_used_beyond_all_turns_counts_as_overrun_whatever_the_container_say
     assert made.granted_ns(0) == 10 * MS
 
 
+def test_time_used_after_the_period_and_before_a_late_look_is_not_beyond_its_turns() -> None:
+    """The first container's turn begins the next period, which the look that settles the last one finds begun."""
+    containers = (THIRTY, SEVENTY)
+    end = NOW + PERIOD_NS
+    late = end + 3 * MS
+    state, _ = step(State(NOW), containers, {0: busy(NOW), 1: busy(NOW)}, NOW)
+    state, made = step(state, containers, {0: busy(late, 0, 18 * MS), 1: busy(end, 0, 33 * MS)}, late)
+    assert made.granted_ns(0) == 15 * MS
+    _, made = step(state, containers, {0: busy(late, 0, 38 * MS), 1: busy(late, 0, 63 * MS)}, late + PERIOD_NS)
+    assert made.granted_ns(0) == 13 * MS, "what is more than the turns that began by then was beyond them"
+
+
 def test_a_counter_that_runs_backwards_or_faster_than_the_clock_is_not_believed() -> None:
     containers = (THIRTY, SEVENTY)
     state, _ = step(State(NOW), containers, {0: busy(NOW, 5 * MS), 1: busy(NOW)}, NOW)
