@@ -43,15 +43,19 @@ static void learn_solo(struct estimate *estimate, uint64_t most_ns)
         estimate->solo_ns += (most_ns - estimate->solo_ns) / 16;
 }
 
-/* The mean is no less than the average over more spans: of streams side by side the first to end seems to have taken all the
- * time, and the others none. */
-void estimate_learn(struct estimate *estimate, struct span_cost cost, uint32_t launches)
+/* The mean is no less than the average over more spans. */
+void estimate_learn_part(struct estimate *estimate, uint64_t part_ns, uint32_t launches)
 {
-    uint64_t most_ns = cost.most_ns / launches;
-    learn_mean(estimate, cost.work_ns / launches + 1);
-    learn_steady(estimate, cost, most_ns);
-    learn_solo(estimate, most_ns);
-    estimate->known_ns += cost.work_ns - estimate->known_ns / KNOWN_SPANS;
+    learn_mean(estimate, part_ns / launches + 1);
+    estimate->known_ns += part_ns - estimate->known_ns / KNOWN_SPANS;
     estimate->known_launches += launches * KNOWN_SCALE - estimate->known_launches / KNOWN_SPANS;
     estimate->mean_ns = most_of(estimate->mean_ns, estimate_usual(estimate));
+}
+
+void estimate_learn(struct estimate *estimate, struct span_cost cost, uint64_t part_ns, uint32_t launches)
+{
+    uint64_t most_ns = cost.most_ns / launches;
+    estimate_learn_part(estimate, part_ns, launches);
+    learn_steady(estimate, cost, most_ns);
+    learn_solo(estimate, most_ns);
 }

@@ -137,8 +137,8 @@ static void thread_ends(void *argument)
     free(gone);
 }
 
-/* In the child of a fork, which has no other thread and can use no context of its parent's: a lock that another thread held stays
- * so, and what it guards may be half changed. */
+/* In the child of a fork, which has no other thread and can use no context of its parent's: a lock that another thread held
+ * stays so, and what it guards may be half changed. */
 static void begin_anew(void)
 {
     pthread_mutex_init(&registry_lock, NULL);
@@ -215,8 +215,8 @@ bool pacer_look(int index, uint64_t now_ns, struct turn *turn)
     return true;
 }
 
-/* By how much more than usual the threads of this process have come too late to look again: where processors are busy they wait for
- * milliseconds to be woken. Atomic: what two threads learn at once may be half lost. */
+/* By how much more than usual the threads of this process have come too late to look again: where processors are busy they wait
+ * for milliseconds to be woken. Atomic: what two threads learn at once may be half lost. */
 static uint64_t lateness_ns;
 
 static void learn_lateness(uint64_t late_ns)
@@ -226,8 +226,8 @@ static void learn_lateness(uint64_t late_ns)
     __atomic_store_n(&lateness_ns, known - known / 8 + seen / 8, __ATOMIC_RELAXED);
 }
 
-/* For how long to sleep in order to be back after `ns`: shorter by how late that will be, but for half of it at least. Where the
- * thread is woken in time for once, it would otherwise look again and again. */
+/* For how long to sleep in order to be back after `ns`: shorter by how late that will be, but for half of it at least. Where
+ * the thread is woken in time for once, it would otherwise look again and again. */
 static uint64_t asked_for(uint64_t ns)
 {
     return ns - least_of(__atomic_load_n(&lateness_ns, __ATOMIC_RELAXED), ns / 2);
@@ -243,9 +243,10 @@ static void wait_ns(uint64_t ns)
         prctl(PR_SET_TIMERSLACK, (unsigned long)slack);
 }
 
-/* How much work a stream may have in flight with so much left of the turn: one kernel, or 2 ms of shorter ones; close to the turn's
- * end less. Where several of the container share the turn, their parts of it, so that all are done at its end. A second kernel
- * behind one that runs is another matter (is_second). What is queued has to last until the next look at it, which comes late. */
+/* How much work a stream may have in flight with so much left of the turn: one kernel, or 2 ms of shorter ones; close to the
+ * turn's end less. Where several of the container share the turn, their parts of it, so that all are done at its end. A second
+ * kernel behind one that runs is another matter (is_second). What is queued has to last until the next look at it, which comes
+ * late. */
 static uint64_t part_of_turn(uint64_t left_ns, uint64_t contenders, uint64_t late_ns)
 {
     uint64_t part = contenders > 1 ? left_ns * 3 / 4 / contenders : left_ns / 2;
@@ -312,12 +313,20 @@ static uint64_t queued_in_all(const struct queue *queue)
     return queue->in_flight_ns + queue->granted_ns + (queue->count != 0);
 }
 
+/* What of it is still to be done, at least one launch: a span counts whole until it ends, and of those of many streams that go
+ * on side by side each may be half done. */
+static uint64_t left_in_all(const struct queue *queue, uint64_t now_ns)
+{
+    uint64_t queued = queued_in_all(queue), worked = least_of(queued, spans_worked_ns(queue, now_ns));
+    return most_of(queued - worked, least_of(queued, most_of(queue->estimate.mean_ns, 1)));
+}
+
 #define UNBOUNDED UINT64_MAX
 #define STANDING (UNBOUNDED - 1)
 
-/* What may be launched into a stream that stands still: the host function that it waits for may wait for this launch. What fits into
- * the turn goes at once; what does not, after a wait of WAITER_NS. 0: the stream moves, has stood for too short a time, or may
- * wait for a kernel of the process's own. */
+/* What may be launched into a stream that stands still: the host function that it waits for may wait for this launch. What fits
+ * into the turn goes at once; what does not, after a wait of WAITER_NS. 0: the stream moves, has stood for too short a time, or
+ * may wait for a kernel of the process's own. */
 static uint64_t allowed_behind(const struct queue *queue, uint64_t now_ns, struct wait *wait, uint64_t until_end)
 {
     uint64_t since = spans_stands_since(queue, wait->flow), mean = queue->estimate.mean_ns;
@@ -330,23 +339,23 @@ static uint64_t allowed_behind(const struct queue *queue, uint64_t now_ns, struc
     return fits || wait->waited_ns[ROOM] + wait->waited_ns[SUM] + wait->waited_ns[TURN] >= WAITER_NS ? STANDING : 0;
 }
 
-/* Whether a launch would be the second in flight behind one kernel, and both end in the turn. Then the GPU need not idle until the
- * thread that waits for the first has woken up, which takes 50 us and more on a virtual machine. */
+/* Whether a launch would be the second in flight behind one kernel, and both end in the turn. Then the GPU need not idle until
+ * the thread that waits for the first has woken up, which takes 50 us and more on a virtual machine. */
 static bool is_second(const struct queue *queue, uint64_t queued, uint64_t until_end)
 {
     uint64_t mean = queue->estimate.mean_ns;
     return mean != 0 && queued <= mean + mean / 4 && queued + mean <= until_end;
 }
 
-/* How much estimated work a thread is granted at a time. Where the GPU is through with each launch before the next, events take most
- * of the time for which launches seem to last, and each batch costs two. */
+/* How much estimated work a thread is granted at a time. Where the GPU is through with each launch before the next, events take
+ * most of the time for which launches seem to last, and each batch costs two. */
 static uint64_t batch_of(const struct queue *queue)
 {
     return queue->idled ? IN_FLIGHT_NS : BATCH_NS;
 }
 
-/* What a process may launch now: work for so long, but at least one kernel; UNBOUNDED where no other process is at work, and the
- * driver's own queue is the bound. 0: wait for `pause_ns` and ask again. */
+/* What a process may launch now: work for so long, but at least one kernel; UNBOUNDED where no other process is at work, and
+ * the driver's own queue is the bound. 0: wait for `pause_ns` and ask again. */
 static uint64_t allowed(struct queue *queue, uint64_t now_ns, struct wait *wait)
 {
     struct turn turn;
@@ -359,7 +368,8 @@ static uint64_t allowed(struct queue *queue, uint64_t now_ns, struct wait *wait)
     if (behind != 0)
         return behind;
     uint64_t late = __atomic_load_n(&lateness_ns, __ATOMIC_RELAXED);
-    uint64_t part = part_of_turn(left, others, late), queued = queued_in_all(queue);
+    uint64_t part = part_of_turn(left, others, late);
+    uint64_t queued = queued_in_all(queue), to_do = left_in_all(queue, now_ns);
     /* Two of kernels up to 2 ms: what is launched behind the second may be what another GPU waits for. */
     uint64_t two = queue->estimate.mean_ns < IN_FLIGHT_NS ? 2 * queue->estimate.mean_ns + queue->estimate.mean_ns / 4 : 0;
     uint64_t own_bound = most_of(queue->estimate.mean_ns, least_of(part, most_of(IN_FLIGHT_NS, two) + late));
@@ -370,9 +380,9 @@ static uint64_t allowed(struct queue *queue, uint64_t now_ns, struct wait *wait)
         return 0;
     wait->reason = SUM;
     bool beside = queued_in(wait->flow) == 0 && queued <= FEW * queue->estimate.mean_ns &&
-                  queued + queue->estimate.mean_ns / 4 <= left / others;
+                  to_do + queue->estimate.mean_ns / 4 <= left / others;
     if (!second && !beside && wait->waited_ns[ROOM] < longest[ROOM] && wait->waited_ns[SUM] < longest[SUM] &&
-        !has_room(queue, wait, now_ns, bound, queued))
+        !has_room(queue, wait, now_ns, bound, to_do))
         return 0;
     /* Half of it: other threads and streams are granted theirs from what is left. */
     uint64_t own = queued_in(wait->flow);
@@ -383,13 +393,14 @@ static uint64_t allowed(struct queue *queue, uint64_t now_ns, struct wait *wait)
         return 0;
     }
     /* To stop in time would leave the GPU idle for half a kernel at the end of each turn. What runs over is paid back. */
-    uint64_t until_end = left / others, needed = queued + queue->estimate.mean_ns / 4;
+    uint64_t until_end = left / others, needed = to_do + queue->estimate.mean_ns / 4;
     if (needed > until_end && queue->estimate.mean_ns < turn.per_period_ns) {
-        wait->pause_ns = left + 1000;
+        wait->pause_ns = to_do != 0 ? least_of(most_of(to_do / 2, LEAST_PAUSE_NS), left + 1000) : left + 1000;
         return 0;
     }
-    uint64_t in_time = until_end > queued ? until_end - queued : 1;
-    return least_of(least_of(room, in_time), batch_of(queue) / others);
+    uint64_t in_time = until_end > to_do ? until_end - to_do : 1;
+    uint64_t shared = bound > to_do ? (bound - to_do) / most_of(spans_flows(queue), 1) : 1;
+    return least_of(least_of(least_of(room, shared), in_time), batch_of(queue) / others);
 }
 
 /* What may be waiting for a launch into this stream: the oldest span of another, or else what is in flight on the process's
@@ -414,11 +425,29 @@ static bool awaited(struct queue *queue, const struct wait *wait)
     return true;
 }
 
-/* Waits for `pause_ns`, without the lock and outside the driver. False: the context has ended. */
+/* Ends the batches of other streams and threads where that makes room: what a thread was granted and has not launched keeps no
+ * GPU busy, and to sleep behind it is to let the GPU idle. The caller holds the queue's lock, which the function releases
+ * meanwhile. */
+static bool take_back_grants(struct queue *queue)
+{
+    uint64_t granted = queue->granted_ns;
+    if (granted == 0)
+        return false;
+    pthread_mutex_unlock(&queue->lock);
+    close_batches_of(queue);
+    pthread_mutex_lock(&queue->lock);
+    return queue->granted_ns < granted;
+}
+
+/* Waits for `pause_ns`, without the lock and outside the driver; not where others give room back. False: the context has ended.
+ * */
 static bool pause_in(struct queue *queue, struct wait *wait, uint64_t *now, struct before *before)
 {
     account_active(queue->index, *now, true);
-    bool granted = wait->reason != TURN && queue->granted_ns != 0;
+    if (wait->reason != TURN && take_back_grants(queue)) {
+        *now = clock_ns();
+        return true;
+    }
     uint64_t waited = wait->waited_ns[wait->reason], most = longest[wait->reason],
              pause = least_of(wait->pause_ns, most - waited);
     if (wait->stands)
@@ -427,8 +456,6 @@ static bool pause_in(struct queue *queue, struct wait *wait, uint64_t *now, stru
         pause = most_of(least_of(pause, wait->patience_ns > waited ? wait->patience_ns - waited : pause), LEAST_PAUSE_NS);
     pthread_mutex_unlock(&queue->lock);
     spans_leave(queue, before);
-    if (granted)
-        close_batches_of(queue);
     uint64_t asked = asked_for(pause);
     wait_ns(asked);
     bool entered = spans_enter(queue, before);

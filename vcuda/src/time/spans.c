@@ -162,6 +162,14 @@ uint64_t spans_on_other_devices(const struct queue *queue, uint64_t *estimate_ns
     return oldest;
 }
 
+uint32_t spans_flows(const struct queue *queue)
+{
+    uint32_t count = 0;
+    for (const struct flow *flow = queue->flows; flow < &queue->flows[FLOWS]; flow++)
+        count += flow->uses != 0;
+    return count;
+}
+
 uint64_t spans_stands_since(const struct queue *queue, const struct flow *flow)
 {
     for (uint32_t i = 0; i < queue->count; i++) {
@@ -462,8 +470,9 @@ void spans_end_unseen(struct queue *queue, const struct part *part)
         queue->spans[queue->count - 1].stream = NULL; /* to another thread it is another stream */
 }
 
-/* Nothing happens before it was recorded or while it is seen not to have, nor after it was seen to have happened. So far off was the base's time, or so
- * much has the GPU's clock drifted since: the base is put right, and this span's times (0: unknown) with it. */
+/* Nothing happens before it was recorded or while it is seen not to have, nor after it was seen to have happened. So far off
+ * was the base's time, or so much has the GPU's clock drifted since: the base is put right, and this span's times (0: unknown)
+ * with it. */
 static void correct_base(struct queue *queue, const struct span *span, uint64_t *begin, uint64_t *end, uint64_t seen_ns)
 {
     uint64_t earliest = most_of(span->end_ns, span->unfinished_ns);
@@ -486,6 +495,49 @@ static uint64_t held_beside(const struct queue *queue, const struct span *span, 
     return queue->estimate.mean_ns != 0 && queue->held != span->flow && to > from ? to - from : 0;
 }
 
+/* Under the lock: since when the i-th span may have been worked on beside one that began then; UINT64_MAX: not at all. */
+static uint64_t beside_since(const struct queue *queue, uint32_t i, const struct span *span, uint64_t begin)
+{
+    const struct span *other = &queue->spans[i];
+    if (other->flow == span->flow || !other->begun)
+        return UINT64_MAX;
+    for (uint32_t j = 0; j < i; j++)
+        if (queue->spans[j].flow == other->flow)
+            return UINT64_MAX;
+    return most_of(begin, earliest_of(other));
+}
+
+/* Under the lock: what of the work that was seen up to the end of a span is its own. Of streams side by side the first to end
+ * seems to have taken all the time, and the others none: the GPU gave each its part for as long as it was there. */
+static uint64_t part_of(struct queue *queue, const struct span *span, uint64_t work_ns, uint64_t begin, uint64_t end)
+{
+    uint64_t all = end > begin ? end - begin : 1, own = work_ns;
+    for (uint32_t i = 0; i < queue->count; i++) {
+        uint64_t since = beside_since(queue, i, span, begin);
+        all += since < end ? end - since : 0;
+    }
+    for (uint32_t i = 0; i < queue->count; i++) {
+        uint64_t since = beside_since(queue, i, span, begin);
+        uint64_t part = since < end ? (uint64_t)((double)work_ns * (double)(end - since) / (double)all) : 0;
+        queue->spans[i].flow->worked_ns += part;
+        own -= least_of(part, own);
+    }
+    own += span->flow->worked_ns;
+    span->flow->worked_ns = 0;
+    return own;
+}
+
+/* Learns from a span what its launches take: at most their part of its work, and at least that without the time in which they
+ * may have waited for a launch that was held. Where what is known lies between these, nothing is learned. */
+static void learn(struct queue *queue, const struct span *span, struct span_cost cost, uint64_t part, uint64_t held)
+{
+    struct estimate *estimate = &queue->estimate;
+    uint64_t least = part - least_of(held, part);
+    bool longer = least / span->launches > estimate->mean_ns, shorter = part / span->launches < estimate->mean_ns;
+    if (held == 0 || longer || shorter)
+        estimate_learn(estimate, cost, shorter ? part : least, span->launches);
+}
+
 /* Charges one span, and learns from it. One in which the GPU idled is as long as its program took over it: its launches
  * count as long as others were, from its beginning on, and teach nothing. */
 static void charge_span(struct queue *queue, const struct span *span, uint64_t begin, uint64_t end)
@@ -495,16 +547,25 @@ static void charge_span(struct queue *queue, const struct span *span, uint64_t b
     if (guess != 0)
         end = begin + least_of(guess, end - begin);
     struct span_cost cost = account_span(queue->index, begin, end, span->launches, solo);
-    uint64_t held = held_beside(queue, span, begin, end);
-    cost.work_ns -= least_of(held, cost.work_ns);
-    cost.work_ns += span->charged_ns;
+    uint64_t held = least_of(held_beside(queue, span, begin, end), cost.work_ns);
+    cost.work_ns += span->charged_ns - held;
     if (held != 0)
         cost.most_ns = 0;
     bool waited = cost.work_ns > 2 * span->estimate_ns && queue->estimate.mean_ns != 0 &&
                   account_held_elsewhere(queue->index, begin, end);
-    if (guess == 0 && !waited && (held == 0 || cost.work_ns != 0))
-        estimate_learn(&queue->estimate, cost, span->launches);
+    uint64_t part = part_of(queue, span, cost.work_ns + held, begin, end);
+    if (guess == 0 && !waited)
+        learn(queue, span, cost, part, held);
     queue->cursor_ns = end;
+}
+
+/* A span that ended with another, which was charged with all the time of both. */
+static void charge_none(struct queue *queue, const struct span *span)
+{
+    account_launches(queue->index, span->launches);
+    uint64_t part = part_of(queue, span, 0, 0, 0);
+    if (!span->idled && part != 0)
+        estimate_learn_part(&queue->estimate, part, span->launches);
 }
 
 /* A span whose end was not recorded: it is as long as its launches usually are, within what was seen of it. */
@@ -525,8 +586,9 @@ static void charge_unseen(struct queue *queue, const struct span *span, uint64_t
     cost.work_ns -= least_of(held, cost.work_ns);
     cost.work_ns += span->charged_ns;
     cost.most_ns = 0;
+    uint64_t part = part_of(queue, span, cost.work_ns, begin, end);
     if ((longer || guess == 0) && cost.work_ns != 0)
-        estimate_learn(&queue->estimate, cost, span->launches);
+        learn(queue, span, cost, part, 0);
     queue->cursor_ns = end;
 }
 
@@ -675,7 +737,7 @@ static bool finish(struct queue *queue, uint32_t i, const struct look *look)
     if (look->done == CUDA_SUCCESS && end > begin)
         charge_span(queue, span, begin, end);
     else if (look->done == CUDA_SUCCESS && end != 0)
-        account_launches(queue->index, span->launches);
+        charge_none(queue, span);
     else if (look->done == CUDA_SUCCESS || unknown)
         charge_unseen(queue, span, begin, look->seen_ns);
     if (queue->waiter == span->id)
@@ -690,6 +752,10 @@ static bool finish(struct queue *queue, uint32_t i, const struct look *look)
 static bool finish_all(struct queue *queue, struct look *looks, uint32_t count)
 {
     bool any = false;
+    for (uint32_t n = 0; n < count; n++)
+        for (uint32_t i = 0; i < queue->count; i++)
+            if (queue->spans[i].id == looks[n].id && looks[n].done == CUDA_SUCCESS)
+                queue->spans[i].begun = true;
     for (uint32_t n = 0; n < count; n++) {
         uint32_t next = n;
         for (uint32_t i = n + 1; i < count; i++)
@@ -735,6 +801,16 @@ static struct span *running(struct queue *queue)
         if (queue->spans[i].begun && queue->spans[i].unfinished_ns != 0)
             return &queue->spans[i];
     return NULL;
+}
+
+uint64_t spans_worked_ns(const struct queue *queue, uint64_t now_ns)
+{
+    uint64_t since = UINT64_MAX;
+    for (uint32_t i = 0; i < queue->count; i++)
+        if (queue->spans[i].begun && queue->spans[i].unfinished_ns != 0)
+            since = least_of(since, earliest_of(&queue->spans[i]));
+    since = most_of(since, queue->cursor_ns);
+    return now_ns > since ? now_ns - since : 0;
 }
 
 void spans_charge_unfinished(struct queue *queue, uint64_t now_ns)

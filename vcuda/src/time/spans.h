@@ -17,6 +17,7 @@ struct flow {
     uint32_t uses;         /* spans and open batches of it; 0: free */
     uint64_t in_flight_ns; /* estimates of its spans */
     uint64_t granted_ns;   /* the same of its open batches, as if each were used up */
+    uint64_t worked_ns;    /* its part of the work that was seen since its last span ended */
     CUevent begin;         /* recorded before the oldest open batch while something was in flight; NULL: none */
     uint64_t begin_ns;     /* CLOCK_MONOTONIC just before */
 };
@@ -102,9 +103,10 @@ bool spans_enter(struct queue *queue, struct before *before);
 void spans_leave(struct queue *queue, const struct before *before);
 
 /* Between spans_enter and spans_leave, without the lock: these call the driver. */
-/* True where the GPU had nothing of the process to do, and the launch that follows is to be measured by itself. Where the process
- * is held to turns or the stream waits for something else (`apart`), and where another stream's work may not have begun, a
- * beginning is recorded also behind what is in flight. False, with nothing recorded for good, where the queue has another serial by then: the context has ended. */
+/* True where the GPU had nothing of the process to do, and the launch that follows is to be measured by itself. Where the
+ * process is held to turns or the stream waits for something else (`apart`), and where another stream's work may not have
+ * begun, a beginning is recorded also behind what is in flight. False, with nothing recorded for good, where the queue has
+ * another serial by then: the context has ended. */
 bool spans_begin(struct queue *queue, uint64_t serial, CUstream stream, struct flow *flow, bool apart);
 /* Records the end of a part. By the thread that launches into the stream, right before or behind a launch: on the legacy
  * stream an event is a barrier, which the launch is as well. On other streams also before a wait. */
@@ -117,6 +119,11 @@ void spans_reap(struct queue *queue);
 void spans_end_unseen(struct queue *queue, const struct part *part);
 /* Charges what the oldest span that runs took up to now, where that is much. */
 void spans_charge_unfinished(struct queue *queue, uint64_t now_ns);
+/* Flows that have spans or open batches. */
+uint32_t spans_flows(const struct queue *queue);
+/* For how long the GPU has been at what is in flight and has not ended: of streams side by side each has a part of that behind
+ * it. */
+uint64_t spans_worked_ns(const struct queue *queue, uint64_t now_ns);
 /* The flow of a stream as this thread means it; in use until it is given back. */
 struct flow *spans_flow(struct queue *queue, CUstream stream);
 void spans_flow_back(struct flow *flow);
