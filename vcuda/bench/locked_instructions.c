@@ -42,9 +42,10 @@ static void program(struct ledger *ledger)
 int main(int count, char **arguments)
 {
     char reason[128];
+    bool not_now;
     int status;
     unsigned long locked = 0;
-    struct ledger *ledger = count == 2 ? ledger_open(arguments[1], reason, sizeof reason) : NULL;
+    struct ledger *ledger = count == 2 ? ledger_open(arguments[1], reason, sizeof reason, &not_now) : NULL;
     if (ledger == NULL)
         return 2;
     pid_t child = fork();

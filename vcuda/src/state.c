@@ -45,9 +45,20 @@ __attribute__((constructor)) static void look_for_the_files(void)
     given = access(config_path(), F_OK) == 0 || access(injected_path(), F_OK) == 0;
 }
 
+/* A program that is refused until it has the means may ask many times: one line says so. */
+static void complain_once(const char *path, const char *reason)
+{
+    static bool complained; /* guarded by decide_lock */
+    if (!complained)
+        complain("%s cannot be opened now (%s): CUDA is refused until it can be", path, reason);
+    complained = true;
+}
+
+/* MODE_UNKNOWN: nothing is decided, since the process has no descriptor or no memory left. */
 static enum mode decide(void)
 {
     char reason[160];
+    bool not_now;
     switch (config_read(config_path(), &config, reason, sizeof reason)) {
     case CONFIG_ABSENT:
         if (!given && access(injected_path(), F_OK) != 0)
@@ -57,10 +68,17 @@ static enum mode decide(void)
     case CONFIG_BAD:
         complain("%s cannot be used (%s): CUDA is refused", config_path(), reason);
         return MODE_REFUSED;
+    case CONFIG_NOT_NOW:
+        complain_once(config_path(), reason);
+        return MODE_UNKNOWN;
     case CONFIG_OK:
         break;
     }
-    ledger = ledger_open(config.ledger_path, reason, sizeof reason);
+    ledger = ledger_open(config.ledger_path, reason, sizeof reason, &not_now);
+    if (ledger == NULL && not_now) {
+        complain_once(config.ledger_path, reason);
+        return MODE_UNKNOWN;
+    }
     if (ledger == NULL) {
         complain("%s cannot be used (%s): CUDA is refused", config.ledger_path, reason);
         return MODE_REFUSED;
@@ -89,7 +107,7 @@ enum mode state_decide(void)
     pthread_mutex_lock(&decide_lock);
     if (state_published == MODE_UNKNOWN)
         __atomic_store_n(&state_published, decide(), __ATOMIC_RELEASE);
-    enum mode mode = state_published;
+    enum mode mode = state_published != MODE_UNKNOWN ? state_published : MODE_REFUSED;
     pthread_mutex_unlock(&decide_lock);
     pthread_setcancelstate(cancels, &cancels);
     return mode;

@@ -20,7 +20,8 @@ extern enum mode state_published;
 extern struct vcuda_config config;
 extern struct ledger *ledger;
 
-/* Decides at the first call; says on standard error why it refuses. */
+/* Decides at the first call; says on standard error why it refuses. A process that lacks a descriptor or memory for that is
+ * refused, and decides at a later call. */
 enum mode state_decide(void);
 static inline enum mode state_mode(void)
 {

@@ -103,6 +103,33 @@ def test_a_program_that_could_open_no_file_when_it_made_its_context_is_not_taken
         assert container.charged() == node.truth("a")[0] == 756 * MIB
 
 
+FIRST_CALL_WITHOUT = """
+import ctypes, resource, sys
+limit, pointer, context, size = getattr(resource, sys.argv[1]), ctypes.c_uint64(), ctypes.c_void_p(), ctypes.c_size_t
+driver, most = ctypes.CDLL("libcuda.so.1"), resource.getrlimit(limit)
+names = ("cuInit", "cuDevicePrimaryCtxRetain", "cuCtxPushCurrent_v2", "cuMemAlloc_v2")
+resource.setrlimit(limit, (0, most[1]))
+init, retain, push, allocate = (getattr(driver, name) for name in names)
+answers = [init(0), init(0)]
+resource.setrlimit(limit, most)
+answers += [init(0), retain(ctypes.byref(context), 0), push(context)]
+print(*answers, *(allocate(ctypes.byref(pointer), size(700 << 20)) for _ in range(2)))
+"""
+"""All descriptors, or all of the address space, are in use when the program first asks for a function of the driver."""
+
+
+@pytest.mark.parametrize("limit", ["RLIMIT_NOFILE", "RLIMIT_AS"])
+def test_a_program_that_had_no_means_at_its_first_call_is_refused_only_until_it_has_some(
+    node: Node, limit: str
+) -> None:
+    command = [sys.executable, "-c", FIRST_CALL_WITHOUT, limit]
+    environment = node.container("a").environment()
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    refused = str(SYSTEM_NOT_READY)
+    assert done.stdout.split() == [refused, refused, "0", "0", "0", "0", str(OUT_OF_MEMORY)]
+    assert done.stderr.count("CUDA is refused until it can be\n") == done.stderr.count("\n") == 1
+
+
 def test_a_line_that_nothing_reads_ends_no_program(node: Node) -> None:
     container = node.container("a", Share(schedule=str(node.folder / "missing")))
     reads, writes = os.pipe()

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "clock.h"
+#include "means.h"
 
 static uint64_t realtime_ns(void)
 {
@@ -46,11 +47,13 @@ static bool fill_holes(int file, const struct stat *status)
     return filled || error == EOPNOTSUPP;
 }
 
-struct ledger *ledger_open(const char *path, char *reason, size_t reason_size)
+struct ledger *ledger_open(const char *path, char *reason, size_t reason_size, bool *not_now)
 {
     struct stat status;
+    *not_now = false;
     int file = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
     if (file < 0 || fstat(file, &status) != 0) {
+        *not_now = lacks_means(errno);
         snprintf(reason, reason_size, "%s", strerror(errno));
         if (file >= 0)
             close(file);
@@ -66,8 +69,10 @@ struct ledger *ledger_open(const char *path, char *reason, size_t reason_size)
         mapped = mmap(NULL, VCUDA_LEDGER_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     struct ledger *ledger = mapped;
     bool good = ledger != MAP_FAILED;
-    if (!good)
+    if (!good) {
+        *not_now = lacks_means(errno);
         snprintf(reason, reason_size, "it cannot be mapped: %s", strerror(errno));
+    }
     if (good && __atomic_load_n(&ledger->public.magic, __ATOMIC_ACQUIRE) == 0) {
         good = ledger_lock_file(file);
         if (!good)

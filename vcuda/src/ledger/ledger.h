@@ -97,8 +97,8 @@ _Static_assert(LEDGER_SLOTS == VCUDA_LEDGER_SLOTS, "what the node agent reads");
 _Static_assert(offsetof(struct ledger_slot, pid) == 8 && offsetof(struct ledger_slot, start_time) == 16, "and of each slot");
 
 /* Maps the file and initialises it if no process has. NULL with a reason when it is missing, of another size, of
- * another version or not writable. */
-struct ledger *ledger_open(const char *path, char *reason, size_t reason_size);
+ * another version or not writable. `not_now`: the process lacks what it takes to open it, and may try again. */
+struct ledger *ledger_open(const char *path, char *reason, size_t reason_size, bool *not_now);
 
 /* Takes the lock, repairing the ledger when its last owner died, and the lock itself when it cannot be one. False when it
  * cannot be had: a stopped process holds it for longer than LEDGER_LOCK_MS, or what lies there is no lock any more and

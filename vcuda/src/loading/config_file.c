@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "crc32.h"
+#include "means.h"
 #include "schedule.h"
 
 static int refuse(char *reason, size_t size, const char *what)
@@ -77,8 +78,11 @@ enum config_result config_read(const char *path, struct vcuda_config *config, ch
 {
     int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (file < 0) {
-        snprintf(reason, reason_size, "%s", strerror(errno));
-        return errno == ENOENT || errno == ENOTDIR ? CONFIG_ABSENT : CONFIG_BAD;
+        int error = errno;
+        snprintf(reason, reason_size, "%s", strerror(error));
+        if (lacks_means(error))
+            return CONFIG_NOT_NOW;
+        return error == ENOENT || error == ENOTDIR ? CONFIG_ABSENT : CONFIG_BAD;
     }
     char bytes[sizeof *config + 1]; /* one more, to see that there is no more */
     size_t filled = 0;

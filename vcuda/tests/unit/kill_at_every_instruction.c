@@ -195,8 +195,9 @@ static long killed(void (*lives)(uint64_t, uint64_t), long stride)
 int main(int count, char **arguments)
 {
     char reason[128];
+    bool not_now;
     long stride = count > 2 ? atol(arguments[2]) : 1;
-    ledger = ledger_open(arguments[1], reason, sizeof reason);
+    ledger = ledger_open(arguments[1], reason, sizeof reason, &not_now);
     if (ledger == NULL)
         die(reason, 0);
     printf("%ld\n", killed(charges, stride) + killed(orphans, stride));

@@ -34,9 +34,10 @@ static int descriptors(void)
 int main(int count, char **arguments)
 {
     char reason[128];
+    bool not_now;
     int refused = 0, open = descriptors();
     for (int i = 0; count == 2 && i < 100; i++)
-        refused += ledger_open(arguments[1], reason, sizeof reason) == NULL;
+        refused += ledger_open(arguments[1], reason, sizeof reason, &not_now) == NULL;
     printf("%d %d\n", refused, mappings(arguments[1]) + descriptors() - open);
     return 0;
 }

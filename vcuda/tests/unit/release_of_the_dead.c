@@ -411,7 +411,8 @@ static const struct {
 int main(int count, char **arguments)
 {
     char reason[128];
-    ledger = count == 3 ? ledger_open(arguments[1], reason, sizeof reason) : NULL;
+    bool not_now;
+    ledger = count == 3 ? ledger_open(arguments[1], reason, sizeof reason, &not_now) : NULL;
     for (size_t i = 0; ledger != NULL && i < sizeof cases / sizeof *cases; i++)
         if (strcmp(arguments[2], cases[i].name) == 0) {
             uint64_t held = cases[i].happens();

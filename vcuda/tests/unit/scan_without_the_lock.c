@@ -58,7 +58,8 @@ static pid_t gone(void)
 int main(int argc, char **argv)
 {
     char reason[256];
-    ledger = argc == 2 ? ledger_open(argv[1], reason, sizeof reason) : NULL;
+    bool not_now;
+    ledger = argc == 2 ? ledger_open(argv[1], reason, sizeof reason, &not_now) : NULL;
     if (ledger == NULL)
         return 2;
     uint64_t ours = identity_namespace();

@@ -81,10 +81,11 @@ static bool counts_far(void)
 int main(int count, char **arguments)
 {
     char reason[128];
+    bool not_now;
     pthread_t threads[THREADS];
     if (count > 2)
         rounds = atoi(arguments[2]);
-    ledger = ledger_open(arguments[1], reason, sizeof reason);
+    ledger = ledger_open(arguments[1], reason, sizeof reason, &not_now);
     if (ledger == NULL) {
         fprintf(stderr, "%s\n", reason);
         return 1;
