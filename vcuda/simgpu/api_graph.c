@@ -83,6 +83,30 @@ static CUresult add_child(CUgraphNode *node, CUgraph graph, CUgraph child)
     return result;
 }
 
+static CUresult add_conditional(CUgraphNode *node, CUgraph graph, CUDA_CONDITIONAL_NODE_PARAMS *asked)
+{
+    unsigned int most = asked->type == CU_GRAPH_COND_TYPE_WHILE ? 1 : asked->type == CU_GRAPH_COND_TYPE_IF ? 2 : UINT32_MAX;
+    if (asked->handle == 0 || asked->size == 0 || asked->size > most) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    CUgraph *bodies = calloc(asked->size, sizeof(CUgraph));
+    CUresult result = bodies == NULL ? CUDA_ERROR_OUT_OF_MEMORY : add(node, graph, &no_work);
+    for (unsigned int i = 0; result == CUDA_SUCCESS && i < asked->size; i++) {
+        bodies[i] = sim_graph_make();
+        result = bodies[i] == NULL ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
+    }
+    if (result != CUDA_SUCCESS) {
+        free(bodies);
+        return result;
+    }
+    (*node)->condition = (struct sim_condition *)(uintptr_t)asked->handle;
+    (*node)->how = asked->type;
+    (*node)->bodies = bodies;
+    (*node)->body_count = asked->size;
+    asked->phGraph_out = bodies;
+    return CUDA_SUCCESS;
+}
+
 static CUresult add_any(CUgraphNode *node, CUgraph graph, const CUgraphNode *after, size_t count,
                         CUgraphNodeParams *parameters)
 {
@@ -102,6 +126,8 @@ static CUresult add_any(CUgraphNode *node, CUgraph graph, const CUgraphNode *aft
         return add_free(node, graph, parameters->free.dptr);
     case CU_GRAPH_NODE_TYPE_GRAPH:
         return add_child(node, graph, parameters->graph.graph);
+    case CU_GRAPH_NODE_TYPE_CONDITIONAL:
+        return add_conditional(node, graph, &parameters->conditional);
     default:
         return add(node, graph, &no_work);
     }
@@ -115,6 +141,23 @@ SIM_EXPORT CUresult CUDAAPI cuGraphCreate(CUgraph *graph, unsigned int flags)
     }
     *graph = sim_graph_make();
     return *graph == NULL ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
+}
+
+SIM_EXPORT CUresult CUDAAPI cuGraphConditionalHandleCreate(CUgraphConditionalHandle *handle, CUgraph graph, CUcontext context,
+                                                           unsigned int value, unsigned int flags)
+{
+    (void)context;
+    SIM_ENTER(COST_EVENT);
+    struct sim_condition *made = handle == NULL || graph == NULL || (flags & ~(unsigned)CU_GRAPH_COND_ASSIGN_DEFAULT) != 0
+                                     ? NULL
+                                     : calloc(1, sizeof *made);
+    if (made == NULL) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    *made = (struct sim_condition){graph->conditions, flags & CU_GRAPH_COND_ASSIGN_DEFAULT ? value : 0};
+    graph->conditions = made;
+    *handle = (CUgraphConditionalHandle)(uintptr_t)made;
+    return CUDA_SUCCESS;
 }
 
 SIM_EXPORT CUresult CUDAAPI cuGraphDestroy(CUgraph graph)
@@ -150,7 +193,8 @@ SIM_EXPORT CUresult CUDAAPI cuGraphNodeGetType(CUgraphNode node, CUgraphNodeType
     if (node == NULL || type == NULL) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    *type = node->child != NULL            ? CU_GRAPH_NODE_TYPE_GRAPH
+    *type = node->condition != NULL        ? CU_GRAPH_NODE_TYPE_CONDITIONAL
+            : node->child != NULL          ? CU_GRAPH_NODE_TYPE_GRAPH
             : node->alloc_bytes != 0       ? CU_GRAPH_NODE_TYPE_MEM_ALLOC
             : node->op.kind == OP_KERNEL   ? CU_GRAPH_NODE_TYPE_KERNEL
             : node->op.kind == OP_COPY     ? CU_GRAPH_NODE_TYPE_MEMCPY

@@ -156,6 +156,14 @@ static CUresult wait_event(CUstream handle, CUevent event)
     if (event->slot == SIM_NONE) {
         return CUDA_SUCCESS;
     }
+    if (event->flags & CU_EVENT_INTERPROCESS) {
+        struct sim_view view = sim_lock(&sim_seat, event->device);
+        const struct sim_event *entry = &view.device->events[event->slot];
+        int over = entry->done >= entry->recorded;
+        struct sim_op last = {.kind = OP_WAIT, .slot = entry->source, .target = entry->position};
+        sim_unlock(&view);
+        return over ? CUDA_SUCCESS : sim_submit(stream, &last, NULL);
+    }
     struct sim_op op = {
         .kind = OP_WAIT, .slot = event->device << 16 | event->index << 4 | event->channel, .target = event->position};
     return sim_capturing(stream) ? CUDA_ERROR_STREAM_CAPTURE_ISOLATION : sim_submit(stream, &op, NULL);

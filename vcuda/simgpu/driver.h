@@ -56,6 +56,7 @@ struct CUevent_st {
     uint32_t index;
     uint64_t position;           /* of its last record in its channel, for streams that wait for it */
     struct sim_capture *capture; /* recorded in a captured stream */
+    int imported; /* another process's, opened by its handle */
 };
 
 /* Forgets what a context had allocated, without a call per allocation. */

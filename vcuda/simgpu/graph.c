@@ -31,7 +31,16 @@ void sim_graph_end(CUgraph graph)
     while (graph->first != NULL) {
         CUgraphNode node = graph->first;
         graph->first = node->next;
+        for (unsigned int i = 0; i < node->body_count; i++) {
+            sim_graph_end(node->bodies[i]);
+        }
+        free(node->bodies);
         free(node);
+    }
+    while (graph->conditions != NULL) {
+        struct sim_condition *condition = graph->conditions;
+        graph->conditions = condition->next;
+        free(condition);
     }
     free(graph);
 }
@@ -52,11 +61,48 @@ CUgraphNode sim_graph_add(CUgraph graph, const struct sim_op *op)
     return node;
 }
 
+/* The body that a conditional node runs, and how often; NULL: none. */
+static CUgraph body_of(CUgraphNode node, unsigned int *times)
+{
+    unsigned int value = node->condition->value;
+    unsigned int which = node->how == CU_GRAPH_COND_TYPE_SWITCH ? value : node->how == CU_GRAPH_COND_TYPE_IF && value == 0;
+    *times = node->how == CU_GRAPH_COND_TYPE_WHILE ? value : 1;
+    return which < node->body_count ? node->bodies[which] : NULL;
+}
+
+/* Kernels, copies, fills, empty nodes, and graphs of these may be in a body. */
+static int may_be_body(CUgraph graph)
+{
+    for (CUgraphNode node = graph->first; node != NULL; node = node->next) {
+        if (node->alloc_bytes != 0 || node->free_bytes != 0 || (node->child != NULL && !may_be_body(node->child))) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+static int is_good(CUgraph graph)
+{
+    for (CUgraphNode node = graph->first; node != NULL; node = node->next) {
+        if (node->child != NULL && !is_good(node->child)) {
+            return 0;
+        }
+        for (unsigned int i = 0; i < node->body_count; i++) {
+            if (!may_be_body(node->bodies[i]) || !is_good(node->bodies[i])) {
+                return 0;
+            }
+        }
+    }
+    return 1;
+}
+
 static uint32_t count_nodes(CUgraph graph)
 {
     uint32_t count = 0;
     for (CUgraphNode node = graph->first; node != NULL; node = node->next) {
-        count += node->child != NULL ? count_nodes(node->child) : 1;
+        unsigned int times = 1;
+        CUgraph inside = node->condition != NULL ? body_of(node, &times) : node->child;
+        count += inside != NULL ? times * count_nodes(inside) : 1;
     }
     return count;
 }
@@ -64,8 +110,12 @@ static uint32_t count_nodes(CUgraph graph)
 static void flatten(CUgraph graph, CUgraphExec exec)
 {
     for (CUgraphNode node = graph->first; node != NULL; node = node->next) {
-        if (node->child != NULL) {
-            flatten(node->child, exec);
+        unsigned int times = 1;
+        CUgraph inside = node->condition != NULL ? body_of(node, &times) : node->child;
+        for (unsigned int i = 0; i < times && inside != NULL; i++) {
+            flatten(inside, exec);
+        }
+        if (inside != NULL || node->condition != NULL) {
             continue;
         }
         struct sim_op *last = exec->count > 0 ? &exec->ops[exec->count - 1] : NULL;
@@ -98,7 +148,7 @@ static CUresult instantiate(CUgraphExec *exec, CUgraph graph)
 {
     CUcontext context = NULL;
     CUresult result = sim_context_get(&context);
-    if (result != CUDA_SUCCESS || exec == NULL || graph == NULL) {
+    if (result != CUDA_SUCCESS || exec == NULL || graph == NULL || !is_good(graph)) {
         return result != CUDA_SUCCESS ? result : CUDA_ERROR_INVALID_VALUE;
     }
     CUgraphExec made = calloc(1, sizeof *made);

@@ -15,11 +15,22 @@ struct CUgraphNode_st {
     uint64_t free_bytes;  /* of a node that frees: what no allocation has taken over yet */
     int takes_over;       /* allocates where another has freed */
     CUgraph child;
+    struct sim_condition *condition; /* of a conditional node: by its value, which bodies run */
+    CUgraphConditionalNodeType how;
+    CUgraph *bodies; /* the node's own */
+    unsigned int body_count;
+};
+
+/* Kernels compute nothing here, so that none sets the value: it is the default one, or 0. A loop counts it down. */
+struct sim_condition {
+    struct sim_condition *next;
+    unsigned int value;
 };
 
 struct CUgraph_st {
     CUgraphNode first;
     CUgraphNode last;
+    struct sim_condition *conditions;
 };
 
 CUgraph sim_graph_make(void);

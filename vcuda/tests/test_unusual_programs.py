@@ -41,6 +41,24 @@ def test_a_capture_that_ends_with_its_context_costs_later_launches_nothing(node:
     assert calls.read_text().count("cuEventRecord") < 500, "most launches are not measured by themselves"
 
 
+def test_a_graph_with_conditions_runs_the_same_bodies_and_waits_for_its_turn_alone(node: Node) -> None:
+    """A launch is 2 ms of kernels in the bodies of a loop and of a choice; 25 ms of each period are another's."""
+    container = part_of_a_gpu(node, 50)
+    container.settings["SIMGPU_CALL_COSTS"] = "1"
+    plain, held = (run(container, ("unusual", "conditional", "50"), shim=shim) for shim in (False, True))
+    assert (plain[0], held[0]) == (0, 0)
+    assert plain[1] < 2_500
+    assert held[1] <= plain[1] + PERIOD_NS // 2_000 + 1_000
+
+
+def test_two_processes_whose_streams_wait_for_each_others_events_end_as_without_the_shim(node: Node) -> None:
+    """What one has launched waits for what the other has not launched yet, and neither is held for it."""
+    container = part_of_a_gpu(node, 50)
+    plain, held = (run(container, ("ipc_events", "60"), shim=shim, virtual=False) for shim in (False, True))
+    assert (plain[0], held[0]) == (0, 0)
+    assert held[1] < 3 * plain[1] + 2 * PERIOD_NS // 1_000, "a hold of each round would be 6 s"
+
+
 def test_after_an_error_that_stays_each_call_answers_as_soon_as_without_the_shim(node: Node) -> None:
     """A program may go on for long before it looks at an error: its launches wait for no work that never ends."""
     container = part_of_a_gpu(node, 50)

@@ -178,6 +178,40 @@ static void memory_allocated_in_a_captured_stream_is_its_graphs(void)
     OK(cuGraphDestroy(graph));
 }
 
+/* Kernels set no value here: a loop's body runs as often as the default value says. */
+static void a_conditional_node_runs_the_body_of_its_value_and_takes_no_allocation(void)
+{
+    CUgraph graph = NULL;
+    CUgraphExec exec = NULL;
+    CUgraphNode node = NULL;
+    CUgraphNodeParams asked = {.type = CU_GRAPH_NODE_TYPE_CONDITIONAL};
+    OK(cuGraphCreate(&graph, 0));
+    OK(cuGraphConditionalHandleCreate(&asked.conditional.handle, graph, NULL, 4, CU_GRAPH_COND_ASSIGN_DEFAULT));
+    asked.conditional.type = CU_GRAPH_COND_TYPE_WHILE;
+    asked.conditional.size = 2;
+    CHECK(cuGraphAddNode_v2(&node, graph, NULL, NULL, 0, &asked) == CUDA_ERROR_INVALID_VALUE);
+    asked.conditional.size = 1;
+    OK(cuGraphAddNode_v2(&node, graph, NULL, NULL, 0, &asked));
+    CUgraph body = asked.conditional.phGraph_out[0];
+    CUgraph same = NULL;
+    CUfunction function = kernel("spin_us_1000");
+    OK(cuStreamBeginCaptureToGraph(stream, body, NULL, NULL, 0, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    launch(function, stream);
+    OK(cuStreamEndCapture(stream, &same));
+    CHECK(same == body);
+    OK(cuGraphInstantiate(&exec, graph, 0));
+    double begin = seconds();
+    OK(cuGraphLaunch(exec, stream));
+    OK(cuStreamSynchronize(stream));
+    CHECK(seconds() - begin >= 0.004);
+    OK(cuGraphExecDestroy(exec));
+    CUDA_MEM_ALLOC_NODE_PARAMS memory = {.bytesize = 1 << 20};
+    memory.poolProps.location = (CUmemLocation){.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0};
+    OK(cuGraphAddMemAllocNode(&node, body, NULL, 0, &memory));
+    CHECK(cuGraphInstantiate(&exec, graph, 0) == CUDA_ERROR_INVALID_VALUE);
+    OK(cuGraphDestroy(graph));
+}
+
 int main(void)
 {
     start();
@@ -191,5 +225,6 @@ int main(void)
     HOLDS(a_stream_that_waits_for_a_captured_event_is_captured_too);
     HOLDS(graph_memory_is_taken_at_upload_and_kept_until_trimmed);
     HOLDS(memory_allocated_in_a_captured_stream_is_its_graphs);
+    HOLDS(a_conditional_node_runs_the_body_of_its_value_and_takes_no_allocation);
     return 0;
 }

@@ -5,6 +5,8 @@
  *                               in place of the time
  *     unusual capture COUNT     a context ends while a stream of it captures; then so many launches in another context
  *     unusual fault COUNT       a kernel fails; then so many launches, allocations, frees and questions, which all fail
+ *     unusual conditional COUNT  so many launches of a graph with a loop whose body was captured, in it a choice of two bodies, each
+ *                               of which allocates nothing; prints how long a launch takes at most
  *     unusual starved           no memory is left to the process when it makes its first context; prints what that call said
  *     unusual unread            none is left when it looks the driver's functions up; then there is, and it allocates 2 GiB
  */
@@ -131,6 +133,57 @@ static void fault(int count)
     must(stays ? CUDA_SUCCESS : CUDA_ERROR_UNKNOWN);
 }
 
+/* A node by whose condition a body of it runs: its bodies are the driver's, and are filled like any graph. */
+static CUgraph *conditional(CUgraph graph, CUgraphConditionalNodeType type, unsigned int value, unsigned int bodies)
+{
+    CUgraphNode node;
+    CUgraphNodeParams asked = {.type = CU_GRAPH_NODE_TYPE_CONDITIONAL};
+    must(CU(cuGraphConditionalHandleCreate)(&asked.conditional.handle, graph, context, value, CU_GRAPH_COND_ASSIGN_DEFAULT));
+    asked.conditional.type = type;
+    asked.conditional.size = bodies;
+    asked.conditional.ctx = context;
+    must(CU(cuGraphAddNode_v2)(&node, graph, NULL, NULL, 0, &asked));
+    CUgraphNodeType made;
+    must(CU(cuGraphNodeGetType)(node, &made));
+    must(made == CU_GRAPH_NODE_TYPE_CONDITIONAL ? CUDA_SUCCESS : CUDA_ERROR_UNKNOWN);
+    return asked.conditional.phGraph_out;
+}
+
+static void capture_into(CUgraph body, CUfunction function, int launches)
+{
+    CUgraph same;
+    must(CU(cuStreamBeginCaptureToGraph)(works, body, NULL, NULL, 0, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+    for (int i = 0; i < launches; i++)
+        launch(function, works, NULL);
+    must(CU(cuStreamEndCapture)(works, &same));
+    must(same == body ? CUDA_SUCCESS : CUDA_ERROR_UNKNOWN);
+}
+
+/* Five rounds of three kernels of 0.1 ms, and after each one of 0.1 ms: 2 ms for each launch. */
+static uint64_t conditionals(int count)
+{
+    CUgraph graph;
+    CUgraphExec executable;
+    CUfunction tenth = kernel("spin_us_100");
+    uint64_t most = 0;
+    must(CU(cuGraphCreate)(&graph, 0));
+    CUgraph body = conditional(graph, CU_GRAPH_COND_TYPE_WHILE, 5, 1)[0];
+    capture_into(body, tenth, 3);
+    CUgraph *either = conditional(body, CU_GRAPH_COND_TYPE_IF, 0, 2);
+    capture_into(either[0], tenth, 50);
+    capture_into(either[1], tenth, 1);
+    must(CU(cuGraphInstantiateWithFlags)(&executable, graph, 0));
+    for (int i = 0; i < count; i++) {
+        uint64_t from = now_us();
+        must(CU(cuGraphLaunch)(executable, works));
+        wait_for(works, LONG_US);
+        most = now_us() - from > most ? now_us() - from : most;
+    }
+    must(CU(cuGraphExecDestroy)(executable));
+    must(CU(cuGraphDestroy)(graph));
+    return most;
+}
+
 /* Takes what the C library still has, so that no allocation succeeds; the one that was made first is the largest. */
 static void *take_all_memory(struct rlimit *before)
 {
@@ -199,6 +252,8 @@ int main(int count, char **arguments)
         done(CUDA_SUCCESS, stack());
     else if (count == 3 && strcmp(arguments[1], "fault") == 0)
         fault(atoi(arguments[2]));
+    else if (count == 3 && strcmp(arguments[1], "conditional") == 0)
+        done(CUDA_SUCCESS, conditionals(atoi(arguments[2])));
     else if (count == 3 && strcmp(arguments[1], "capture") == 0)
         capture(atoi(arguments[2]));
     else
