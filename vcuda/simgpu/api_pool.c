@@ -1,4 +1,5 @@
 /* Calls about memory pools themselves; pool.c allocates from them. */
+#include "memory.h"
 #include "pool.h"
 
 static int valid(CUdevice device)
@@ -6,13 +7,25 @@ static int valid(CUdevice device)
     return device >= 0 && (uint32_t)device < sim_seat.node->settings.devices;
 }
 
+static int is_host(const CUmemLocation *location)
+{
+    return location->type == CU_MEM_LOCATION_TYPE_HOST || location->type == CU_MEM_LOCATION_TYPE_HOST_NUMA ||
+           location->type == CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT;
+}
+
 SIM_EXPORT CUresult CUDAAPI cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *properties)
 {
     SIM_ENTER(COST_VIRTUAL);
-    if (pool == NULL || properties == NULL || !valid(properties->location.id)) {
+    if (pool == NULL || properties == NULL) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    return sim_pool_make(pool, (uint32_t)properties->location.id);
+    int managed = properties->allocType != CU_MEM_ALLOCATION_TYPE_PINNED; /* as if all of it came to the first device */
+    int device = managed ? properties->location.id : sim_location_device(&properties->location);
+    int on_host = !managed && is_host(&properties->location);
+    if (!on_host && !valid(device)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    return sim_pool_make(pool, on_host ? 0 : (uint32_t)device, on_host);
 }
 
 SIM_EXPORT CUresult CUDAAPI cuMemPoolDestroy(CUmemoryPool pool)
@@ -120,4 +133,29 @@ SIM_EXPORT CUresult CUDAAPI cuDeviceSetMemPool(CUdevice device, CUmemoryPool poo
     *sim_pool_current((uint32_t)device) = pool;
     pthread_mutex_unlock(&sim_process_lock);
     return CUDA_SUCCESS;
+}
+
+/* Of CUDA 13 on. One pool serves all of the host. */
+static CUresult pool_at(CUmemoryPool *pool, const CUmemLocation *location, CUmemAllocationType type, int as_default)
+{
+    if (pool == NULL || location == NULL || type != CU_MEM_ALLOCATION_TYPE_PINNED) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (is_host(location)) {
+        *pool = sim_pool_of_host();
+        return CUDA_SUCCESS;
+    }
+    return current(pool, sim_location_device(location), as_default);
+}
+
+SIM_EXPORT CUresult CUDAAPI cuMemGetDefaultMemPool(CUmemoryPool *pool, CUmemLocation *location, CUmemAllocationType type)
+{
+    SIM_ENTER(COST_QUERY);
+    return pool_at(pool, location, type, 1);
+}
+
+SIM_EXPORT CUresult CUDAAPI cuMemGetMemPool(CUmemoryPool *pool, CUmemLocation *location, CUmemAllocationType type)
+{
+    SIM_ENTER(COST_QUERY);
+    return pool_at(pool, location, type, 0);
 }

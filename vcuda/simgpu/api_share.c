@@ -155,7 +155,7 @@ SIM_EXPORT CUresult CUDAAPI cuMemPoolImportFromShareableHandle(CUmemoryPool *poo
     if (pool == NULL || (intptr_t)shared < 0 || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    CUresult result = sim_pool_make(pool, 0);
+    CUresult result = sim_pool_make(pool, 0, 0);
     if (result == CUDA_SUCCESS) {
         (*pool)->imported = 1;
     }

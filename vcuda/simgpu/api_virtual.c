@@ -58,14 +58,24 @@ static int asks_for_host(const CUmemAllocationProp *properties)
            properties->location.type == CU_MEM_LOCATION_TYPE_HOST_NUMA && properties->location.id == 0;
 }
 
+/* Of CUDA 13 on memory may be asked for in a part of a device's: its location has the ordinal in the first byte of the id. */
+int sim_location_device(const CUmemLocation *location)
+{
+    int localized = SIM_DRIVER_VERSION >= 13000 && (int)location->type == 6; /* CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN */
+    if (!localized && location->type != CU_MEM_LOCATION_TYPE_DEVICE) {
+        return -1;
+    }
+    int device = localized ? location->id & 0xff : location->id;
+    return device >= 0 && (uint32_t)device < sim_seat.node->settings.devices ? device : -1;
+}
+
 static int valid(const CUmemAllocationProp *properties)
 {
     if (asks_for_host(properties)) {
         return 1;
     }
     return properties != NULL && properties->type == CU_MEM_ALLOCATION_TYPE_PINNED &&
-           properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE && properties->location.id >= 0 &&
-           (uint32_t)properties->location.id < sim_seat.node->settings.devices;
+           sim_location_device(&properties->location) >= 0;
 }
 
 SIM_EXPORT CUresult CUDAAPI cuMemGetAllocationGranularity(size_t *granularity, const CUmemAllocationProp *properties,
@@ -111,7 +121,7 @@ SIM_EXPORT CUresult CUDAAPI cuMemCreate(CUmemGenericAllocationHandle *handle, si
         return make_on_host(handle, bytes);
     }
     struct sim_physical made;
-    CUresult result = sim_physical_make((uint32_t)properties->location.id, bytes, &made);
+    CUresult result = sim_physical_make((uint32_t)sim_location_device(&properties->location), bytes, &made);
     if (result == CUDA_SUCCESS) {
         *handle = sim_physical_pack(made);
     }

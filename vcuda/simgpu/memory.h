@@ -48,4 +48,7 @@ void sim_allocation_remove(struct sim_allocation *gone);
 struct sim_allocation *sim_allocation_find(uint64_t address);
 struct sim_allocation *sim_allocation_within(uint64_t address);
 
+/* The device whose memory is at a location; -1: none. */
+int sim_location_device(const CUmemLocation *location);
+
 #endif

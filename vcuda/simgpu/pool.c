@@ -13,6 +13,7 @@
 static struct CUmemPoolHandle_st *pools; /* guarded by sim_process_lock, as all below */
 static struct CUmemPoolHandle_st defaults[SIM_DEVICES];
 static CUmemoryPool currents[SIM_DEVICES]; /* NULL for the default */
+static struct CUmemPoolHandle_st of_host = {.on_host = 1};
 
 CUmemoryPool *sim_pool_current(uint32_t device)
 {
@@ -23,6 +24,24 @@ CUmemoryPool sim_pool_default(uint32_t device)
 {
     defaults[device].device = device;
     return &defaults[device];
+}
+
+CUmemoryPool sim_pool_of_host(void)
+{
+    return &of_host;
+}
+
+/* What a pool takes of its device. */
+static CUresult charge(CUmemoryPool pool, uint64_t bytes)
+{
+    return pool->on_host ? CUDA_SUCCESS : sim_charge(pool->context, bytes);
+}
+
+static void discharge(CUmemoryPool pool, uint64_t bytes)
+{
+    if (!pool->on_host) {
+        sim_discharge(pool->context, bytes);
+    }
 }
 
 int sim_pool_backed(CUmemoryPool pool)
@@ -45,10 +64,10 @@ static CUresult grow(CUmemoryPool pool, uint64_t bytes)
 {
     uint64_t needed = (pool->used + bytes + STEP - 1) / STEP * STEP;
     if (needed > pool->reserved) {
-        CUresult result = sim_charge(pool->context, needed - pool->reserved);
+        CUresult result = charge(pool, needed - pool->reserved);
         if (result != CUDA_SUCCESS) { /* near the end of the memory it takes what it must */
             needed = sim_granules(pool->used + bytes);
-            result = needed <= pool->reserved ? CUDA_SUCCESS : sim_charge(pool->context, needed - pool->reserved);
+            result = needed <= pool->reserved ? CUDA_SUCCESS : charge(pool, needed - pool->reserved);
         }
         if (result != CUDA_SUCCESS) {
             return result;
@@ -65,7 +84,7 @@ void sim_pool_shrink(CUmemoryPool pool, uint64_t keep)
 {
     uint64_t floor = ((pool->used > keep ? pool->used : keep) + STEP - 1) / STEP * STEP;
     if (floor < pool->reserved && sim_pool_backed(pool)) {
-        sim_discharge(pool->context, pool->reserved - floor);
+        discharge(pool, pool->reserved - floor);
         pool->reserved = floor;
     }
 }
@@ -159,14 +178,14 @@ SIM_TWINS(cuMemAllocFromPoolAsync, _ptsz, COST_MEMORY,
           pool == NULL || pool->imported ? CUDA_ERROR_INVALID_VALUE : allocate(address, bytes, pool, stream))
 SIM_TWINS(cuMemFreeAsync, _ptsz, COST_MEMORY, (CUdeviceptr address, CUstream stream), release(address, stream))
 
-CUresult sim_pool_make(CUmemoryPool *pool, uint32_t device)
+CUresult sim_pool_make(CUmemoryPool *pool, uint32_t device, int on_host)
 {
     struct CUmemPoolHandle_st *made = calloc(1, sizeof *made);
     if (made == NULL) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     pthread_mutex_lock(&sim_process_lock);
-    *made = (struct CUmemPoolHandle_st){.next = pools, .device = device};
+    *made = (struct CUmemPoolHandle_st){.next = pools, .device = device, .on_host = on_host};
     pools = made;
     pthread_mutex_unlock(&sim_process_lock);
     *pool = made;
@@ -186,7 +205,7 @@ CUresult sim_pool_end(CUmemoryPool pool)
         *link = pool->next;
         currents[pool->device] = currents[pool->device] == pool ? NULL : currents[pool->device];
         if (sim_pool_backed(pool)) {
-            sim_discharge(pool->context, pool->reserved - pool->split);
+            discharge(pool, pool->reserved - pool->split);
         }
         free(pool);
     }

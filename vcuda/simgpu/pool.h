@@ -15,6 +15,7 @@ struct CUmemPoolHandle_st {
     uint64_t reserved_high;
     uint64_t used_high;
     uint64_t split; /* of what is reserved, what others can refer to: no longer the context's */
+    int on_host;  /* the host's memory: it takes none of a device */
     int imported; /* another process's: nothing is allocated from it, what was imported shows in its figures */
 };
 
@@ -26,7 +27,9 @@ int sim_pool_backed(CUmemoryPool pool);
 /* Gives back all that is neither used nor to be kept. */
 void sim_pool_shrink(CUmemoryPool pool, uint64_t keep);
 
-CUresult sim_pool_make(CUmemoryPool *pool, uint32_t device);
+/* The driver's own pool of the host's memory. */
+CUmemoryPool sim_pool_of_host(void);
+CUresult sim_pool_make(CUmemoryPool *pool, uint32_t device, int on_host);
 CUresult sim_pool_end(CUmemoryPool pool);
 /* Gives back what no pool must keep; done at every synchronisation, as a driver does. */
 void sim_pools_release(void);

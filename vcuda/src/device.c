@@ -48,6 +48,13 @@ int device_index(CUdevice ordinal)
     return found > 0 ? found - 1 : -1;
 }
 
+bool device_of_location(const CUmemLocation *location, CUdevice *ordinal)
+{
+    bool localized = location->type == CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN;
+    *ordinal = localized ? location->localized.deviceId : location->id;
+    return localized || location->type == CU_MEM_LOCATION_TYPE_DEVICE;
+}
+
 CUresult device_refusal(CUdevice ordinal)
 {
     CUuuid uuid;

@@ -6,6 +6,8 @@
 
 /* Index in the config of a CUDA device; -1 when the container was not given it. */
 int device_index(CUdevice ordinal);
+/* The device of which memory at this location is, the whole device or a part of it. False: it is the host's. */
+bool device_of_location(const CUmemLocation *location, CUdevice *ordinal);
 /* The answer to a call that names a device of which device_index is -1: that it is none, or that the driver has not begun. */
 CUresult device_refusal(CUdevice ordinal);
 

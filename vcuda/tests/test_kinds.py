@@ -66,6 +66,18 @@ def test_physical_memory_of_the_host_is_the_drivers_own_affair(node: Node, relea
         assert container.unsettled() == 0
 
 
+def test_physical_memory_in_a_part_of_a_device_is_the_devices(node: Node) -> None:
+    """CUDA 13 asks for it by a locality domain, with the device's ordinal in another field of the location."""
+    container = node.container("a")
+    with container.session() as ask:
+        begun(ask)
+        assert ask(f"createpart a {4096 * MIB}")[0] == OUT_OF_MEMORY
+        assert ask(f"createpart a {64 * MIB}")[0] == 0
+        assert container.charged() == node.truth("a")[0] == CONTEXT + 64 * MIB
+        assert ask("drop a")[0] == 0
+        assert container.charged() == node.truth("a")[0] == CONTEXT
+
+
 def test_each_of_many_references_to_physical_memory_counts(node: Node) -> None:
     container = node.container("a")
     with container.session() as ask:

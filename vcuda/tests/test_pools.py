@@ -26,6 +26,24 @@ def test_pools_are_charged_by_what_they_reserve(node: Node) -> None:
         assert container.charged() == node.truth("a")[0] == CONTEXT
 
 
+def test_a_pool_of_a_part_of_a_device_takes_the_devices_memory(node: Node) -> None:
+    container = node.container("a")
+    with container.session() as ask:
+        begun(ask)
+        assert [ask("partpool 1")[0], ask(f"from a {40 * MIB} 1")[0]] == [0, 0]
+        assert container.charged() == node.truth("a")[0] == CONTEXT + 64 * MIB
+        assert ask(f"from b {800 * MIB} 1")[0] == OUT_OF_MEMORY
+
+
+def test_the_drivers_own_pool_of_the_hosts_memory_takes_none_of_a_device(node: Node) -> None:
+    container = node.container("a")
+    with container.session() as ask:
+        begun(ask)
+        assert [ask("hostpool 1")[0], ask(f"from a {4096 * MIB} 1")[0]] == [0, 0]
+        assert container.charged() == node.truth("a")[0] == CONTEXT
+        assert [ask("freeasync a")[0], ask(f"alloc b {768 * MIB}")[0]] == [0, 0]
+
+
 def test_a_pool_that_the_driver_refuses_to_destroy_is_still_its_devices(node: Node) -> None:
     node.settings["SIMGPU_DEVICES"] = "2"
     container = node.container("a", Share(), Share(ordinal=1, slot=1), SIMGPU_FAULTS="cuMemPoolDestroy:1:error=999")

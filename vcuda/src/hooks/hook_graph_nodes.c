@@ -5,11 +5,12 @@
 
 static CUresult can_fit(const CUmemPoolProps *pool, uint64_t bytes)
 {
-    if (pool->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+    CUdevice ordinal;
+    if (!device_of_location(&pool->location, &ordinal))
         return CUDA_SUCCESS;
-    int index = device_index(pool->location.id);
+    int index = device_index(ordinal);
     if (index < 0)
-        return device_refusal(pool->location.id);
+        return device_refusal(ordinal);
     uint64_t whole = granule_up(bytes, GRANULE);
     if (whole >= bytes && whole <= memory_limit(index))
         return CUDA_SUCCESS;

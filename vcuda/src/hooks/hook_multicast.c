@@ -42,7 +42,8 @@ static bool mapped_at(CUdeviceptr pointer, struct binding *binding)
     if (pointer != 0 && REAL(cuMemRetainAllocationHandle)(&binding->physical, (void *)(uintptr_t)pointer) != CUDA_SUCCESS)
         return false;
     bool found = REAL(cuMemGetAllocationPropertiesFromHandle)(&properties, binding->physical) == CUDA_SUCCESS;
-    binding->ordinal = properties.location.id;
+    if (found)
+        device_of_location(&properties.location, &binding->ordinal);
     if (pointer != 0)
         REAL(cuMemRelease)(binding->physical);
     return found;

@@ -169,14 +169,14 @@ EXPORT CUresult cuMemFreeAsync_ptsz(CUdeviceptr pointer, CUstream stream)
 
 /* The device whose memory a pool of these properties takes; POOL_UNCHARGED when that is the host's. Managed memory that
  * prefers no device can all be on the current one. */
-static bool device_of(const CUmemPoolProps *properties, int *index)
+static bool device_of(const CUmemPoolProps *properties, int *index, CUdevice *ordinal)
 {
     CUcontext context;
     *index = POOL_UNCHARGED;
     if (properties == NULL)
         return true;
-    if (properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE) {
-        *index = device_index(properties->location.id);
+    if (device_of_location(&properties->location, ordinal)) {
+        *index = device_index(*ordinal);
         return *index >= 0;
     }
     if (properties->allocType == CU_MEM_ALLOCATION_TYPE_MANAGED && !current_device(&context, index))
@@ -187,14 +187,34 @@ static bool device_of(const CUmemPoolProps *properties, int *index)
 EXPORT CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *properties)
 {
     int index;
+    CUdevice ordinal;
     PASS_UNLESS_ACTIVE(cuMemPoolCreate, pool, properties);
-    if (!device_of(properties, &index))
-        return device_refusal(properties->location.id);
+    if (!device_of(properties, &index, &ordinal))
+        return device_refusal(ordinal);
     CUresult result = REAL(cuMemPoolCreate)(pool, properties);
     if (result == CUDA_SUCCESS)
         pools_add(*pool, index);
     return result;
 }
+
+/* The driver's own pool of the host's memory takes none of a device. Those of devices are known by the device. */
+static CUresult found(CUresult result, const CUmemoryPool *pool, const CUmemLocation *location, CUmemAllocationType type)
+{
+    CUdevice ordinal;
+    if (result == CUDA_SUCCESS && type == CU_MEM_ALLOCATION_TYPE_PINNED && !device_of_location(location, &ordinal))
+        pools_add(*pool, POOL_UNCHARGED);
+    return result;
+}
+
+#define FINDS(name)                                                                                        \
+    EXPORT CUresult name(CUmemoryPool *pool, CUmemLocation *location, CUmemAllocationType type)            \
+    {                                                                                                      \
+        PASS_UNLESS_ACTIVE(name, pool, location, type);                                                    \
+        return found(REAL(name)(pool, location, type), pool, location, type);                              \
+    }
+
+FINDS(cuMemGetDefaultMemPool)
+FINDS(cuMemGetMemPool)
 
 /* Nothing can be allocated from an imported pool, and what it has is charged to the process that made it. */
 EXPORT CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *pool, void *shareable, CUmemAllocationHandleType type,

@@ -9,11 +9,12 @@ EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, c
                             unsigned long long flags)
 {
     PASS_UNLESS_ACTIVE(cuMemCreate, handle, size, properties, flags);
-    if (handle == NULL || properties == NULL || properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+    CUdevice ordinal;
+    if (handle == NULL || properties == NULL || !device_of_location(&properties->location, &ordinal))
         return REAL(cuMemCreate)(handle, size, properties, flags);
-    int index = device_index(properties->location.id);
+    int index = device_index(ordinal);
     if (index < 0)
-        return device_refusal(properties->location.id);
+        return device_refusal(ordinal);
     if (!charge(index, size))
         return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = REAL(cuMemCreate)(handle, size, properties, flags);

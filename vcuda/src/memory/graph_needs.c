@@ -4,6 +4,7 @@
 
 #include <stdlib.h>
 
+#include "device.h"
 #include "memory/granule.h"
 
 #define DEEPEST 16 /* graphs in graphs in graphs */
@@ -36,8 +37,11 @@ static bool noted(struct needs *needs, struct range range)
 static void add_node(struct needs *needs, const CUDA_MEM_ALLOC_NODE_PARAMS *asked)
 {
     uint64_t begin = asked->dptr / GRANULE * GRANULE, end = granule_up(asked->dptr + asked->bytesize, GRANULE);
+    CUdevice ordinal;
+    if (!device_of_location(&asked->poolProps.location, &ordinal) && asked->poolProps.allocType != CU_MEM_ALLOCATION_TYPE_MANAGED)
+        return;
     if (needs->ordinal < 0)
-        needs->ordinal = asked->poolProps.location.id;
+        needs->ordinal = ordinal;
     if (asked->dptr == 0 || end <= begin || !noted(needs, (struct range){begin, end}))
         needs->unplaced += granule_up(asked->bytesize, GRANULE);
 }

@@ -20,6 +20,8 @@
  *     reserved POOL        "BYTES"         wait                 for the default stream
  *     fromdefault NAME BYTES ORDINAL       of that device's default pool
  *     create NAME BYTES    map NAME BYTES  unmap NAME BYTES     drop NAME                             virtual.c
+ *     partpool NAME        a pool of a part of the device          hostpool NAME        the driver's own of the host's memory
+ *     createpart NAME BYTES  in a part of the device
  *     createhost NAME BYTES  on a NUMA node of the host
  *     export NAME          "0 DESCRIPTOR"  import NAME PATH     of a descriptor in /proc
  *     close DESCRIPTOR     tile NAME       under a sparse array                 granularity "BYTES" recommended

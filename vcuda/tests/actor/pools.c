@@ -41,6 +41,23 @@ static CUresult managedpool(struct line *line)
     return CU(cuMemPoolCreate)((CUmemoryPool *)place(line->name), &how);
 }
 
+/* In the first part of the first device. */
+static CUresult partpool(struct line *line)
+{
+    CUmemPoolProps how = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+                          .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN}};
+    return CU(cuMemPoolCreate)((CUmemoryPool *)place(line->name), &how);
+}
+
+/* The driver's own. */
+static CUresult hostpool(struct line *line)
+{
+    CUmemLocation host = {.type = CU_MEM_LOCATION_TYPE_HOST};
+    CUmemoryPool current;
+    return CU(cuMemGetDefaultMemPool)((CUmemoryPool *)place(line->name), &host, CU_MEM_ALLOCATION_TYPE_PINNED) |
+           CU(cuMemGetMemPool)(&current, &host, CU_MEM_ALLOCATION_TYPE_PINNED);
+}
+
 static CUresult setpool(struct line *line)
 {
     return CU(cuDeviceSetMemPool)(0, (CUmemoryPool)*place(line->name));
@@ -79,5 +96,5 @@ static CUresult reserved(struct line *line)
 const struct verb pool_verbs[] = {
     {"async", async}, {"freeasync", freeasync}, {"trim", trim},         {"newpool", newpool}, {"endpool", endpool},
     {"from", from},   {"keep", keep},           {"reserved", reserved}, {"wait", waited},
-    {"fromdefault", fromdefault}, {"managedpool", managedpool}, {"setpool", setpool}, {NULL, NULL},
+    {"fromdefault", fromdefault}, {"managedpool", managedpool}, {"partpool", partpool}, {"hostpool", hostpool}, {"setpool", setpool}, {NULL, NULL},
 };

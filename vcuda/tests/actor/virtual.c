@@ -26,6 +26,12 @@ static CUresult create(struct line *line)
     return created(line, CU_MEM_LOCATION_TYPE_DEVICE);
 }
 
+/* In the first part of the first device. */
+static CUresult createpart(struct line *line)
+{
+    return created(line, CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN);
+}
+
 static CUresult createhost(struct line *line)
 {
     return created(line, CU_MEM_LOCATION_TYPE_HOST_NUMA);
@@ -124,7 +130,7 @@ static CUresult granularity(struct line *line)
 }
 
 const struct verb virtual_verbs[] = {
-    {"createhost", createhost}, {"create", create}, {"drop", drop},     {"map", map},   {"unmap", unmap},   {"export", exported},         {"import", import},
+    {"createhost", createhost}, {"createpart", createpart}, {"create", create}, {"drop", drop},     {"map", map},   {"unmap", unmap},   {"export", exported},         {"import", import},
     {"close", closed},  {"tile", tile},     {"object", object}, {"bind", bind}, {"unbind", unbind},
     {"granularity", granularity}, {"bindat", bindat}, {"retain", retain}, {"mapagain", mapagain}, {NULL, NULL},
 };
