@@ -34,6 +34,11 @@ _ASCEND: Final = (
     *("Ascend910-2c", "Ascend910-4c", "Ascend910-8c", "Ascend910-16c"),
     *("Ascend310P-1c", "Ascend310P-2c", "Ascend310P-4c"),
 )
+_HAMIS_ASCEND: Final = (
+    *("Ascend910A", "Ascend910B2", "Ascend910B3", "Ascend910B4", "Ascend910B4-1", "Ascend910C"),
+    "Ascend310P",
+)
+"""HAMi's names of Ascend's chips (charts/hami/templates/scheduler/device-configmap.yaml)."""
 _NOT_METERED: Final = frozenset({"aliyun.com/gpu-count", "volcano.sh/gpu-memory", "volcano.sh/gpu-number"})
 """Resources that the share mode's dialects read, and by which no present release of their stacks gives devices."""
 RESOURCES: Final = (
@@ -64,8 +69,14 @@ SCHEDULERS_ANNOTATIONS: Final = (
     "received-resource-type",
     "scheduler.framework.gpushare.allocation",
     "ALIYUN_COM_GPU_MEM_DEV",
+    # By these the device plugins give a pod its devices, even if no scheduler has placed it: HAMi v2.10.0,
+    # pkg/util/util.go, GetPendingPod; Project-HAMi/volcano-vgpu-device-plugin 4fb76ba, pkg/util/util.go;
+    # Project-HAMi/ascend-device-plugin ed35e1c, internal/server/allocate.go.
+    "hami.io/vgpu-devices-to-allocate",
+    "volcano.sh/devices-to-allocate",
+    *(f"huawei.com/{chip}" for chip in _HAMIS_ASCEND),
 )
-"""The annotations in which schedulers say what a pod got, and by which it is charged."""
+"""The annotations in which schedulers say what a pod got or is to get, and by which it is charged or given devices."""
 OF_DEVICE_CLASS: Final = "deviceclass.resource.kubernetes.io/"
 """The prefix of the resource by which a container asks for a device of a DeviceClass without a claim.
 
@@ -89,10 +100,12 @@ class Existing(Section):
     device_classes: tuple[ObjectName, ...] = DEVICE_CLASSES
     """The DeviceClasses of GPUs, for claims of Dynamic Resource Allocation."""
     schedulers_annotations: tuple[Key, ...] = SCHEDULERS_ANNOTATIONS
-    """The annotations in which schedulers write what a pod got; only `writers` may write them, on new pods, too."""
+    """The annotations in which schedulers write what a pod got, or device plugins read what to give it; only `writers`
+    may write them, on new pods, too."""
     writers: tuple[Account, ...] = ()
-    """The users that may change those annotations, and the ones by which pods ask. Without any, the users that may
-    `update podstatuses.fairgpu.io` in the whole cluster, as they need to write the status of GPU pods."""
+    """The users that may change those annotations, and the ones by which pods ask: schedulers and device plugins.
+    Without any, the users that may `update podstatuses.fairgpu.io` in the whole cluster, as they need to write the
+    status of GPU pods."""
     gated_schedulers: tuple[ObjectName, ...] = ("default-scheduler", "hami-scheduler", "kai-scheduler", "volcano")
     """The schedulers that leave a pod behind a scheduling gate alone, as kube-scheduler, HAMi's, KAI's from v0.5 and
     Volcano's from v1.11 on do. A pod of any other is refused while its budget is held: add your scheduler once you have

@@ -198,13 +198,13 @@ def _features(api: KubernetesAPI, version: str) -> Iterable[str]:
 
 
 WRITERS: Final = {
-    "hami": ("kube-system:hami-scheduler",),
-    "volcano": ("volcano-system:volcano-scheduler",),
+    "hami": ("kube-system:hami-scheduler", "kube-system:hami-device-plugin"),
+    "volcano": ("volcano-system:volcano-scheduler", "kube-system:volcano-device-plugin"),
     "kai": ("kai-scheduler:scheduler", "kai-scheduler:binder"),
     "aliyun": ("kube-system:gpushare-schd-extender",),
 }
-"""Keyed by stack: the service accounts, as NAMESPACE:NAME, with which its scheduler writes the status of pods, or the
-annotations by which pods are charged. The stack's own manifests name them."""
+"""Keyed by stack: the service accounts, as NAMESPACE:NAME, with which its scheduler and its device plugin write the
+status of pods, or the annotations by which pods are charged or given devices. The stack's own manifests name them."""
 _SCHEDULERS: Final = {"hami-scheduler": "hami", "volcano": "volcano", "kai-scheduler": "kai"}
 _CLASSES: Final = "/apis/scheduling.k8s.io/v1/priorityclasses"
 

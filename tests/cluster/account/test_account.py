@@ -378,12 +378,12 @@ def test_the_doctor_names_a_scheduler_until_it_has_the_right_that_it_needs(
 ) -> None:
     plane = account.plane
     user.api.create(pods, pod("volcanic", ONE, schedulerName="volcano"))
-    accounts = ["volcano-system:volcano-scheduler"]
+    accounts = ["volcano-system:volcano-scheduler", "kube-system:volcano-device-plugin"]
     assert _doctor(plane)["modes"]["writers"]["volcano"] == accounts
 
     role = "--clusterrole=fairgpu-pod-status-writer"
-    given = f"--serviceaccount={accounts[0]}"
-    plane.admin.kubectl("create", "clusterrolebinding", "volcano-writes-gpu-pods", role, given)
+    given = [f"--serviceaccount={account}" for account in accounts]
+    plane.admin.kubectl("create", "clusterrolebinding", "volcano-writes-gpu-pods", role, *given)
     wait_until(lambda: "volcano" not in _doctor(plane)["modes"]["writers"], "the right is in force")
 
 
