@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from decimal import Decimal
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
@@ -38,6 +40,9 @@ BUNDLED_URL = "rediss://fairgpu-redis.fairgpu-system.svc:6379/0"
 BUNDLED_USER = "timekeeper"
 BUNDLED_CA_FILE = "/etc/fairgpu-timekeeper-ca/ca.crt"
 """The path at which the Deployment mounts the certificate of the authority that signed for that Redis."""
+MAX_DNS_NAME = 253
+_LABEL = r"[A-Za-z0-9]([-A-Za-z0-9]{0,61}[A-Za-z0-9])?"
+_DNS_NAME = re.compile(rf"(\*\.)?{_LABEL}(\.{_LABEL})*")
 SENTINEL_PORT = 26379
 CLUSTER_PORT = 6379
 
@@ -57,6 +62,16 @@ def address(node: str, port: int) -> tuple[str, int]:
     if not parts.hostname or parts.path or parts.query or parts.fragment or "@" in node:
         raise ValueError("no node")
     return parts.hostname, port if written is None else written
+
+
+def _certificate_name(name: str) -> str:
+    """Refuses what is neither a DNS name nor an address: no client would find it in a certificate."""
+    try:
+        ip_address(name)
+    except ValueError as error:
+        if not _DNS_NAME.fullmatch(name) or len(name) > MAX_DNS_NAME:
+            raise ValueError("allowed: a DNS name or an address alone, such as gpus.example.org") from error
+    return name
 
 
 def _node(node: str) -> str:
