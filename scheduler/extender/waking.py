@@ -1,4 +1,4 @@
-"""Writes waiting pods' conditions when their answer changes, which returns them to kube-scheduler's queue."""
+"""Writes waiting pods' conditions when the reason to wait changes, which returns them to kube-scheduler's queue."""
 
 from __future__ import annotations
 
@@ -243,7 +243,7 @@ def _causes(text: str) -> set[str]:
 
 
 def _patch(api: Patching, pod: WaitingPod, text: str, at: str) -> str:
-    """Writes `text` into a pod's condition fairgpu.io/Placeable; returns the outcome, one of `measures.WRITES`."""
+    """Writes `text` and the time `at` into a pod's condition fairgpu.io/Placeable; returns one of `measures.WRITES`."""
     fits = text == FITS
     condition = {
         "type": PLACEABLE,

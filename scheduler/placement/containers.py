@@ -136,7 +136,7 @@ class Free(NamedTuple):
         return self.less(need, taken, memory_after, self.percent_after(need, memory_after))
 
     def room(self, at: int) -> list[Room]:
-        """Returns the free parts of the usable devices of one node, the emptiest device first."""
+        """Returns the free parts of the usable devices of the node in row `at`, the emptiest device first."""
         columns = (self.core[at], self.memory[at], self.slots[at], self.total[at])
         core, memory, slots, total = (column.tolist() for column in columns)
         usable = np.flatnonzero(self.usable[at]).tolist()

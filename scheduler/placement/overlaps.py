@@ -62,7 +62,7 @@ def _sum(one: Piece, other: Piece) -> Piece:
 
 
 def _excess(held: Piece, room: Piece) -> str:
-    """Returns the first figure by which pods hold more than there is; empty if they do not."""
+    """Returns the first figure of `held` that exceeds `room`, and both amounts, as text; empty if none does."""
     if held.core_percent > room.core_percent:
         return f"{held.core_percent} of {room.core_percent} percent of its time"
     if held.memory_mib > room.memory_mib:

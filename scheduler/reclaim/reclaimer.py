@@ -324,7 +324,7 @@ class Reclaimer:
         self._announce(note, at)
 
     def _announce(self, note: PodNote, at: str) -> None:
-        """Writes the event of a notice, once: that of a replica before this one has the same name."""
+        """Writes, once, the event of a notice of eviction `at` a time; an earlier replica's event has the same name."""
         key, now = (note.uid, at), self._clocks.now()
         if self._event_at.get(key, now) > now:
             return
