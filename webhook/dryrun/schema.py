@@ -242,7 +242,7 @@ def _maps(parent: dict[str, Any], key: str, path: Path, allowed: str) -> Iterato
 
 
 def _quoted(given: Any, pattern: re.Pattern[str]) -> str | None:
-    """Returns, for an error, a value that is no text in quotes if it would match the pattern as text; else None."""
+    """Returns, for an error, how to write a value in quotes that matches the pattern only as text; None for others."""
     text = show(given)
     return f'"{text}", in quotes' if not isinstance(given, str) and pattern.fullmatch(text) else None
 
