@@ -238,7 +238,7 @@ class BucketSettings(Section):
 
 
 class ExportSettings(Section):
-    """The place to which each closed month is written before the store drops it; none by default."""
+    """The place to which the usage of each closed month is written before the store drops it; none by default."""
 
     folder: Path | None = None
     """A folder, such as a mounted volume, that both replicas see."""
@@ -482,7 +482,7 @@ class ResourceSetting(Section):
 
 
 class OtherStacksSettings(Section):
-    """Pods that hold GPUs by other stacks than FairGPU's."""
+    """The metering of pods that hold GPUs by other stacks than FairGPU's."""
 
     resources: dict[Annotated[str, Field(pattern=r"^[^/\s]+/[^/\s]+$")], ResourceSetting] = Field(
         default_factory=dict, examples=["example.com/npu"]

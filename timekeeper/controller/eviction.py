@@ -144,10 +144,10 @@ def _pods_by_account(books: Books) -> dict[str, list[PodFacts]]:
 
 
 def _write(step: Due, books: Books, name: str, without_notice_seconds: float) -> PodWrite:
-    """Returns the write of a step, with the step's events. The write of a notice names an eviction to do if it fails.
+    """Returns the write that is due on a pod of the account `name`, with the events to write after it.
 
-    That eviction comes no sooner than the notice would have allowed, since another person than the pod's owner may
-    prevent the notice.
+    The write of a notice names an eviction to do if it fails, no sooner than the notice would have allowed: another
+    person than the pod's owner may prevent the notice.
     """
     budget, figures, pod = books.accounts[name].budget, books.figures[name], step.pod
     written = partial(PodWrite, pod.uid, pod.namespace, pod.name, name)

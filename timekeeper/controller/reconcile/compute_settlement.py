@@ -782,7 +782,7 @@ def _following(inputs: _Inputs, items: Mapping[Key, Item], use: RecordedUse) -> 
 
 
 def _open_under(before: str, items: Mapping[Key, Item]) -> str:
-    """Returns the account, `before` until now, under which the session is open after these items; empty for none."""
+    """Returns the account under which the session is open once the items are stored, until then `before`, or empty."""
     for (account, _), item in items.items():
         if item.action is LedgerAction.OPEN:
             return account
@@ -791,7 +791,7 @@ def _open_under(before: str, items: Mapping[Key, Item]) -> str:
 
 
 def _ended_under(before: str, items: Mapping[Key, Item]) -> str:
-    """Returns the account, `before` until now, that has the record of the session's end after these items."""
+    """Returns the account with the record of the session's end once the items are stored, until then `before`."""
     return next((account for (account, _), item in items.items() if item.action is LedgerAction.CLOSE), before)
 
 

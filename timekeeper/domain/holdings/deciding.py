@@ -1,4 +1,4 @@
-"""The decision of what a bound pod holds, by the first way that covers each of its resources."""
+"""Decides which parts of GPUs a bound pod holds: each extended resource by the first stack whose rules cover it."""
 
 from __future__ import annotations
 
