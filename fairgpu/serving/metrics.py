@@ -52,11 +52,11 @@ class MetricsApplication:
     """
 
     def __init__(self, probed: ASGIApplication) -> None:
-        """Names the application that answers the probes."""
+        """Stores the application that answers the probes."""
         self._probed = probed
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answers with the sums over all workers."""
+        """Answers `GET /metrics`, hands on the probes, and answers anything else with 404."""
         asked = scope["method"], scope["path"]
         if asked in (HEALTH, READINESS):
             await self._probed(scope, receive, send)
