@@ -1,4 +1,4 @@
-"""Reads pods and nodes of the API server into the values of placement."""
+"""Reads pods and nodes of the API server, as JSON, into the values that placement takes."""
 
 from __future__ import annotations
 

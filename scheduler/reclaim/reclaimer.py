@@ -493,7 +493,7 @@ class Reclaimer:
         return fleet, wanted, state.spare_pods()
 
     def _write(self, pods: Sequence[WaitingPod], plan: Plan) -> None:
-        """Writes the earmarks of a plan, all or none."""
+        """Writes the earmarks of a plan on the waiting pods that it places, all or none."""
         until = self._clocks.wall() + self._settings.notice_seconds + self._settings.give_up_seconds
         node_of = {uid: note.holding.node for uid in plan.victims if (note := self._state.note(uid)) and note.holding}
         done: list[WaitingPod] = []
