@@ -29,7 +29,7 @@ PRIORITY_CLASSES = Collection("/apis/scheduling.k8s.io/v1/priorityclasses", {})
 
 
 class _Logged:
-    """A view that logs its failures."""
+    """The base of the views: it logs failed requests to the API server."""
 
     def confirmed(self) -> None:
         """Does nothing: no decision depends on the age of these objects."""

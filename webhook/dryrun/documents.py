@@ -56,7 +56,7 @@ class Document:
 
 
 def _read_number(text: str) -> int | float | None:
-    """Returns the number that a plain value is; None for a text."""
+    """Returns the number that kubectl reads in an unquoted YAML value; None if it reads a text."""
     if text in _NO_NUMBER:
         return _NO_NUMBER[text]
     if not (_LEADING_POINT.fullmatch(text) or text[:1] in {*"+-0123456789"}):
@@ -71,7 +71,7 @@ def _read_number(text: str) -> int | float | None:
 
 
 class _Loader(yaml.SafeLoader):
-    """Reads plain values as kubectl does."""
+    """A YAML loader that reads unquoted values as kubectl does."""
 
     bool_values: ClassVar[dict[str, bool]] = {**yaml.SafeLoader.bool_values, "y": True, "n": False}
 
@@ -82,14 +82,14 @@ class _Loader(yaml.SafeLoader):
         return str(super().resolve(kind, value, implicit))  # type: ignore[no-untyped-call] # it ships none
 
     def construct_number(self, node: yaml.ScalarNode) -> int | float:
-        """Returns the number of a node with the tag of one."""
+        """Returns the number in a YAML node that is tagged as a number."""
         number = _read_number(str(node.value))
         if number is None or (node.tag == f"{_BASE_TAG}int" and not isinstance(number, int)):
             raise yaml.constructor.ConstructorError(None, None, f"{node.value[:20]!r} is no number", node.start_mark)
         return number
 
     def construct_choice(self, node: yaml.ScalarNode) -> bool:
-        """Returns the truth value of a node with the tag of one."""
+        """Returns the truth value in a YAML node that is tagged as one."""
         found = self.bool_values.get(str(node.value).lower())
         if found is None:
             raise yaml.constructor.ConstructorError(None, None, f"{node.value[:20]!r} is no bool", node.start_mark)

@@ -157,12 +157,12 @@ class _Request:
     left_alone: Container[str]
 
     def outcome(self, outcome: Outcome, message: str) -> DryRun:
-        """Returns the result for the object as a whole."""
+        """Returns the result for the manifest's object as a whole; `message` says why it is such."""
         item = self.manifest.item
         return DryRun(self.manifest, self.namespace, outcome, item, item, [], self.manifest.repeated, message)
 
     def refused(self, message: str) -> DryRun:
-        """Returns a refusal of the object as a whole."""
+        """Returns the result that the manifest's object is refused as a whole; `message` says why."""
         return self.outcome(Outcome.REFUSED, message)
 
     def ask(self, route: str, kind: str, item: dict[str, Any]) -> dict[str, Any]:
