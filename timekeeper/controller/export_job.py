@@ -79,7 +79,7 @@ class Exporter:
         self._attempts: dict[str, int] = {}
 
     def run(self, wait: Wait, now: Callable[[], Instant]) -> None:
-        """Exports closed months until the process ends."""
+        """Exports the usage of closed months, whenever some are due, until the process ends."""
         while not wait(IDLE_SECONDS if self._number is not None else 1.0):
             try:
                 self.step(now())

@@ -312,7 +312,7 @@ class OrderAnswers:
         return refused_order(NO_BUDGET, message, generation, now, before)
 
     def _status(self, kind: str, name: str, before: Json, generation: int, now: Instant) -> Json | None:
-        """Returns the status of a grant or correction, `before` until now; None while it is neither applied nor refused."""
+        """Returns the status of an order, `before` until now; None as long as it is neither applied nor refused."""
         view = self.books.budgets
         fault = (view.grant_faults if kind == "grant" else view.correction_faults).get(name)
         if fault is not None:
