@@ -265,7 +265,7 @@ class ServeSettings(ServerSettings):
 
     max_connections: Annotated[int, Field(ge=1)] = 2000
     """The most connections of a worker; one more closes the connection that has been idle for longest."""
-    certificate_names: tuple[str, ...] = ()
+    certificate_names: tuple[Annotated[str, AfterValidator(_certificate_name)], ...] = ()
     """Further DNS names and addresses in the server's certificate, beside those of the Service."""
     trusted_proxies: tuple[IPvAnyNetwork, ...] = ()
     """The networks of proxies in front of the API, such as an Ingress's pods; the last address that they write into
