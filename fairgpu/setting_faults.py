@@ -143,7 +143,7 @@ def _given(value: Any) -> str:
 
 
 def _meant(path: Keys, model: type[BaseModel], known: Sequence[Keys]) -> str:
-    """Returns the setting that may be meant: of the same group if one is close, else of the same name elsewhere."""
+    """Returns the end of a message about an unknown key: the setting that it may mean, else those allowed there."""
     group = _group(_found(model, path[:-1])[0])
     beside = sorted(group.model_fields) if group else []
     name = path[-1]
