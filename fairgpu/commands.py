@@ -38,10 +38,10 @@ def a_name(text: str) -> str:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Shows the commands that there are where none is given."""
+    """An argument parser that prints its help if the command line names no command."""
 
     def error(self, message: str) -> NoReturn:
-        """Ends the process with the status 2, after the usage and the message, or the help."""
+        """Prints the usage and the message, or the help for a missing command; ends the process with the status 2."""
         if message.endswith(("required: COMMAND", "required: ACTION")):
             self.print_help(sys.stderr)
             self.exit(USAGE_STATUS)
