@@ -270,7 +270,7 @@ class Writer:
     def look(self) -> None:
         """Runs one round: reads an input file if it has changed, and writes the pages that are due.
 
-        The rounds look at the one file and at the other in turn: to ask for a file's version is dear after a sleep.
+        Each round checks one of the two files in turn: the system call that does so takes long after a sleep.
         """
         quiet = self._round % QUIET_EVERY == 0
         self._round += 1

@@ -199,7 +199,7 @@ def step(
 
 
 def rests_until_ns(state: State) -> int:
-    """Returns until when `rest` answers with the same state, where its containers stay; 0 if the next call may not.
+    """Returns until when `rest` returns this state, if no container comes or goes; 0 if its next call may not.
 
     Args:
         state: the state after the last look.
@@ -296,7 +296,7 @@ class _Look(NamedTuple):
 
 
 def _look(state: State, activities: Mapping[int, Activity], elapsed_ns: int, since_ns: int) -> _Look:
-    """Returns what one look shows; a container that last waited after `since_ns` wants more.
+    """Returns what the activities of one look add to the state; who last waited after `since_ns` wants more time.
 
     One loop reads all activities, since this takes most of a round's time.
     """
@@ -325,7 +325,8 @@ def _next_period(state: State, ended: _Look, late_ns: int) -> _Period:
     period ended is in the figures of this look, and is no time beyond its turns.
 
     Args:
-        late_ns: the time from the end of the period to the end of the look that settles it.
+        ended: the look that settles the period.
+        late_ns: the time from the end of the period to the end of that look.
     """
     made = state.plan
     if made is None:
@@ -348,7 +349,7 @@ def _next_period(state: State, ended: _Look, late_ns: int) -> _Period:
 
 
 def _begun_ns(made: turns.Plan, slot: int, passed_ns: int) -> int:
-    """Returns how much of a container's turns lies in so much time from the beginning of a period."""
+    """Returns how many ns of a container's turns lie in the first `passed_ns` of a period."""
     return sum(
         min(turn.end_ns, passed_ns) - turn.start_ns
         for turn in made.turns
