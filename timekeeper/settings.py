@@ -65,7 +65,7 @@ def address(node: str, port: int) -> tuple[str, int]:
 
 
 def _certificate_name(name: str) -> str:
-    """Refuses what is neither a DNS name nor an address: no client would find it in a certificate."""
+    """Returns a DNS name or address unchanged; refuses others, which no client would find in a certificate."""
     try:
         ip_address(name)
     except ValueError as error:
