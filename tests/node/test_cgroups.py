@@ -50,7 +50,7 @@ def group(request: pytest.FixtureRequest) -> Iterator[tuple[str, Path, Path]]:
 
 
 def seen_from(group: Path, pid: int) -> list[str]:
-    """What a reader finds in a cgroup namespace of its own, as runtimes give one to each container on version 2.
+    """A reader in a cgroup namespace of its own finds other paths;  runtimes give one to each container on version 2.
 
     It sees the paths of others from its own cgroup on (cgroup_namespaces(7)).
     """
