@@ -310,7 +310,8 @@ def unreachable_message(error: Exception) -> str:
     Args:
         error: the error of the attempt to reach it.
     """
+    cause = str(error).rstrip(".")  # redis-py ends some of its errors with a full stop
     return (
-        f"the store does not answer: {error}. It is reached from inside the cluster alone: put before this command\n"
+        f"the store does not answer: {cause}. It is reached from inside the cluster alone: put before this command\n"
         "    kubectl -n fairgpu-system exec deploy/fairgpu-timekeeper -c jobs --"
     )

@@ -4,8 +4,10 @@ import re
 from pathlib import Path
 
 import pytest
+import redis
 
 from fairgpu.commands import CommandError
+from timekeeper.ledger.connection import unreachable_message
 from timekeeper.settings import BUNDLED_URL, RedisSettings, address, read_settings
 
 
@@ -100,3 +102,8 @@ def test_the_examples_in_the_instructions_can_be_used(tmp_path: Path) -> None:
         shapes.add((bool(found.sentinel.nodes), bool(found.cluster.nodes), url))
         assert not found.is_bundled
     assert shapes == {(True, False, "bundled"), (False, True, "bundled"), (False, False, "own")}
+
+
+def test_the_message_about_a_silent_store_has_one_full_stop() -> None:
+    error = redis.ConnectionError("Error -2 connecting to redis:6379. Name or service not known.")
+    assert ". Name or service not known. It is reached from inside the cluster alone" in unreachable_message(error)
