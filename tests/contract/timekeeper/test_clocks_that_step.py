@@ -236,6 +236,50 @@ def test_a_pod_that_ends_while_a_clock_is_behind_is_charged_to_its_end(
     assert differences(harness) == []
 
 
+@pytest.mark.parametrize("finalizer", [False, True])
+def test_a_pod_that_ends_and_is_deleted_between_two_rounds_of_a_clock_that_is_behind_is_charged_to_its_end(
+    harness: LedgerHarness,
+    finalizer: bool,  # noqa: FBT001
+) -> None:
+    harness.budget("a", ["team-a"])
+    ends = harness.pod("ends", "team-a")
+    if finalizer:
+        ends["metadata"]["finalizers"] = ["fairgpu.io/meter"]
+        harness.write_pod(ends)
+    harness.round(100)
+    harness.ahead = -3 * HOUR
+    harness.pass_time(900)
+    harness.finish(ends, seconds_ago=50)
+    harness.remove("ends")
+    harness.source.mirrors.pods.changed("DELETED", ends)
+    harness.round()
+    harness.ahead = 0
+    harness.round(10)
+    assert harness.spent("a") == 950 * GPU_SECOND
+    assert differences(harness) == []
+
+
+@pytest.mark.parametrize("another", [False, True])
+def test_a_running_pod_that_is_deleted_while_a_clock_is_behind_keeps_what_it_has_cost(
+    harness: LedgerHarness,
+    another: bool,  # noqa: FBT001
+) -> None:
+    harness.budget("a", ["team-a"])
+    pod = harness.pod("p1", "team-a")
+    harness.round(100)
+    harness.ahead = -3 * HOUR
+    if another:
+        harness.lead()
+    harness.pass_time(900)
+    harness.remove("p1")
+    harness.source.mirrors.pods.changed("DELETED", pod)
+    harness.round()
+    harness.ahead = 0
+    harness.round(10)
+    assert harness.spent("a") == 100 * GPU_SECOND
+    assert differences(harness) == []
+
+
 @pytest.mark.parametrize("full", [False, True])
 def test_nothing_is_taken_back_by_a_second_leader_whose_clock_is_behind(harness: LedgerHarness, full: bool) -> None:  # noqa: FBT001
     """The first leader's clock is behind as well: it took the time from a pod that was created and is deleted again."""

@@ -161,6 +161,7 @@ def take_over(context: ReconcileContext, now: Instant) -> bool:
     _each(context, set(books.accounts), lambda names: open_due_periods(context, now, names))
     context.silent = nodes_that_are_silent(mirrors)
     rules, watched = replace(context.meter_rules(), decided=read_holdings(kept)), reading.watched(context.client)
+    books.pods.observed_until = max(books.pods.observed_until, watched or 0)
     books.pods.refresh(mirrors.pods, rules, context.silent, context.reported, now, context.clocks)
     books.claims.take_loaded(books.pods.sessions)
     books.claims.refresh(mirrors, books.pods, rules, now, context.clocks, watched or 0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from operator import attrgetter
 from typing import Any, TypeVar, cast
@@ -15,7 +15,7 @@ from timekeeper.domain.periods import PeriodRule
 from timekeeper.domain.pods import PodFacts, asks_for_the_same, read_pod
 from timekeeper.domain.sessions import CLAIM, finished_at, silent_nodes
 from timekeeper.domain.timestamps import HOUR, SKEW, Instant
-from timekeeper.sources.base import Departure, Mirror, Mirrors, uid_of
+from timekeeper.sources.base import Departure, DepartureProof, Mirror, Mirrors, uid_of
 
 Json = dict[str, Any]
 Value = TypeVar("Value")
@@ -205,6 +205,8 @@ class PodView:
     """The latest creation stamp that is believed; the present is no earlier than that, whatever our clock shows."""
     as_of: int = 0
     """The instant of the last refresh; all that it observed had happened by then."""
+    observed_until: int = 0
+    """The instant up to which all deletions were observed, by this leader or the one before."""
     ahead: int = 0
     """The time by which the latest creation stamp of a present pod is ahead of our clock, in nanoseconds."""
     _ends: dict[str, int] = field(default_factory=dict)
@@ -235,6 +237,7 @@ class PodView:
         """
         self.as_of = max(now, self.newest)
         if not mirror.wait_for_change(0) and not self._behind:
+            self.observed_until = self.as_of
             return set()
         self._behind = True
         changed: set[str] = set()
@@ -249,7 +252,9 @@ class PodView:
             self._take_facts(facts, now)
             changed |= self._observe(facts, rules, silent, reported, now)
         departures = mirror.take_departures()
-        self.as_of = now = max(now, clocks.ours())
+        self.as_of = now = past_with_ends(self._stated_ends(departures), max(now, clocks.ours()), clocks.store)
+        if clocks.ours() < self.observed_until:
+            departures = [_received_since(self.observed_until, each) for each in departures]
         changed |= self._end_all_deleted(mirror, departures, silent, reported, now)
         self._ends = {uid: end for uid, end in self._ends.items() if end > now - KEPT_ENDS}
         for uid in self.facts.keys() - items.keys():
@@ -259,6 +264,7 @@ class PodView:
         self.namespaces = set(map(_namespace, self.facts.values()))
         self._objects = items
         self._behind = False
+        self.observed_until = self.as_of
         return changed
 
     def _read(self, uid: str, item: Json, rules: MeterRules) -> PodFacts:
@@ -296,6 +302,12 @@ class PodView:
                 raise
             departures.pop(0)
         return changed
+
+    def _stated_ends(self, departures: Iterable[Departure]) -> list[int]:
+        """Returns the ends that deleted pods state, of those whose sessions have not ended yet."""
+        metered = [(each, self.sessions.get(uid_of(each.item))) for each in departures]
+        running = [each.item for each, known in metered if known is not None and known.session.end is None]
+        return [end for item in running if (end := _end_of(read_pod(item))) is not None]
 
     def take_changed_waiting(self) -> set[str]:
         """Returns the namespaces whose waiting pods have changed since the last call of this method."""
@@ -359,6 +371,9 @@ class PodView:
             metered.pod_deleted = True  # neither the pod nor its reports change this end
             return {uid}
         last = read_pod(departure.item)
+        stated = _end_of(last)
+        if stated is not None and departure.at < stated <= now:  # our clock was behind when the deletion was received
+            departure = replace(departure, at=stated)
         end_deleted(metered, departure, last, silent.get(last.node), reported(uid), now)
         return {uid}
 
@@ -388,6 +403,19 @@ def latest_believed(stamps: Iterable[int], now: Instant, store_clock: Callable[[
     if in_order[-1] > limit:
         limit = max(now, store_clock()) + SKEW
     return max((stamp for stamp in in_order if stamp <= limit), default=0)
+
+
+def _received_since(instant: int, departure: Departure) -> Departure:
+    """Returns a deletion, received no earlier than an instant before which it had not been received.
+
+    A clock of ours that is behind stamps it earlier.
+
+    Args:
+        instant: nanoseconds since 1970.
+    """
+    if departure.proof is not DepartureProof.DELETED:
+        return departure
+    return replace(departure, at=max(departure.at, instant))
 
 
 def past_with_ends(ends: Sequence[int], now: int, store_clock: Callable[[], int]) -> int:
