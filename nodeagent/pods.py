@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +15,11 @@ from nodeagent.mirror import Mirror
 
 CONTAINER_FIELDS = ("name", "resources", "restartPolicy")
 STATUS_FIELDS = ("name", "state", "restartCount", "containerID")
+
+
+MIRROR = "kubernetes.io/config.mirror"
+"""The annotation of a static pod's mirror with the uid by which the kubelet knows the pod
+(https://kubernetes.io/docs/reference/labels-annotations-taints/#kubernetes-io-config-mirror)."""
 
 
 def read(pod: Json) -> Json:
@@ -28,7 +33,9 @@ def read(pod: Json) -> Json:
         "metadata": {
             **{key: metadata[key] for key in ("namespace", "name", "uid", "resourceVersion") if key in metadata},
             "annotations": {
-                key: value for key, value in annotations.items() if key.startswith(names.ANNOTATION_PREFIX)
+                key: value
+                for key, value in annotations.items()
+                if key.startswith(names.ANNOTATION_PREFIX) or key == MIRROR
             },
         },
         "spec": {
@@ -43,6 +50,25 @@ def read(pod: Json) -> Json:
             },
         },
     }
+
+
+def kubelets_uid(pod: Json) -> str:
+    """Returns the uid by which the kubelet knows a pod, in the names of cgroups and folders and in its events.
+
+    The mirror of a static pod has another one on the API server. `kubectl describe` looks for events by this one.
+    """
+    metadata = pod["metadata"]
+    return str(metadata.get("annotations", {}).get(MIRROR) or metadata["uid"])
+
+
+def by_kubelets_uid(pods: Iterable[Json], uid: str) -> Json | None:
+    """Returns the pod that has a uid, in the kubelet or on the API server; None if there is no such pod.
+
+    A uid on the API server comes first: who creates a pod chooses its annotations.
+    """
+    listed = list(pods)
+    by_either = {kubelets_uid(pod): pod for pod in listed} | {str(pod["metadata"]["uid"]): pod for pod in listed}
+    return by_either.get(uid)
 
 
 def _some(item: Mapping[str, Any], keys: tuple[str, ...]) -> Json:

@@ -40,7 +40,7 @@ from nodeagent.offer import NOT_APPLIED, Offer, RuntimeFailure, Vendor, slot_ids
 from nodeagent.owners import Owned, ProcessState
 from nodeagent.page_writer import PageWriter
 from nodeagent.pages import SCHEDULE
-from nodeagent.pods import NodePods, read
+from nodeagent.pods import NodePods, by_kubelets_uid, kubelets_uid, read
 from nodeagent.publishing import notices, schedule, to_show
 from nodeagent.runtime.devices import (
     Bundles,
@@ -319,9 +319,9 @@ class Agent:
             self._measures.started("refused", time.monotonic() - began)
             _log.warning("placement refused", cause=error.cause, pods=error.pods, error=str(error))
             for namespace, name, uid in error.pods:
-                self._events.warn(
-                    About("Pod", name, uid, namespace), REFUSED_REASON, str(error), dt.datetime.now(dt.UTC)
-                )
+                pod = by_kubelets_uid(self._pods.all(), uid)
+                about = About("Pod", name, uid if pod is None else kubelets_uid(pod), namespace)
+                self._events.warn(about, REFUSED_REASON, str(error), dt.datetime.now(dt.UTC))
             raise
         except KubeletError as error:
             self._measures.started("kubelet_silent", time.monotonic() - began)
@@ -578,7 +578,7 @@ class Agent:
 
     def _warn_of(self, uuid: str, stray: Owned) -> None:
         process = stray.process
-        pod = next((each for each in self._pods.all() if each["metadata"]["uid"] == process.pod_uid), None)
+        pod = by_kubelets_uid(self._pods.all(), process.pod_uid)
         if pod is None:
             return
         name, namespace = str(pod["metadata"]["name"]), str(pod["metadata"]["namespace"])

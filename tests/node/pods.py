@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -89,11 +91,33 @@ class Placed:
             frozenset(done.read_text().split()),
         )
 
+    def described(self) -> str:
+        """What `kubectl describe` says of it."""
+        said: str = self.machine.plane.admin.kubectl("describe", "pod", "--namespace", self.namespace, self.name).stdout
+        return said
+
     def events(self, reason: str) -> list[str]:
         """The messages of the pod's events of a kind."""
         query = {"fieldSelector": f"involvedObject.uid={self.uid},reason={reason}"}
         found = self.machine.plane.admin.api.get(f"/api/v1/namespaces/{self.namespace}/events", query)
         return [event["message"] for event in found["items"]]
+
+
+@contextmanager
+def static_pod(machine: Machine, namespace: str, body: Mapping[str, Any]) -> Iterator[Placed]:
+    """A static pod until the end of the block: the name of its mirror on the API server, and the uid in the kubelet."""
+    metadata = {**body["metadata"], "namespace": namespace}
+    file = machine.static_pods / f"{metadata['name']}.json"
+    file.write_text(json.dumps({**body, "metadata": metadata}))
+    name = f"{metadata['name']}-{NAME}"
+    mirror = f"/api/v1/namespaces/{namespace}/pods/{name}"
+    wait_until(lambda: machine.plane.exists(mirror), "the static pod has its mirror")
+    annotations = machine.plane.admin.api.get(mirror)["metadata"]["annotations"]
+    try:
+        yield Placed(machine, namespace, name, annotations["kubernetes.io/config.mirror"])
+    finally:
+        file.unlink()
+    wait_until(lambda: not machine.plane.exists(mirror), "the static pod is gone")
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 from nodeagent import schedule_page
 from tests.node.machine import DRIVER, LIBRARIES, PROGRAMS, SIMULATED, Machine, uuid
-from tests.node.pods import Placed, container, place
+from tests.node.pods import Placed, container, place, static_pod
 from tests.node.test_recovery import page
 from tests.support.waiting import wait_until
 
@@ -69,6 +69,14 @@ def test_a_pod_that_reached_a_gpu_by_itself_is_reported(machine: Machine, namesp
     wait_until(pod.file("over").exists, "the process was ended")
 
 
+def test_a_static_pod_that_reached_a_gpu_by_itself_is_reported_at_its_mirror(machine: Machine, namespace: str) -> None:
+    """Its cgroup bears the uid that the kubelet gave it, and its mirror on the API server another."""
+    with static_pod(machine, namespace, unallotted_body()) as pod:
+        (message,) = wait_until(lambda: pod.events("GPUProcessWithoutSlot"), "the mirror has the event")
+        assert f"works on GPU {uuid(0)}, of which the container has no piece" in message
+        assert "GPUProcessWithoutSlot" in pod.described()
+
+
 def _driver_bytes() -> int:
     """Returns the driver's figure for the one container on the first GPU, from the page; -1 while it cannot be read."""
     shown = slot(0)
@@ -81,6 +89,12 @@ def _strays(standing: str) -> float:
 
 def unallotted(machine: Machine, namespace: str) -> Placed:
     """A pod that asks for no GPU, and mounts the driver and the devices from the host."""
+    pod = machine.plane.admin.api.create(f"/api/v1/namespaces/{namespace}/pods", unallotted_body())
+    return Placed(machine, namespace, "reaches", pod["metadata"]["uid"])
+
+
+def unallotted_body() -> dict[str, Any]:
+    """The manifest of that pod."""
     mounts = {f"{LIBRARIES}/libcuda.so.1": DRIVER / "libcuda.so.1", str(SIMULATED): SIMULATED}
     volumes: list[dict[str, Any]] = [
         {"name": f"host-{number}", "hostPath": {"path": str(source)}} for number, source in enumerate(mounts.values())
@@ -103,6 +117,4 @@ def unallotted(machine: Machine, namespace: str) -> Placed:
         "containers": [main],
         "volumes": [{"name": "out", "emptyDir": {}}, *volumes],
     }
-    body = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "reaches"}, "spec": spec}
-    pod = machine.plane.admin.api.create(f"/api/v1/namespaces/{namespace}/pods", body)
-    return Placed(machine, namespace, "reaches", pod["metadata"]["uid"])
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "reaches"}, "spec": spec}

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.node.machine import MEMORY_MIB, NAME, Machine, uuid
-from tests.node.pods import ENDS, STAYS, Placed, container, manifest, place
+from tests.node.machine import MEMORY_MIB, Machine, uuid
+from tests.node.pods import ENDS, STAYS, Placed, container, manifest, place, static_pod
 from tests.support.waiting import wait_until
 
 CONTAINERS = Path("/run/fairgpu-nodeagent/containers")
@@ -114,19 +114,13 @@ def test_a_pod_that_asks_for_more_memory_than_its_gpu_has_is_refused_and_says_wh
 @pytest.fixture
 def static(machine: Machine, namespace: str) -> Iterator[Placed]:
     """A static pod with a GPU, until the end of the test: its mirror on the API server."""
-    body = manifest("static", [container("main", 30, 4096)])
-    body["metadata"]["namespace"] = namespace
-    file = machine.static_pods / "gpu.json"
-    file.write_text(json.dumps(body))
-    mirror = f"/api/v1/namespaces/{namespace}/pods/static-{NAME}"
-    wait_until(lambda: machine.plane.exists(mirror), "the static pod has its mirror")
-    yield Placed(machine, namespace, f"static-{NAME}", machine.plane.admin.api.get(mirror)["metadata"]["uid"])
-    file.unlink()
-    wait_until(lambda: not machine.plane.exists(mirror), "the static pod is gone")
+    with static_pod(machine, namespace, manifest("static", [container("main", 30, 4096)])) as pod:
+        yield pod
 
 
 def test_a_static_pod_is_refused_and_its_mirror_says_why(static: Placed) -> None:
     assert "was not placed by fairgpu-scheduler" in refused(static)
+    assert "PlacementRefused" in static.described()
 
 
 def test_a_pod_that_overlaps_starts_once_the_other_has_gone(machine: Machine, namespace: str) -> None:
