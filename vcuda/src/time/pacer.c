@@ -354,53 +354,90 @@ static uint64_t batch_of(const struct queue *queue)
     return queue->idled ? IN_FLIGHT_NS : BATCH_NS;
 }
 
+/* One look at what is in flight and at what is left of the turn, ns of work. */
+struct view {
+    struct turn turn;
+    uint64_t others;    /* processes of the container that fill the GPU's queue, this one among them */
+    uint64_t mean;      /* of a launch */
+    uint64_t until_end; /* this process's part of what is left of the turn; 0: it is another's turn */
+    uint64_t queued;    /* in flight and granted, in all streams */
+    uint64_t to_do;     /* what of it the GPU has not done yet */
+    uint64_t own;       /* in flight and granted in the stream */
+    uint64_t own_bound; /* what the stream may have of that, */
+    uint64_t bound;     /* and all streams together; one launch always */
+};
+
+static struct view view_of(const struct queue *queue, const struct flow *flow, const struct turn *turn, uint64_t others,
+                           uint64_t now_ns)
+{
+    uint64_t left = turn->open ? turn->end_ns - now_ns : 0, late = __atomic_load_n(&lateness_ns, __ATOMIC_RELAXED);
+    uint64_t mean = queue->estimate.mean_ns, part = part_of_turn(left, others, late);
+    /* Two of kernels up to 2 ms: what is launched behind the second may be what another GPU waits for. */
+    uint64_t two = mean < IN_FLIGHT_NS ? 2 * mean + mean / 4 : 0;
+    return (struct view){.turn = *turn,
+                         .others = others,
+                         .mean = mean,
+                         .until_end = left / others,
+                         .queued = queued_in_all(queue),
+                         .to_do = left_in_all(queue, now_ns),
+                         .own = queued_in(flow),
+                         .own_bound = most_of(mean, least_of(part, most_of(IN_FLIGHT_NS, two) + late)),
+                         .bound = most_of(mean, part)};
+}
+
+/* Behind what its own stream has in flight, and behind what all have. Not looked at any more once the launch has waited for it as
+ * long as it may. */
+static bool finds_room(const struct queue *queue, const struct view *view, struct wait *wait, uint64_t now_ns)
+{
+    if (is_second(queue, view->queued, view->until_end) || wait->waited_ns[ROOM] >= longest[ROOM])
+        return true;
+    wait->reason = ROOM;
+    if (!has_room(queue, wait, now_ns, view->own_bound, view->own))
+        return false;
+    wait->reason = SUM;
+    bool beside = view->own == 0 && view->queued <= FEW * view->mean && view->to_do + view->mean / 4 <= view->until_end;
+    return beside || wait->waited_ns[SUM] >= longest[SUM] || has_room(queue, wait, now_ns, view->bound, view->to_do);
+}
+
+/* To stop in time would leave the GPU idle for half a kernel at the end of each turn. What runs over is paid back. */
+static bool finds_its_turn(const struct queue *queue, const struct view *view, struct wait *wait, uint64_t now_ns)
+{
+    wait->reason = TURN;
+    if (!view->turn.open || in_debt(queue, &view->turn)) {
+        wait->pause_ns = view->turn.open ? 1000000 : view->turn.end_ns - now_ns;
+        return false;
+    }
+    uint64_t needed = view->to_do + view->mean / 4, next_ns = view->turn.end_ns - now_ns + 1000;
+    bool fits = needed <= view->until_end || view->mean >= view->turn.per_period_ns;
+    if (!fits) /* what is in flight may be done sooner than expected */
+        wait->pause_ns = view->to_do != 0 ? least_of(most_of(view->to_do / 2, LEAST_PAUSE_NS), next_ns) : next_ns;
+    return fits;
+}
+
+/* Of its stream's room half: other threads are granted theirs from what is left. Of the room in all its part. */
+static uint64_t granted_by(const struct queue *queue, const struct view *view)
+{
+    uint64_t room = view->own_bound > view->own ? (view->own_bound - view->own + view->mean) / 2 : 1;
+    uint64_t shared = view->bound > view->to_do ? (view->bound - view->to_do) / most_of(spans_flows(queue), 1) : 1;
+    uint64_t in_time = view->until_end > view->to_do ? view->until_end - view->to_do : 1;
+    return least_of(least_of(room, shared), least_of(in_time, batch_of(queue) / view->others));
+}
+
 /* What a process may launch now: work for so long, but at least one kernel; UNBOUNDED where no other process is at work, and
  * the driver's own queue is the bound. 0: wait for `pause_ns` and ask again. */
 static uint64_t allowed(struct queue *queue, uint64_t now_ns, struct wait *wait)
 {
     struct turn turn;
-    uint64_t others = account_contenders(queue->index); /* they fill the GPU's queue, too */
-    bool turns = pacer_look(queue->index, now_ns, &turn);
-    uint64_t left = turns && turn.open ? turn.end_ns - now_ns : 0;
-    if (!turns || left >= turn.period_ns)
+    uint64_t others = account_contenders(queue->index);
+    if (!pacer_look(queue->index, now_ns, &turn) || (turn.open && turn.end_ns - now_ns >= turn.period_ns))
         return UNBOUNDED;
-    uint64_t behind = allowed_behind(queue, now_ns, wait, left / others);
+    struct view view = view_of(queue, wait->flow, &turn, others, now_ns);
+    uint64_t behind = allowed_behind(queue, now_ns, wait, view.until_end);
     if (behind != 0)
         return behind;
-    uint64_t late = __atomic_load_n(&lateness_ns, __ATOMIC_RELAXED);
-    uint64_t part = part_of_turn(left, others, late);
-    uint64_t queued = queued_in_all(queue), to_do = left_in_all(queue, now_ns);
-    /* Two of kernels up to 2 ms: what is launched behind the second may be what another GPU waits for. */
-    uint64_t two = queue->estimate.mean_ns < IN_FLIGHT_NS ? 2 * queue->estimate.mean_ns + queue->estimate.mean_ns / 4 : 0;
-    uint64_t own_bound = most_of(queue->estimate.mean_ns, least_of(part, most_of(IN_FLIGHT_NS, two) + late));
-    uint64_t bound = most_of(queue->estimate.mean_ns, part);
-    bool second = is_second(queue, queued, left / others);
-    wait->reason = ROOM;
-    if (!second && wait->waited_ns[ROOM] < longest[ROOM] && !has_room(queue, wait, now_ns, own_bound, queued_in(wait->flow)))
+    if (!finds_room(queue, &view, wait, now_ns) || !finds_its_turn(queue, &view, wait, now_ns))
         return 0;
-    wait->reason = SUM;
-    bool beside = queued_in(wait->flow) == 0 && queued <= FEW * queue->estimate.mean_ns &&
-                  to_do + queue->estimate.mean_ns / 4 <= left / others;
-    if (!second && !beside && wait->waited_ns[ROOM] < longest[ROOM] && wait->waited_ns[SUM] < longest[SUM] &&
-        !has_room(queue, wait, now_ns, bound, to_do))
-        return 0;
-    /* Half of it: other threads and streams are granted theirs from what is left. */
-    uint64_t own = queued_in(wait->flow);
-    uint64_t room = own_bound > own ? (own_bound - own + queue->estimate.mean_ns) / 2 : 1;
-    wait->reason = TURN;
-    if (!turn.open || in_debt(queue, &turn)) {
-        wait->pause_ns = turn.open ? 1000000 : turn.end_ns - now_ns;
-        return 0;
-    }
-    /* To stop in time would leave the GPU idle for half a kernel at the end of each turn. What runs over is paid back. */
-    uint64_t until_end = left / others, needed = to_do + queue->estimate.mean_ns / 4;
-    if (needed > until_end && queue->estimate.mean_ns < turn.per_period_ns) {
-        wait->pause_ns = to_do != 0 ? least_of(most_of(to_do / 2, LEAST_PAUSE_NS), left + 1000) : left + 1000;
-        return 0;
-    }
-    uint64_t in_time = until_end > to_do ? until_end - to_do : 1;
-    uint64_t shared = bound > to_do ? (bound - to_do) / most_of(spans_flows(queue), 1) : 1;
-    return least_of(least_of(least_of(room, shared), in_time), batch_of(queue) / others);
+    return granted_by(queue, &view);
 }
 
 /* What may be waiting for a launch into this stream: the oldest span of another, or else what is in flight on the process's
