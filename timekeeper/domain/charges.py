@@ -12,8 +12,10 @@ from timekeeper.domain.pricing import FOREVER
 from timekeeper.domain.reservations import Tariff
 from timekeeper.domain.timestamps import HOUR, Instant
 
-Assignments = tuple[tuple[int, str], ...]
-"""(from, account): the payer of a namespace from an instant on; the first one also pays for all time before."""
+Assignments = tuple[tuple[Instant, str], ...]
+"""The payers of a namespace in order of time: pairs of an instant and the account that pays from then on.
+
+The first one also pays for all time before."""
 
 
 def payers_since(assignments: Assignments, instant: Instant) -> set[str]:

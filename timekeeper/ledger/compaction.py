@@ -75,8 +75,7 @@ def forget_payer(client: Store, epoch: FencingToken, changed: dict[str, Assignme
     """Writes the payers of namespaces after an account was removed, and deletes the namespaces without payers.
 
     Args:
-        changed: keyed by namespace, the payers that are left: pairs of an instant (nanoseconds since 1970) and the
-            account that pays from then on.
+        changed: keyed by namespace, the payers that are left.
         removed: the namespaces that have no payer left.
 
     Raises:

@@ -283,8 +283,7 @@ def count_namespaces(client: Store) -> int:
 def assignments_of(client: Store, namespaces: Sequence[str]) -> dict[str, Assignments]:
     """Returns the payers over time of some namespaces, keyed by namespace.
 
-    The payers are pairs of an instant (nanoseconds since 1970) and the account that pays from then on. Namespaces
-    without readable payers are left out.
+    Namespaces without readable payers are left out.
     """
     if not namespaces:
         return {}
@@ -296,8 +295,7 @@ def assignments_of(client: Store, namespaces: Sequence[str]) -> dict[str, Assign
 def assignments(client: Store) -> dict[str, Assignments]:
     """Returns the payers over time of all namespaces, keyed by namespace.
 
-    The payers are pairs of an instant (nanoseconds since 1970) and the account that pays from then on. Namespaces with
-    unreadable payers are left out.
+    Namespaces with unreadable payers are left out.
     """
     return assignments_and_faults(client)[0]
 
@@ -305,8 +303,7 @@ def assignments(client: Store) -> dict[str, Assignments]:
 def assignments_and_faults(client: Store) -> tuple[dict[str, Assignments], dict[str, str]]:
     """Returns the payers over time of namespaces, and the reasons why the payers of other namespaces are unreadable.
 
-    Both are keyed by namespace. The payers are pairs of an instant (nanoseconds since 1970) and the account that pays
-    from then on.
+    Both are keyed by namespace.
     """
     return _readable(client.hgetall(keys.NAMESPACES), decode_assignments)
 

@@ -60,8 +60,7 @@ def write_assignments(client: Store, epoch: FencingToken, changed: Mapping[str, 
     """Writes the payers of namespaces, and adds the payers to the store's list of all accounts.
 
     Args:
-        changed: keyed by namespace, its payers over time: pairs of an instant (nanoseconds since 1970) and the account
-            that pays from then on.
+        changed: keyed by namespace, its payers.
     """
     if not changed:
         return

@@ -64,8 +64,7 @@ class Basis(NamedTuple):
     """The leader's state that all settlements of a reconciliation are computed from.
 
     Attributes:
-        assignments: keyed by namespace, its payers in order of time: pairs of an instant (nanoseconds since 1970) and
-            the account that pays from then on.
+        assignments: keyed by namespace, its payers.
         accounts: the accounts, keyed by name; their periods are open up to the instants of settlement.
         surely_past: the instant up to which time has passed by every clock. Periods that end later are not final.
         bill: whether reservations, usage or the larger of both is billed.

@@ -28,8 +28,7 @@ def moves_by_account(assignments: Mapping[str, Assignments]) -> dict[str, dict[s
     """Returns, for each account, the namespaces that it ever paid for and that have changed their payer.
 
     Args:
-        assignments: keyed by namespace, its payers in order of time: pairs of an instant (nanoseconds since 1970) and
-            the account that pays from then on.
+        assignments: keyed by namespace, its payers.
 
     Returns:
         Keyed by account and then by namespace, all payers of the namespace, in the form of `assignments`.

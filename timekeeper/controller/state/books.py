@@ -146,8 +146,7 @@ class Books:
         pods: the pods as last read, and all sessions.
         claims: the ResourceClaims as last read.
         accounts: the accounts, keyed by name.
-        assignments: keyed by namespace, its payers in order of time: pairs of an instant (nanoseconds since 1970) and
-            the account that pays from then on.
+        assignments: keyed by namespace, its payers.
         payers: keyed by namespace, the budget that names it and pays for it.
         paying: the budgets from which `payers` and `conflicts` were determined.
         conflicts: keyed by a budget and then by a namespace that it names, the other budget that pays for it.
