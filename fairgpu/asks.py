@@ -96,7 +96,6 @@ def read_asked(pod: Mapping[str, Any], names: StackNames, dialects: DialectSetti
 
     Args:
         pod: the pod, as JSON.
-        names: the names by which pods ask for GPUs of other stacks.
         dialects: the admin's settings of the dialects.
         claims: the number of the pod's claims for GPUs.
     """

@@ -143,8 +143,6 @@ def serves(leaf_pem: bytes, authority_pem: bytes, names: Sequence[str]) -> bool:
     """Returns whether an authority signed a server's certificate, and the certificate covers all names of the server.
 
     Args:
-        leaf_pem: the server's certificate, in PEM.
-        authority_pem: the authority's certificate, in PEM.
         names: the DNS names and IP addresses of the server.
 
     Raises:

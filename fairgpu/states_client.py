@@ -80,10 +80,6 @@ def authority_config_map(api: KubernetesAPI, namespace: str, name: str) -> ReadA
     """Returns a function that reads the timekeeper's CA, in PEM, from a ConfigMap that the timekeeper writes.
 
     The function raises FollowError if it cannot read the CA.
-
-    Args:
-        namespace: the ConfigMap's namespace.
-        name: the ConfigMap's name.
     """
 
     def read() -> str:

@@ -65,9 +65,6 @@ def tls_context(ca_pem: str) -> ssl.SSLContext:
 def read_token(path: str) -> str:
     """Returns the bearer token in a file; the kubelet replaces the token long before it expires.
 
-    Args:
-        path: the file's path.
-
     Raises:
         OSError: the file is unreadable.
         ValueError: the file contains no token.

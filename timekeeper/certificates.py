@@ -190,7 +190,6 @@ class ClusterVault:
         """Replaces the certificate and key in a Secret; returns False if another replica has replaced them first.
 
         Args:
-            name: the Secret's name.
             pair: the new certificate and key.
             version: the resourceVersion to replace.
         """

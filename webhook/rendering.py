@@ -200,7 +200,6 @@ def changed_status(policy: Json | None, differing: Sequence[str], now: dt.dateti
 
     Args:
         policy: the ValidatingAdmissionPolicy in the cluster, as JSON; None where there is none.
-        differing: the names of the objects that differ.
         now: the time at which the condition changes, with a time zone.
     """
     if policy is None:

@@ -143,7 +143,6 @@ def unclaimed_annotations(
     """Returns the faults of a pod's annotations that request a GPU for a container that the pod does not have.
 
     Args:
-        annotations: the pod's annotations.
         claimed: the names of the dialects that read a container of the pod.
         root: the field path of a pod template in its object; empty for a pod.
     """

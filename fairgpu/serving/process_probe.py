@@ -56,7 +56,6 @@ def serve_probe(host: str, port: int, registry: CollectorRegistry, healthy: Call
     Args:
         host: the address to listen on; empty for every address of the machine.
         port: the port; with 0 the kernel chooses one.
-        registry: the metrics.
         healthy: returns whether the process makes progress. `/healthz` answers 503 while it does not.
 
     Raises:

@@ -37,7 +37,6 @@ def read_chain_files(certificate: Path, key: Path) -> Chain:
     """Reads a server's certificate chain and key from two files, as a mounted Secret has them.
 
     Args:
-        certificate: the file of the certificates.
         key: the file of the private key.
 
     Raises:

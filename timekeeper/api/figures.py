@@ -109,9 +109,7 @@ class Book:
         """Returns whether a budget's ledger has taken an order of this name.
 
         Args:
-            account: the budget's name.
             kind: the kind of the order: GPUGrant or GPUCorrection.
-            name: the order's name.
         """
         names = keys.AccountKeys(account)
         return bool(self._client.hexists(names.grants if kind == "GPUGrant" else names.corrections, name))
@@ -129,9 +127,6 @@ class Book:
 
     def spent_in_period_of(self, account: str, instant: Instant) -> int | None:
         """Returns the amount that an account has spent in the period of an instant, in microGPU-seconds.
-
-        Args:
-            instant: an instant in the period.
 
         Returns:
             None if the ledger has no such period.

@@ -751,7 +751,6 @@ def budget_answer(
     """Returns the REST answer about a budget.
 
     Args:
-        figures: the budget's figures.
         now: the instant of the forecast and of the grace, in nanoseconds since 1970.
         currency: the currency of amounts beside GPU-hours; None for none.
         uses: keyed by namespace, its present use; None if no use is known.

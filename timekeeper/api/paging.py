@@ -43,9 +43,23 @@ def page_limit() -> int:
     Raises:
         ProblemError: it is not a number from 1 to MAX_LIMIT.
     """
-    text = request.args.get("limit", str(DEFAULT_LIMIT))
-    if not (text.isascii() and text.isdigit() and len(text) <= 6 and 1 <= int(text) <= MAX_LIMIT):
-        raise invalid("limit", text, f"a whole number from 1 to {MAX_LIMIT}")
+    return parse_limit(request.args.get("limit"), DEFAULT_LIMIT, MAX_LIMIT)
+
+
+def parse_limit(text: str | None, default: int, most: int) -> int:
+    """Parses the query parameter `limit`, the most items of an answer.
+
+    Args:
+        default: the result if the request does not have the parameter.
+        most: the highest limit that is allowed.
+
+    Raises:
+        ProblemError: it is not a number from 1 to `most`.
+    """
+    if text is None:
+        return default
+    if not (text.isascii() and text.isdigit() and len(text) <= 6 and 1 <= int(text) <= most):
+        raise invalid("limit", text, f"a whole number from 1 to {most}")
     return int(text)
 
 

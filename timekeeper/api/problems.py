@@ -90,7 +90,6 @@ def invalid(name: str, given: Any, allowed: str) -> ProblemError:
     """Returns the problem of an invalid parameter or field of a request.
 
     Args:
-        name: the name of the parameter or field.
         given: its value in the request.
         allowed: the allowed values, as a phrase.
     """

@@ -25,7 +25,7 @@ import orjson
 
 from timekeeper.api.exported_months import ExportedMonths, held_before
 from timekeeper.api.models import currency_answer
-from timekeeper.api.paging import cursor_after, decoded_cursor
+from timekeeper.api.paging import cursor_after, decoded_cursor, parse_limit
 from timekeeper.api.problems import invalid
 from timekeeper.auth.access_control import TooManyRequestsError
 from timekeeper.domain.charges import Assignments, payers_since
@@ -139,7 +139,7 @@ def read_query(
         window,
         step,
         aggregate,
-        _limit(arguments.get("limit")),
+        parse_limit(arguments.get("limit"), DEFAULT_LIMIT, MAX_LIMIT),
         after,
         namespace,
         idle=idle == "true",
@@ -171,14 +171,6 @@ def _aggregate(text: str, labels: Sequence[str]) -> tuple[str, ...]:
     if unknown is not None or len(set(names)) != len(names):
         raise invalid("aggregate", text, allowed)
     return names
-
-
-def _limit(text: str | None) -> int:
-    if text is None:
-        return DEFAULT_LIMIT
-    if not (text.isascii() and text.isdigit() and len(text) <= 6 and 1 <= int(text) <= MAX_LIMIT):
-        raise invalid("limit", text, f"a whole number from 1 to {MAX_LIMIT}")
-    return int(text)
 
 
 def cursor_of(place: Place) -> str:

@@ -146,7 +146,6 @@ def of_another_version(assets: Assets, name: str, accept_encoding: str) -> Respo
     cache the answer.
 
     Args:
-        assets: the files of this version.
         accept_encoding: the request's header; empty where there is none.
     """
     asset = assets.by_name.get(name)

@@ -99,9 +99,6 @@ def group_of(metadata: Mapping[str, Any]) -> str:
 
     The name is unique in the pod's namespace. A pod that states no group belongs to the group of its controller, such
     as its Job.
-
-    Args:
-        metadata: the pod's `metadata`.
     """
     for where, keys in (("labels", GROUP_LABELS), ("annotations", GROUP_ANNOTATIONS)):
         given = mapping(metadata.get(where))

@@ -309,7 +309,6 @@ def intake_after(limits: ReportLimits, intake: Intake, report: Received, marks: 
     It is not new if a report with its number or a higher one came before, since the same start of the sidecar.
 
     Args:
-        limits: the limits of the session's reports.
         intake: the totals so far.
         marks: the leader's bounds for the reports.
     """

@@ -67,7 +67,6 @@ class Bucket:
         """Writes a file into the bucket and returns its ETag; a file that has changed is not overwritten.
 
         Args:
-            name: the file's name.
             replacing: the ETag of the file to replace (If-Match); None for a new file (If-None-Match).
             may_write: returns whether this process still leads; called before the write.
 

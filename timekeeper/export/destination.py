@@ -76,7 +76,6 @@ class Destination(Protocol):
         """Writes a file whole or not at all; returns its new tag.
 
         Args:
-            name: the file's name.
             replacing: the tag of the file to replace; None for a new file.
             may_write: returns whether this process still leads; called right before the file is replaced.
 
@@ -132,7 +131,6 @@ class Folder:
         `may_write` says whether it still leads. The kernel releases the lock when the process ends.
 
         Args:
-            name: the file's name.
             replacing: the tag of the file to replace; None for a new file.
             may_write: returns whether this process still leads; called right before the rename.
 

@@ -48,7 +48,6 @@ class FolderSource:
         """Makes a source that has read nothing yet.
 
         Args:
-            folder: the folder.
             own: keyed by resource, the admin's settings for resources of other stacks; None if pods of other stacks are
                 not metered.
         """

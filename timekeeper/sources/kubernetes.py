@@ -550,7 +550,6 @@ class LocalQueues:
         """Returns the ClusterQueue of a LocalQueue; empty if there is no such LocalQueue.
 
         Args:
-            namespace: the LocalQueue's namespace.
             queue: the LocalQueue's name.
         """
         with self._lock:
@@ -714,9 +713,7 @@ class KubernetesSource:
         """Keeps the mirror of a collection current in a thread of its own.
 
         Args:
-            name: the collection's name, for the thread.
             collection: the path, and the fields of each object that are kept.
-            view: the mirror.
         """
         start_thread(f"watch-{name}", partial(reflect, self.api, collection, view, wait, self._random), wait)
 

@@ -88,9 +88,6 @@ def parse(body: bytes) -> Any:
 
     If a value has another type than in the Kubernetes API, no field is left out.
 
-    Args:
-        body: the AdmissionReview in JSON.
-
     Raises:
         ReviewError: the body is not JSON.
     """

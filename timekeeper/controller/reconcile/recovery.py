@@ -68,7 +68,7 @@ def restore_accounts(context: ReconcileContext, names: Iterable[str], now: Insta
     for number, name in enumerate(sorted(names)):
         account = books.accounts[name]
         present = books.pods.facts.keys() | books.claims.open_uids()
-        before, wanted = account.version, _wanted(context, account, metered | present)
+        before, wanted = account.version, _restoration_of(context, account, metered | present)
         if wanted is None:
             continue
         shared.note_restored(context.client, context.epoch, [wanted.account])
@@ -93,7 +93,7 @@ def restore_accounts(context: ReconcileContext, names: Iterable[str], now: Insta
             )
 
 
-def _wanted(context: ReconcileContext, account: Account, computed: Iterable[str]) -> Restoration | None:
+def _restoration_of(context: ReconcileContext, account: Account, computed: Iterable[str]) -> Restoration | None:
     checkpoint = account.checkpoint
     if checkpoint is None:
         return None
@@ -135,7 +135,7 @@ def take_over(context: ReconcileContext, now: Instant) -> bool:
         redis.RedisError: the store does not answer.
     """
     books, mirrors = context.books, context.source.mirrors
-    _claim(context)
+    shared.write_epoch(context.client, context.epoch, context.term)  # a store that went back lacks it
     budgets_lost = replace_broken_keys(context.client, context.epoch, books.accounts)
     context.capacity = context.not_settled = None  # the store may have lost them
     converted = convert_store(context.client, context.epoch)
@@ -158,14 +158,14 @@ def take_over(context: ReconcileContext, now: Instant) -> bool:
     lost, behind = take_checkpoints(books, kept)
     bring_back(books, behind)
     there = {name for name in behind if _is_there(books.accounts[name])}
-    _each(context, set(books.accounts), lambda names: open_due_periods(context, now, names))
+    _for_each_account(context, set(books.accounts), lambda names: open_due_periods(context, now, names))
     context.silent = nodes_that_are_silent(mirrors)
     rules, watched = replace(context.meter_rules(), decided=read_holdings(kept)), reading.watched(context.client)
     books.pods.observed_until = max(books.pods.observed_until, watched or 0)
     books.pods.refresh(mirrors.pods, rules, context.silent, context.reported, now, context.clocks)
     books.claims.take_loaded(books.pods.sessions)
     books.claims.refresh(mirrors, books.pods, rules, now, context.clocks, watched or 0)
-    _each(context, there, lambda names: restore_accounts(context, names, now))
+    _for_each_account(context, there, lambda names: restore_accounts(context, names, now))
     books.pods.end_missing(watched, context.reported, now)
     if stored_prices and remembered != stored_prices:
         bring_rates_up(books, first_forgotten(stored_prices, remembered, now))
@@ -178,8 +178,8 @@ def take_over(context: ReconcileContext, now: Instant) -> bool:
     return books.prices != stored_prices
 
 
-def _each(context: ReconcileContext, names: AbstractSet[str], act: Callable[[list[str]], object]) -> None:
-    """Runs a step for accounts that have not failed; an account for which it fails is marked as unreadable."""
+def _for_each_account(context: ReconcileContext, names: AbstractSet[str], act: Callable[[list[str]], object]) -> None:
+    """Runs a step for accounts; an account whose step fails is marked unreadable, and the others go on."""
     failed = isolate_failures(names - context.books.failed.keys(), act)
     for name, error in failed.items():
         context.books.unreadable[name] = context.books.failed[name] = described(error)
@@ -248,15 +248,6 @@ def _restore_default_payers(context: ReconcileContext, kept: Iterable[str]) -> N
     shared.write_assignments(context.client, context.epoch, forgotten)
     books.assignments.update(forgotten)
     books.ensure_accounts(account for ((_, account),) in forgotten.values())
-
-
-def _claim(context: ReconcileContext) -> None:
-    """Writes this term's fencing token, also to a store that returned to a time before this term.
-
-    Raises:
-        FencedError: a later leader has taken over.
-    """
-    shared.write_epoch(context.client, context.epoch, context.term)
 
 
 def _is_there(account: Account) -> bool:

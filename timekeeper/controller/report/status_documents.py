@@ -24,13 +24,7 @@ PASSING = ("spent", "remaining", "expiring", "burnRate", "projectedExhaustion", 
 
 
 def budget_status(account: Account, figures: Figures, now: Instant) -> Json:
-    """Returns a budget's figures and checkpoint as its status, without conditions.
-
-    Args:
-        account: the budget's account.
-        figures: its figures.
-        now: the instant of the figures.
-    """
+    """Returns a budget's figures and checkpoint as its status, without conditions."""
     period_credits = account.credits.get(figures.period.start, {})
     status: Json = {
         "observedGeneration": account.budget.generation,

@@ -424,7 +424,6 @@ def _with_record(metered: MeteredSession, record: Session, account: str, *, payi
 
     Args:
         metered: the session.
-        record: the record.
         account: the account that holds it.
         paying: whether that account pays for the namespace now.
     """
