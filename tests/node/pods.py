@@ -92,7 +92,7 @@ class Placed:
         )
 
     def described(self) -> str:
-        """What `kubectl describe` says of it."""
+        """The events that `kubectl describe` shows of it."""
         said: str = self.machine.plane.admin.kubectl("describe", "pod", "--namespace", self.namespace, self.name).stdout
         return said
 
