@@ -20,6 +20,11 @@ from timekeeper.domain.windows import Retention
 from timekeeper.ledger import keys, reading
 from timekeeper.ledger.reports import IntakeOutcome, ReportIntake, Submission
 
+
+class KilledError(RuntimeError):
+    """The leader ends here."""
+
+
 HOURLY: dict[str, Any] = {"every": "hour"}
 
 
@@ -63,6 +68,56 @@ def test_behind_a_silent_node_use_counts_up_to_the_last_sign_of_life_whatever_ro
     harness.silence("n1", None)
     harness.round(10)
     assert harness.spent("a", NOON) == 40 * GPU_SECOND
+
+
+@pytest.mark.parametrize(
+    ("reported", "rule", "seconds"),
+    [
+        pytest.param(
+            ((), (5200, 7400, 7880, 8300)), {"every": "day"}, [3600, 74, 83 - 74], id="the leader settles"
+        ),  # without any report by its end the first period is billed as reserved
+        pytest.param(
+            ((3000, 3500, 3700, 7500, 7700), (8200, 9000)),
+            {"cron": "7 */4 * * *"},
+            [35, 75 - 35, 90 - 75],
+            id="it ends before it settles",
+        ),
+    ],
+)
+def test_behind_a_silent_node_use_belongs_to_the_period_in_which_it_was_reported_whatever_rule_follows(
+    harness: LedgerHarness, reported: tuple[tuple[int, ...], tuple[int, ...]], rule: dict[str, Any], seconds: list[int]
+) -> None:
+    before, after = reported
+    ruled_at = NOON + (8000 if before else 5000) * SECOND
+
+    def end_at(name: str) -> None:
+        if name == "settle" and before and harness.now == ruled_at:
+            raise KilledError
+
+    def report_at(*instants: int) -> None:
+        for at in instants:
+            harness.pass_time((NOON - harness.now) / SECOND + at)
+            received(harness, at, at // 100)
+
+    rules = ControllerRules(bill=Bill.USED)
+    begin(harness, rules)
+    harness.lead(rules, step=end_at)
+    harness.round()
+    harness.silence("n1", harness.now)
+    harness.budget("a", ["team-a"], period={"cron": "7 */2 * * *"})
+    harness.round(10)
+    report_at(*before)
+    harness.pass_time((ruled_at - harness.now) / SECOND)
+    harness.budget("a", ["team-a"], period=rule)
+    harness.round()
+    report_at(*after)
+    harness.lead(rules)
+    harness.silence("n1", None)
+    for _ in range(2):
+        harness.round(10)
+    periods = NOON, NOON + HOUR, NOON + 7620 * SECOND
+    assert [harness.spent("a", start) for start in periods] == [each * GPU_SECOND for each in seconds]
+    assert differences(harness) == []
 
 
 def open_sessions(harness: LedgerHarness, account: str) -> set[str]:

@@ -108,7 +108,12 @@ def _mark_reports(context: ReconcileContext, now: Instant, moved: set[str], rule
         phases = phases_after(rule, boundary_after(rule, now) if period is None else period.end)
         marks = Marks(context.surely_past(now) if namespace in moved else 0, 0, phases)
         running = [each for each in books.pods.sessions.of_namespaces([namespace]) if each.session.end is None]
-        wanted += [(each.session.uid, marks) for each in running]
+        before = books.accounts.get(books.account_of(namespace))
+        for each in running:
+            # Until it is settled, its reports must stay separated at the periods' ends that it has passed, too.
+            since = max(each.session.start, each.acknowledged.settled_until)
+            held = () if before is None else phases_of_ends(before, since)
+            wanted.append((each.session.uid, marks._replace(phases=tuple(sorted({*phases, *held})))))
     if wanted:
         close_and_read(context.client, wanted)
 
@@ -127,6 +132,15 @@ def phases_after(rule: PeriodRule, end: Instant) -> tuple[int, ...]:
         One number if both are equal, otherwise both, sorted.
     """
     return tuple(sorted({end % QUARTER, boundary_after(rule, end) % QUARTER}))
+
+
+def phases_of_ends(account: Account, until: int) -> set[int]:
+    """Returns the nanoseconds after a full quarter of an hour at which an account's open periods end, after an instant.
+
+    Args:
+        until: nanoseconds since 1970.
+    """
+    return {period.end % QUARTER for period in account.periods_after(until)}
 
 
 def _is_undecided(books: Books, namespace: str) -> bool:

@@ -24,7 +24,7 @@ from timekeeper.controller.reconcile.compute_settlement import (
     with_stored_amounts,
 )
 from timekeeper.controller.reconcile.context import ReconcileContext, is_general
-from timekeeper.controller.reconcile.open_and_close_periods import open_due_periods, phases_after
+from timekeeper.controller.reconcile.open_and_close_periods import open_due_periods, phases_after, phases_of_ends
 from timekeeper.controller.state.accounts import Account
 from timekeeper.controller.state.books import Books
 from timekeeper.controller.state.sessions import Key, MeteredSession
@@ -202,8 +202,8 @@ def _read_reports(
 def _phases(books: Books, cases: Iterable[tuple[MeteredSession, int]]) -> list[tuple[int, ...]]:
     """Returns for each session the distance of the starts of its coming periods from a quarter of an hour.
 
-    The distances are nanoseconds. Each session counts from its own instant: one on a silent node may still be in a
-    period that others have left, and its reports must stay separated where that period ends.
+    The distances are nanoseconds. Each session counts from its own instant, up to which its periods are final: one on a
+    silent node may still be in a period that others have left, and its reports must stay separated where that ends.
 
     Args:
         books: the leader's state.
@@ -212,16 +212,19 @@ def _phases(books: Books, cases: Iterable[tuple[MeteredSession, int]]) -> list[t
     found: dict[tuple[str, int], tuple[int, ...]] = {}
     phases = list[tuple[int, ...]]()
     for metered, until in cases:
-        at = books.assignments[metered.session.namespace][-1][1], until
+        since = max(metered.session.start, min(until, metered.acknowledged.settled_until))
+        at = books.assignments[metered.session.namespace][-1][1], since
         if at not in found:
-            found[at] = _phases_of(books.accounts[at[0]], until)
+            found[at] = _phases_of(books.accounts[at[0]], since)
         phases.append(found[at])
     return phases
 
 
-def _phases_of(account: Account, until: int) -> tuple[int, ...]:
-    period = account.period_at(until)
-    return (0,) if period is None else phases_after(account.budget.period, period.end)
+def _phases_of(account: Account, since: int) -> tuple[int, ...]:
+    coming = account.periods_after(since)
+    if not coming:
+        return (0,)
+    return tuple(sorted({*phases_of_ends(account, since), *phases_after(account.budget.period, coming[-1].end)}))
 
 
 def write_limits_of(
