@@ -5,6 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 
 import pytest
+import redis
 
 from fairgpu.inventory import Device, Inventory, Link, encode
 from fairgpu.leadership import Term
@@ -23,6 +24,7 @@ from timekeeper.domain.money import GPU_HOUR, GPU_SECOND, SECOND
 from timekeeper.domain.pricing import BY_WORDS, Bill, PricePoint
 from timekeeper.domain.timestamps import DAY, HOUR, MINUTE
 from timekeeper.ledger import reading
+from timekeeper.ledger.client import StoreUnavailableError
 from timekeeper.ledger.usage import capacity, capacity_of_models
 from timekeeper.ledger.writing import Kind
 from timekeeper.sources.folder import write_json
@@ -257,6 +259,30 @@ def test_a_pod_that_ends_and_is_deleted_between_two_rounds_of_a_clock_that_is_be
     harness.round(10)
     assert harness.spent("a") == 950 * GPU_SECOND
     assert differences(harness) == []
+
+
+def test_a_deletion_is_kept_where_the_store_does_not_say_what_time_it_is(harness: LedgerHarness) -> None:
+    answers = [True] * 20
+
+    def store_clock() -> int:
+        if not answers.pop():
+            raise redis.ConnectionError
+        return harness.now
+
+    harness.lead(clocks=Clocks(lambda: 0, store_clock))
+    harness.budget("a", ["team-a"])
+    ends = harness.pod("ends", "team-a")
+    harness.round(100)
+    harness.ahead = -3 * HOUR
+    harness.pass_time(900)
+    harness.finish(ends)
+    harness.remove("ends")
+    harness.source.mirrors.pods.changed("DELETED", ends)
+    answers += [False, True]  # the second question of the round
+    with pytest.raises(StoreUnavailableError):
+        harness.round()
+    harness.round()
+    assert harness.spent("a") == 1000 * GPU_SECOND
 
 
 @pytest.mark.parametrize("another", [False, True])

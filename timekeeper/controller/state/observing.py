@@ -252,7 +252,12 @@ class PodView:
             self._take_facts(facts, now)
             changed |= self._observe(facts, rules, silent, reported, now)
         departures = mirror.take_departures()
-        self.as_of = now = past_with_ends(self._stated_ends(departures), max(now, clocks.ours()), clocks.store)
+        try:
+            now = past_with_ends(self._stated_ends(departures), max(now, clocks.ours()), clocks.store)
+        except Exception:
+            mirror.return_departures(departures)
+            raise
+        self.as_of = now
         if clocks.ours() < self.observed_until:
             departures = [_received_since(self.observed_until, each) for each in departures]
         changed |= self._end_all_deleted(mirror, departures, silent, reported, now)
