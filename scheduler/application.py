@@ -7,6 +7,7 @@ import random
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from functools import partial
 from typing import Protocol
@@ -65,6 +66,8 @@ Python's own is 5 ms, which each of several threads may take before a pod is ans
 """
 ANSWER_SECONDS = ATTEMPT_SECONDS + 2.0
 """The longest wait for the API server's answer in a bind."""
+BINDS_AT_ONCE = 32
+"""The most Bindings that wait for the API server at once; asyncio's own threads are 4 more than the machine's CPUs."""
 RunPart = Callable[[str, Callable[[], None]], None]
 """Runs a part of the scheduler, one of scheduler.measures.PARTS, in a thread of its own."""
 NOT_ACTING = "this replica does not lead"
@@ -158,6 +161,7 @@ class Routes:
         self._acts = acts
         self._measures = measures
         self._roster = Roster()
+        self._binders = ThreadPoolExecutor(BINDS_AT_ONCE, "bind")
 
     def filter(self, body: bytes) -> Response:
         """Answers kube-scheduler's call `filter` with the names of the nodes on which a pod can be placed.
@@ -228,7 +232,8 @@ class Routes:
             return self._unreadable("bind", error, started)
         error_text = await self._wait_for_gang(arguments)
         if not error_text:
-            error_text = await asyncio.to_thread(self._bind, arguments)
+            loop = asyncio.get_running_loop()
+            error_text = await loop.run_in_executor(self._binders, self._bind, arguments)
         self._answered("bind", "refused" if error_text else "placed", started)
         return Response(200, encode(BindResult(error_text)))
 

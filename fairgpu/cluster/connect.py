@@ -23,6 +23,8 @@ _HINTS = {
     401: "\nThe API server does not know you: log in anew, until `kubectl auth whoami` names you",
 }
 """Advice, keyed by the status of the API server's answer; 0 stands for none."""
+MOST_KEPT_CONNECTIONS = 64
+"""The most connections to the API server that are kept for later requests."""
 
 
 class NoClusterError(CommandError):
@@ -195,6 +197,8 @@ def _configured(load: Callable[..., object]) -> client.Configuration:
     from yaml import YAMLError  # noqa: PLC0415 - as in connect
 
     configuration = client.Configuration()
+    # The library keeps five for each CPU, and each further request at once would open one of its own.
+    configuration.connection_pool_maxsize = MOST_KEPT_CONNECTIONS
     try:
         load(client_configuration=configuration)
     except (ConfigException, OSError) as error:

@@ -9,7 +9,14 @@ import pytest
 
 from fairgpu.client.server import from_environment
 from fairgpu.cluster.api import ApiError
-from fairgpu.cluster.connect import NoClusterError, connect, namespace_of_context, unreadable
+from fairgpu.cluster.connect import (
+    MOST_KEPT_CONNECTIONS,
+    NoClusterError,
+    connect,
+    namespace_of_context,
+    read_kubeconfig,
+    unreadable,
+)
 from fairgpu.commands import CommandError
 
 SOUND = """
@@ -88,6 +95,12 @@ def test_an_exec_plugin_makes_the_token(tmp_path: Path) -> None:
         SOUND.replace("{token: abc}", f"{{exec: {{apiVersion: v1, command: echo, args: ['{credential}']}}}}")
     )
     assert from_environment(SERVER | {"KUBECONFIG": str(file)}).token == "made"
+
+
+def test_so_many_connections_are_kept_whatever_the_number_of_cpus(tmp_path: Path) -> None:
+    file = tmp_path / "config"
+    file.write_text(SOUND)
+    assert read_kubeconfig(str(file)).connection_pool_maxsize == MOST_KEPT_CONNECTIONS
 
 
 def test_a_kubeconfig_that_can_be_used_is(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -15,12 +16,13 @@ from prometheus_client import CollectorRegistry
 
 from fairgpu.cluster.api import KubernetesAPI
 from fairgpu.serving.lifecycle import Lifecycle
-from fairgpu.serving.messages import Request
+from fairgpu.serving.messages import Request, Response
 from fairgpu.serving.options import Address, ServerOptions
-from scheduler.application import Routes, build_application
+from scheduler.application import BINDS_AT_ONCE, Routes, build_application
 from scheduler.cluster.acting import Acting
 from scheduler.measures import PARTS, Measures
 from scheduler.settings import LeaseSettings, SchedulerSettings
+from tests.support.waiting import LIMIT_S
 from tests.unit.scheduler.extended import ApiServer, Time, pod, state_of
 
 
@@ -148,3 +150,26 @@ def test_names_that_are_not_utf8_are_answered_400() -> None:
 def test_whitespace_in_the_list_of_names_changes_no_name_in_the_scores(names: str) -> None:
     replica, body = routes(ApiServer(), CollectorRegistry()), asked(pod("a")).replace(b'["n0"]', names.encode())
     assert {one["Host"] for one in json.loads(replica.prioritize(body).body)} == {"n0"}
+
+
+def test_many_binds_wait_for_the_api_server_at_once_however_few_cpus_there_are() -> None:
+    items = [pod(f"p{number}", core=1) for number in range(BINDS_AT_ONCE)]
+    all_there = threading.Barrier(BINDS_AT_ONCE)
+
+    class Waits(ApiServer):
+        def create(self, path: str, body: dict[str, Any], query: Any = None) -> dict[str, Any]:
+            all_there.wait(LIMIT_S)
+            return super().create(path, body, query)
+
+    answering = routes(Waits(*items), CollectorRegistry())
+
+    async def bound(item: dict[str, Any]) -> Response:
+        answering.filter(asked(item))
+        metadata = item["metadata"]
+        named = {"PodName": metadata["name"], "PodNamespace": "team", "PodUID": metadata["uid"], "Node": "n0"}
+        return await answering.bind(Request({}, json.dumps(named).encode()))
+
+    async def bind_all() -> list[Response]:
+        return await asyncio.gather(*(bound(item) for item in items))
+
+    assert {answer.body for answer in asyncio.run(bind_all())} == {b'{"Error":""}'}
