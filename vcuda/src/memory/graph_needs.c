@@ -38,7 +38,8 @@ static void add_node(struct needs *needs, const CUDA_MEM_ALLOC_NODE_PARAMS *aske
 {
     uint64_t begin = asked->dptr / GRANULE * GRANULE, end = granule_up(asked->dptr + asked->bytesize, GRANULE);
     CUdevice ordinal;
-    if (!device_of_location(&asked->poolProps.location, &ordinal) && asked->poolProps.allocType != CU_MEM_ALLOCATION_TYPE_MANAGED)
+    bool managed = asked->poolProps.allocType == CU_MEM_ALLOCATION_TYPE_MANAGED;
+    if (!device_of_location(&asked->poolProps.location, &ordinal) && !managed)
         return;
     if (needs->ordinal < 0)
         needs->ordinal = ordinal;

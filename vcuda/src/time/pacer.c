@@ -385,8 +385,8 @@ static struct view view_of(const struct queue *queue, const struct flow *flow, c
                          .bound = most_of(mean, part)};
 }
 
-/* Behind what its own stream has in flight, and behind what all have. Not looked at any more once the launch has waited for it as
- * long as it may. */
+/* Behind what its own stream has in flight, and behind what all have. Not looked at any more once the launch has waited for it
+ * as long as it may. */
 static bool finds_room(const struct queue *queue, const struct view *view, struct wait *wait, uint64_t now_ns)
 {
     if (is_second(queue, view->queued, view->until_end) || wait->waited_ns[ROOM] >= longest[ROOM])
