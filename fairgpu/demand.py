@@ -19,8 +19,8 @@ class Demand(NamedTuple):
     Attributes:
         gpus: the number of vGPUs.
         core_percent: GPU time summed over the vGPUs, in percent of one GPU.
-        memory_mib: memory requested in MiB.
-        memory_percentage: memory requested in percent of one GPU.
+        memory_mib: memory of the containers that request it in MiB, summed over the vGPUs.
+        memory_percentage: memory of the other containers, which request it in percent of one GPU, summed likewise.
     """
 
     gpus: int = 0

@@ -248,9 +248,11 @@ class Agent:
             self._not_published(error)
 
     def _open_or_withhold(self, node: Json) -> None:
-        """Offers the GPUs that were last read to the kubelet, or none, and writes a warning event for each reason why.
+        """Offers the kubelet the GPUs that the driver last named; writes inventory and capacity into the Node.
 
-        Also writes the inventory and the capacity into the Node.
+        It offers none while `withholdings` gives reasons, and writes a warning event for each. It offers none either at
+        start, until the runtime, other drivers' offers and the shim are known, once a container was made without its
+        CDI spec, and while another device plugin has taken the resource.
         """
         silent_seconds = time.monotonic() - self._answered_at
         foreign = [*foreign_resources(node), *self._slices.offers]

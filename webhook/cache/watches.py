@@ -40,7 +40,7 @@ class _Logged:
 
 
 class NamespacesView(_Logged):
-    """A view of Namespaces; it stores the permissions that their annotation `fairgpu.io/allow` gives."""
+    """A view of Namespaces; it stores the permissions in the annotation `fairgpu.io/allow`: elastic, high-priority."""
 
     def __init__(self, cache: AdmissionCache) -> None:
         self._cache = cache
@@ -52,7 +52,7 @@ class NamespacesView(_Logged):
         self._store({name: allowed for name, allowed in permissions.items() if allowed})
 
     def changed(self, kind: str, item: Json) -> None:
-        """Stores the permissions of one namespace; nothing is stored where they did not change.
+        """Stores the permissions of one namespace, or removes those of a deleted one; does nothing if none changed.
 
         Args:
             kind: the event: ADDED, MODIFIED or DELETED.

@@ -39,10 +39,10 @@ class Configuration:
 
 
 class Trust(Protocol):
-    """The webhook configurations, in which API servers find the CAs of the webhook's certificate."""
+    """The access to FairGPU's webhook configurations, where API servers find the CAs of the webhook's certificate."""
 
     def read(self) -> Sequence[Configuration]:
-        """Returns the webhook configurations as they are.
+        """Returns the webhook configurations that exist, at most a mutating and a validating one.
 
         Raises:
             ChainError: the API server refuses, or does not answer.
@@ -61,7 +61,7 @@ class Trust(Protocol):
 
 
 class Configurations:
-    """The webhook configurations of a cluster, which an API server stores."""
+    """The access to FairGPU's webhook configurations by the API: reads them, and writes the webhook's CAs into them."""
 
     def __init__(self, api: KubernetesAPI) -> None:
         self._api = api
