@@ -108,5 +108,5 @@ class WaitingPods:
         return (one.pod for one in self._pods.values())
 
     def in_order(self) -> list[Waiting]:
-        """Returns all waiting pods with their texts: the highest priority first, then the oldest."""
+        """Returns all waiting pods with why each waits: the highest priority first, then the oldest."""
         return sorted(self._pods.values(), key=lambda one: (-one.pod.priority, one.pod.created, one.pod.uid))

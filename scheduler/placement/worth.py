@@ -35,8 +35,8 @@ class Several:
     Attributes:
         gpus: the number of GPUs.
         percent: the percent of each GPU that they need, indexed by the device's class.
-        share: their share of all pods, indexed by the level of the node's free processor time and memory
-            (`Worth.host_level`).
+        share: the fraction of all pods, from 0 to 1, that is of these kinds and for which a node's free processor time
+            and memory suffice, indexed by the node's level (`Worth.host_level`).
     """
 
     gpus: int

@@ -306,7 +306,7 @@ class _Planner:
         return np.asarray(np.sort(of_node, axis=1)[:, : need.gpus].sum(axis=1))
 
     def on_node(self, pod: PodToPlace, row: int) -> list[int] | None:
-        """Returns the cheapest victims on one node that the search finds; None if no victims make room."""
+        """Returns the cheapest victims found on a node, as places in arrays of `Holders`; None if none make room."""
         may_go = self._may_go(pod) & (self._holders.row == row)
         dearest_first = sorted(np.flatnonzero(may_go).tolist(), key=self._dearness, reverse=True)
         whole = self._spare(pod, row, dearest_first)
@@ -330,9 +330,10 @@ class _Planner:
     def _on_device(
         self, need: Need, row: int, device: int, dearest_first: Sequence[int], pod: PodToPlace
     ) -> list[int] | None:
-        """Returns the victims on one device of a node whose eviction makes one container fit; None if none do.
+        """Returns the victims on a device whose eviction makes room for one GPU of `need`; None if all are too few.
 
-        `dearest_first` has the pods that may be evicted from the node.
+        `row` and `device` are the indexes of the node in the fleet and of the device on it. `dearest_first` has the
+        node's pods that may be evicted, as places in the arrays of `Holders`, the costliest (see `Cost`) first.
         """
         holds = {at for at in dearest_first if any(place == device for place, *_ in self._places(at, row))}
         room = next(one for one in self._node(pod, row, holds).rooms if one.device == device)
@@ -354,7 +355,7 @@ class _Planner:
         return chosen
 
     def _spare(self, pod: PodToPlace, row: int, dearest_first: Sequence[int]) -> list[int] | None:
-        """Returns those of the given pods on a node that must be evicted; None if evicting all does not suffice."""
+        """Returns the pods of `dearest_first` that must leave a node so that `pod` fits; None if all are too few."""
         node = self._node(pod, row, dearest_first)
         if not _fits(node, pod.request, self._tries):
             return None
