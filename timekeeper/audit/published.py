@@ -88,7 +88,8 @@ def check_published(
 def _credits(snapshot: Snapshot) -> list[list[Any]]:
     """Returns the credits that a summary must list, from the period's own record; unreadable ones are left out.
 
-    Each has the grant's name, its amount, its expiry, the amount spent when it arrived, and whether it has expired.
+    Each has the grant's name, what it brought (or, if expired, what was spent of it), when it expires, what the period
+    had spent when it arrived, and whether it has expired. Amounts are microGPU-seconds.
     """
     credits_read = []
     for name, text in sorted(snapshot.credits.items()):
@@ -238,14 +239,14 @@ def check_burning(snapshot: Snapshot, item: Json) -> Iterator[Difference]:
     """
     status = mapping(item.get("status"))
     spent, available, granted = (_money(status, name) for name in ("spent", "available", "granted"))
-    open_credits = _open_credits(snapshot)
+    period_credits = _unspent_credits(snapshot)
     published = _expiring(status)
     shown_credits = mappings(mapping(status.get("checkpoint")).get("pots"))
     known = {(credit.get("grant"), bool(credit.get("lapsed"))) for credit in shown_credits if credit.get("grant")}
-    if spent is None or open_credits is None or known != {(credit.name, credit.expired) for credit in open_credits}:
+    if spent is None or period_credits is None or known != {(credit.name, credit.expired) for credit in period_credits}:
         return  # the status is older than the last credit or expiry
-    own = (granted or 0 if available is None else available) - sum(credit.left for credit in open_credits)
-    left_of = burned(own, open_credits, snapshot.end or 0, spent)
+    own = (granted or 0 if available is None else available) - sum(credit.left for credit in period_credits)
+    left_of = burned(own, period_credits, snapshot.end or 0, spent)
     expected = {name: left for name, left in left_of.items() if left is not None}
     for name in sorted(published.keys() | expected.keys()):
         if published.get(name) != expected.get(name):
@@ -254,20 +255,20 @@ def check_burning(snapshot: Snapshot, item: Json) -> Iterator[Difference]:
             yield difference(snapshot, Figure.BURNED, f"status.expiring {name}", str(stored), str(left), reason)
 
 
-def burned(own: int, open_credits: list[_Credit], end: Instant, spent: int) -> dict[str, int | None]:
+def burned(own: int, period_credits: list[_Credit], end: Instant, spent: int) -> dict[str, int | None]:
     """Returns the amount left of each credit after an amount is spent, keyed by grant; None for an expired credit.
 
     Amounts are microGPU-seconds. The money that expires soonest is spent first.
 
     Args:
         own: the period's money that expires with the period; below 0 it is a debt.
-        open_credits: the credits, which outlive the period; the function lowers what is left of each.
+        period_credits: the credits, as `_unspent_credits` returns them; the function lowers what is left of each.
         end: the period's end.
         spent: the amount that the period has spent.
     """
     mine = _Credit(_NO_NAME, max(own, 0), (end, 0, _NO_NAME), 0, end, expired=False)
     owed, here, counted = max(-own, 0), [mine], 0
-    for coming in [*sorted(open_credits, key=lambda credit: (credit.since, credit.expires, credit.name)), None]:
+    for coming in [*sorted(period_credits, key=lambda credit: (credit.since, credit.expires, credit.name)), None]:
         until = spent if coming is None else max(counted, min(coming.since, spent))
         wanted, counted = until - counted, until
         for credit in sorted(here, key=lambda credit: credit.rank):
@@ -281,8 +282,11 @@ def burned(own: int, open_credits: list[_Credit], end: Instant, spent: int) -> d
     return {credit.name: None if credit.expired else credit.left for credit in here if credit is not mine}
 
 
-def _open_credits(snapshot: Snapshot) -> list[_Credit] | None:
-    """Returns the credits of a snapshot's period; None if one of them is unreadable."""
+def _unspent_credits(snapshot: Snapshot) -> list[_Credit] | None:
+    """Returns all credits of a snapshot's period, each with the amount that it brought; None if one is unreadable.
+
+    A credit that has expired has the amount that was spent of it instead.
+    """
     credits_read = []
     for name, text in snapshot.credits.items():
         amount, expires, since, flag, *_ = [*text.split(" "), "", "", "", ""]
