@@ -211,7 +211,7 @@ _CLASSES: Final = "/apis/scheduling.k8s.io/v1/priorityclasses"
 
 @dataclass(frozen=True, slots=True)
 class AskingPod:
-    """A pod that asks for GPUs and has not ended.
+    """A pod that asks for GPUs of another stack, or has a claim, and has not ended.
 
     Attributes:
         namespace: its namespace.
@@ -435,7 +435,10 @@ def changes_document(changes: ModeChanges) -> dict[str, Any]:
 
 
 def _asking(stack: StackNames, pod: Json) -> Json | None:
-    """Returns the fields of an AskingPod; None for a pod that asks for no GPU, or has ended."""
+    """Returns the fields of an AskingPod, with `class`, its priority class, in place of `own_class`.
+
+    It is None for a pod that has ended, or asks for no GPU by a claim or the names in `stack`, those of other stacks.
+    """
     metadata, spec = mapping(pod.get("metadata")), mapping(pod.get("spec"))
     claims = len(mappings(spec.get("resourceClaims")))
     if mapping(pod.get("status")).get("phase") in names.TERMINAL_PHASES:

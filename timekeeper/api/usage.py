@@ -566,14 +566,15 @@ def _not_known(
     assignments: Mapping[str, Assignments],
     span: Window,
 ) -> tuple[tuple[str, ...], frozenset[Key]]:
-    """Returns the late accounts that hide use of these namespaces, and the keys whose use since is not known.
+    """Returns the late accounts whose own use of some namespaces is not known, and the keys whose sums may lack use.
 
-    These are the keys of all use in a span by namespaces that a late account has paid for since its last settlement,
-    whichever account paid for that use, and of the sessions that it has open.
+    What a late account pays for after its last settlement is not known. Such an account is returned if it has paid for
+    one of the namespaces since, or has open sessions of one. The keys are those of these sessions, and of all use in
+    the span by namespaces that it has paid for since, whichever account paid.
 
     Args:
         aggregate: the dimensions of the keys.
-        late: the accounts that are not settled, each with the instant of its last settlement.
+        late: the accounts that are not settled, each with the instant (ns since 1970) of its last settlement.
         assignments: the payers of the namespaces that are asked about.
         span: the time whose use is looked through.
     """

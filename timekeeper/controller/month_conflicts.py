@@ -30,7 +30,10 @@ from timekeeper.settings import TimekeeperSettings
 
 
 class UndecidableError(ExportError):
-    """The error of an action that is impossible for a month; the message says which actions are possible."""
+    """The error of `keep` for a month without a readable exported file, and of `rewrite` for one without stored use.
+
+    The message says what the admin can do instead.
+    """
 
 
 class State(StrEnum):

@@ -190,7 +190,7 @@ class AccountKeys:
 
     @property
     def amounts_of_periods(self) -> str:
-        """The prefix of the names of the keys of sessions' amounts; the period's start follows."""
+        """The prefix of the names that `amounts` returns; the period's start follows."""
         return self._key("amounts:")
 
     def settled(self, start: Instant) -> tuple[str, ...]:
@@ -223,7 +223,7 @@ class AccountKeys:
 
     @property
     def hours(self) -> str:
-        """The prefix of the names of the keys of hourly use. In format 1 it is the name of the key of all rows."""
+        """The prefix of the names that `rows_of` returns; in a store of format 1 (see FORMAT), the key of all rows."""
         return self._key("hours")
 
     @property
@@ -234,14 +234,14 @@ class AccountKeys:
     def rows_of(self, hour: int | str) -> str:
         """Returns the name of the key of an hour's rows of use, one for each combination of dimensions.
 
-        The hour counts from 1970.
+        `hour` is the number of hours since 1970.
         """
         return self._key(f"hours:{hour}")
 
     def sums_of(self, hour: int | str) -> str:
         """Returns the name of the key of an hour's use, summed for each namespace and model.
 
-        The hour counts from 1970.
+        `hour` is the number of hours since 1970.
         """
         return self._key(f"hours:{hour}:sums")
 

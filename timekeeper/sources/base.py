@@ -104,9 +104,9 @@ class Mirror:
             self._departures = [*departures, *self._departures]
 
     def wait_for_change(self, seconds: float) -> bool:
-        """Waits up to that many seconds until the mirror has changed since the last wait; returns whether it has.
+        """Waits for a change since the last call that returned True; returns False if none comes in that many seconds.
 
-        A change that comes as the time passes is found by the next wait.
+        A change that comes later makes the next call return True at once.
         """
         changed = self._changed.wait(seconds)
         if changed:

@@ -177,7 +177,7 @@ def _in_force(prices: Prices, instant: int) -> tuple[bool, Mapping[str, Fraction
 
 
 def read_prices(documents: Mapping[str, Any]) -> Prices:
-    """Returns the prices that a checkpoint document keeps; empty if the document is missing or unreadable."""
+    """Returns the prices in PRICES, one of the checkpoint documents keyed by name; empty if missing or unreadable."""
     try:
         return decode_prices((documents.get(PRICES) or {}).get("prices", "{}"))
     except (RecordError, AttributeError) as error:

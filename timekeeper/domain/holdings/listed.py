@@ -39,7 +39,7 @@ from timekeeper.domain.holdings.holding import (
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """An extended resource by which pods hold accelerators, and the size of one unit of it.
+    """The accelerators that a unit of an extended resource stands for; keyed by its name in TABLE or in the settings.
 
     Attributes:
         way: the name of the stack or vendor.
