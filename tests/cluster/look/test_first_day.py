@@ -94,8 +94,9 @@ def _write_overlay(folder: Path, namespaces: dict[str, str]) -> Path:
     overlay.mkdir()
     section = ADOPTING.partition("\n## Look\n")[2].partition("\n### Budgets as objects\n")[0]
     blocks = [textwrap.dedent(block) for block in re.findall(r"```yaml\n(.*?)```", section, re.DOTALL)]
-    assert ["kind: Kustomization" in block for block in blocks] == [True, False]
-    (overlay / "kustomization.yaml").write_text("".join(blocks))
+    (kustomization,) = [block for block in blocks if "kind: Kustomization" in block]
+    (budgets,) = [block for block in blocks if "fairgpu-budgets" in block]
+    (overlay / "kustomization.yaml").write_text(kustomization + budgets)
     for name, namespace in namespaces.items():
         spec = {"namespaces": [namespace], "allowance": {"gpuHours": 400}, "period": {"every": "month"}}
         (overlay / f"{name}.yaml").write_text(yaml.safe_dump(spec))
