@@ -6,6 +6,7 @@ import difflib
 import enum
 import typing
 from collections.abc import Iterator, Mapping, Sequence
+from decimal import Decimal
 from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, get_args, get_origin
@@ -20,13 +21,12 @@ Keys = tuple[str, ...]
 
 TIME = "a time with its offset, such as 2026-01-01T00:00:00Z"
 """Which times a setting may have."""
-BOUNDS = ((Ge, "ge", "from"), (Gt, "gt", "above"), (Le, "le", "to"))
+_BOUNDS = ((Ge, "ge", "from"), (Gt, "gt", "above"), (Le, "le", "to"))
 """The kinds of bounds of a number, with their attribute and their word."""
 
 _SECRETS = ("password", "secret", "token")
 _MAX_SHOWN = 80
-_WHOLE = "a whole number"
-_NUMBER = "a number"
+_NUMBERS = {int: "a whole number", float: "a number", Decimal: "a number"}
 _OF_NUMBERS = ("greater_than", "less_than", "int_", "float_", "decimal_")
 _ALLOWED = {
     "tuple_type": "a list, such as [a, b]",
@@ -81,7 +81,7 @@ def bounds(info: FieldInfo) -> str:
     found = [
         (word, getattr(bound, name))
         for bound in info.metadata
-        for kind, name, word in BOUNDS
+        for kind, name, word in _BOUNDS
         if isinstance(bound, kind)
     ]
     return " ".join(f"{word} {limit}" for word, limit in found)
@@ -128,10 +128,7 @@ def _allowed(fault: ErrorDetails, path: Keys, model: type[BaseModel]) -> str:
 
 def _number(annotation: Any, info: FieldInfo | None) -> str:
     """Returns which numbers are allowed, such as `a whole number from 1 to 64`; nothing for what is no number."""
-    kinds = {int: _WHOLE, float: _NUMBER}
-    name = next((text for kind, text in kinds.items() if annotation is kind), "")
-    if not name and getattr(annotation, "__name__", "") == "Decimal":
-        name = _NUMBER
+    name = next((text for kind, text in _NUMBERS.items() if _bare(annotation) is kind), "")
     return f"{name} {bounds(info)}".rstrip() if name and info is not None else name
 
 

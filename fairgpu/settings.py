@@ -148,7 +148,7 @@ def _value(text: str) -> Any:
     """Parses the text of an environment variable: YAML's lists and maps (`[a, b]`, `{a: 1}`), anything else as text."""
     if text.lstrip().startswith(("[", "{")):
         try:
-            return yaml.safe_load(text)
+            return yaml_text.load(text)
         except (yaml.YAMLError, ValueError, RecursionError):
             return text
     return text

@@ -12,14 +12,15 @@ _MERGE = "tag:yaml.org,2002:merge"
 class _Loader(yaml.SafeLoader):
     """PyYAML's safe loader keeps the last of two equal keys, against YAML 1.2.2, 3.2.1.3 (keys are unique)."""
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002 - PyYAML's
-        """Builds a map from its keys and values.
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        """Returns a map's node as it is written, before merged maps are copied into it.
 
         Raises:
             yaml.constructor.ConstructorError: a key stands twice.
         """
+        node: yaml.MappingNode = super().compose_mapping_node(anchor)
         first: dict[str, int] = {}
-        for key, _ in getattr(node, "value", ()):
+        for key, _ in node.value:
             if not isinstance(key, yaml.ScalarNode) or key.tag == _MERGE:
                 continue
             if key.value in first:
@@ -31,7 +32,7 @@ class _Loader(yaml.SafeLoader):
                     key.start_mark,
                 )
             first[key.value] = key.start_mark.line + 1
-        return super().construct_mapping(node, deep)
+        return node
 
 
 def load(text: str | bytes) -> Any:
@@ -43,3 +44,14 @@ def load(text: str | bytes) -> Any:
         RecursionError: it is nested too deeply.
     """
     return yaml.load(text, _Loader)  # noqa: S506 - a safe loader
+
+
+def load_all(text: str | bytes) -> list[Any]:
+    """Returns the documents of a stream in YAML, as `load` does the one of a text.
+
+    Raises:
+        yaml.YAMLError: the text is no YAML, or has a key twice in one map.
+        ValueError: a value cannot be, such as the date `2026-02-30`.
+        RecursionError: it is nested too deeply.
+    """
+    return list(yaml.load_all(text, _Loader))  # noqa: S506 - a safe loader

@@ -69,8 +69,11 @@ IN_FORCE: Final = {
 }
 """The API paths of the objects that the webhook compares with those that it knows, keyed by kind and name."""
 CHECK_SECONDS: Final = 300.0
-_AS_RENDERED: Final = "Policies, webhook rules and role bindings are what the webhook's settings make."
-_DIFFERS: Final = "not what the webhook's settings make; write them with `fairgpu render`, and apply them"
+_AS_RENDERED: Final = "Policies, webhook rules and role bindings are those of the webhook's version and settings."
+_DIFFERS: Final = (
+    "not those of the webhook's version and settings; after a change of settings write them with `fairgpu render`, then "
+    "apply your overlay"
+)
 _IMAGE: Final = "sidecarRepository"
 """The variable of fairgpu-spec in which an overlay writes the sidecar's image."""
 _LITERAL: Final = re.compile(r"'[^'\\]*'")
@@ -172,7 +175,7 @@ def follow_differences(
             differing = differences(settings, live.get)
             publish(len(differing))
             if differing:
-                _log.warning("rendered objects differ from the settings", objects=differing, instead="fairgpu render")
+                _log.warning("rendered objects differ from the settings", objects=differing, instead="fairgpu render, then apply your overlay")
         except ApiError as error:
             _log.warning("rendered objects not read", error=str(error))
         else:

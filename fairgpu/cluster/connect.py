@@ -89,7 +89,7 @@ def namespace_of_context(environ: Mapping[str, str]) -> str:
     In a pod it is the pod's. It is `default` where no context names one, and where the kubeconfig cannot be read;
     `connect` says why it cannot.
     """
-    from kubernetes.config import kube_config  # noqa: PLC0415 - as in connect
+    from kubernetes import config  # noqa: PLC0415 - as in connect
 
     named = environ.get("KUBECONFIG")
     if not named and environ.get("KUBERNETES_SERVICE_HOST"):
@@ -98,9 +98,8 @@ def namespace_of_context(environ: Mapping[str, str]) -> str:
         except OSError:
             return "default"
     try:
-        merged: Any = kube_config.KubeConfigMerger(named or kube_config.KUBE_CONFIG_DEFAULT_LOCATION).config
-        active = merged["contexts"].get_with_name(merged["current-context"])
-        return str(active["context"].safe_get("namespace") or "default")
+        _, active = config.list_kube_config_contexts(named or None)
+        return str(active["context"].get("namespace") or "default")
     except Exception:  # noqa: BLE001 - the library does not check what it reads, and connect states the fault
         return "default"
 

@@ -60,8 +60,8 @@ class Look:
         is_followed: whether the kubelet's call that follows the slots is open.
         is_shown: whether the Node shows all slots that are offered.
         foreign: the ids of the resource's slots in the kubelet's file that are not this plugin's.
-        written: the time at which the kubelet last wrote the Node's status, as the Node's own text, by which one status
-            is told from another; empty if the Node does not say.
+        written: the time at which the kubelet last wrote the Node's status, as the Node's own text; it differs between
+            any two statuses, and is empty if the Node does not state it.
         answered: each container whose slots another plugin allocated according to the kubelet's file, as its pod's uid
             and its name.
     """

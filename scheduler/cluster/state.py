@@ -254,10 +254,10 @@ class State:
             by_uid = {note.uid: note for note in notes}
             for uid in self._pods.keys() - by_uid.keys():
                 self.remove_pod(uid)
-            # Of a pod that came and went since the last watch ended, only kube-scheduler has told. One that came after
-            # the list waits again with its first event, or with kube-scheduler's next call.
-            told = self.waiting.uids() | self.gangs.uids() | self._named.keys()
-            for uid in told - by_uid.keys() - self._reservations.keys():
+            # Only kube-scheduler's calls have named a pod that came and went since the last watch ended. A pod that came
+            # after the list waits again with its first event, or with kube-scheduler's next call.
+            named = self.waiting.uids() | self.gangs.uids() | self._named.keys()
+            for uid in named - by_uid.keys() - self._reservations.keys():
                 self.waiting.remove(uid)
                 self.gangs.remove(uid)
                 self._named.pop(uid, None)

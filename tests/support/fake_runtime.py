@@ -27,26 +27,15 @@ def runtime_with_cdi(path: Path, cdi_folder: Path) -> Iterator[None]:
     server = grpc.server(ThreadPoolExecutor(1))
     handlers = grpc.method_handlers_generic_handler("runtime.v1.RuntimeService", {"Status": answer})
     server.add_generic_rpc_handlers((handlers,))
-    server.add_insecure_port(f"unix://{path}")
-    server.start()
-    try:
+    with _listening(server, path):
         yield
-    finally:
-        assert server.stop(grace=0).wait(LIMIT_S), "a question has not ended"
-        path.unlink(missing_ok=True)
 
 
 @contextmanager
 def runtime_without_cri(path: Path) -> Iterator[None]:
     """A gRPC server that knows no service, as containerd without its CRI plugin, until the end of the block."""
-    server = grpc.server(ThreadPoolExecutor(1))
-    server.add_insecure_port(f"unix://{path}")
-    server.start()
-    try:
+    with _listening(grpc.server(ThreadPoolExecutor(1)), path):
         yield
-    finally:
-        assert server.stop(grace=0).wait(LIMIT_S), "a question has not ended"
-        path.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -57,3 +46,14 @@ def runtime_that_hangs(path: Path) -> Iterator[None]:
         listening.listen()
         yield
     path.unlink()
+
+
+@contextmanager
+def _listening(server: grpc.Server, path: Path) -> Iterator[None]:
+    server.add_insecure_port(f"unix://{path}")
+    server.start()
+    try:
+        yield
+    finally:
+        assert server.stop(grace=0).wait(LIMIT_S), "a question has not ended"
+        path.unlink(missing_ok=True)

@@ -92,7 +92,7 @@ def read_rules(file: Path) -> list[Rule]:
         IdentityUnavailableError: the file is missing or invalid; the message names the field.
     """
     try:
-        return _RULES.validate_python(yaml.safe_load(file.read_text(encoding="utf-8")) or [])
+        return _RULES.validate_python(yaml_text.load(file.read_text(encoding="utf-8")) or [])
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(str(part) for part in first["loc"])

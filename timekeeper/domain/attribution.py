@@ -143,8 +143,8 @@ def _cron_job(owner: str, metadata: Mapping[str, Any]) -> str:
     """Returns CronJob/name for a Job that a CronJob made, else the owner as it is (Kind/name).
 
     The CronJob controller names a Job after the CronJob and the minute since 1970 of its schedule (getJobName in
-    pkg/controller/cronjob of Kubernetes). A Job to which a person gave such a name is told by its pod, whose
-    `metadata` shows that it was not created near that minute.
+    pkg/controller/cronjob of Kubernetes). A Job to which a person gave such a name stays itself: the
+    `metadata` of its pod shows that it was not created near that minute.
     """
     kind, _, name = owner.partition("/")
     stem, _, minute = name.rpartition("-")

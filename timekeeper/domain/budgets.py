@@ -133,7 +133,7 @@ FIELDS: Mapping[str, tuple[str, ...]] = {
 def unknown_fields(spec: Mapping[Any, Any]) -> tuple[Fault, ...]:
     """Returns a fault for each field of a spec that no budget has, with the field that may be meant.
 
-    The API server drops such fields, or refuses them. Where the spec comes from a text, nobody else looks.
+    The API server drops such fields, or refuses them. A spec from a ConfigMap or from the settings has no other check.
 
     Args:
         spec: the spec, decoded from YAML.

@@ -253,7 +253,7 @@ def _load(file: Path) -> list[Json]:
     """Returns the objects in a file, JSON or a YAML stream; none if it is missing, or, with a log line, unreadable."""
     try:
         data = file.read_bytes()
-        documents: list[Any] = [json.loads(data)] if file.suffix == ".json" else list(yaml.safe_load_all(data))
+        documents: list[Any] = [json.loads(data)] if file.suffix == ".json" else yaml_text.load_all(data)
     except FileNotFoundError:
         return []
     except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:

@@ -71,7 +71,7 @@ struct sim_event {
     uint64_t claims; /* times it was given out: the upper half of its generations */
     uint64_t done;  /* generation of the last record that completed */
     uint64_t time_ns;
-    /* Of an event that several processes know (CU_EVENT_INTERPROCESS): its last record, whoever made it. */
+    /* Of an event that several processes know (CU_EVENT_INTERPROCESS): its last record by any of them. */
     uint64_t recorded; /* generation */
     uint64_t position; /* in its channel */
     uint32_t source;   /* device << 16 | context << 4 | channel */

@@ -53,14 +53,19 @@ def modes(settings: Webhook) -> dict[str, tuple[str, list[str]]]:
 @pytest.mark.parametrize("name", [*MANIFESTS, *FIXED])
 def test_the_base_is_what_the_default_settings_make(name: str) -> None:
     file = {**MANIFESTS, **FIXED}[name]
-    assert (DEPLOY / "base" / file).read_text() == render(Webhook())[name]
+    assert (DEPLOY / "base" / file).read_text() == render(Webhook())[name], (
+        f"deploy/base/{file} is made from webhook/manifests/{name}.yaml: change that one, and then "
+        "python -m tests.support.base_manifests writes it"
+    )
 
 
 def test_the_overlay_is_what_its_settings_make() -> None:
     settings = read_settings({}, ACCOUNT / "settings.yaml")
 
     assert settings.mode == "account"
-    assert (ACCOUNT / "rendered.yaml").read_text() == as_patches(settings)
+    assert (ACCOUNT / "rendered.yaml").read_text() == as_patches(settings), (
+        "python -m tests.support.base_manifests writes it"
+    )
 
 
 def test_each_new_pod_goes_to_the_route_of_its_namespaces_mode_and_to_no_other() -> None:
@@ -415,7 +420,7 @@ def test_a_policy_says_in_a_condition_what_differs_and_keeps_the_conditions_of_o
     other, own = status["conditions"]
     assert other == OTHER
     assert (own["type"], own["status"], own["reason"]) == ("RenderedFromSettings", "False", "Differs")
-    assert own["message"].startswith("validatingadmissionpolicies/fairgpu-spec: not what the webhook's settings make")
+    assert own["message"].startswith("validatingadmissionpolicies/fairgpu-spec: not those of the webhook's version and settings")
     assert own["lastTransitionTime"] == "2026-11-24T12:00:00Z"
 
 
