@@ -28,17 +28,18 @@ _AMD: Final = (
     "gpu",
     *(f"{mode}_nps{memory}" for mode in _AMD_MODES for memory in (1, 2, 4, 8)),
 )
-_ASCEND: Final = (
-    *("Ascend910", "Ascend310", "Ascend310P", "Ascend910A"),
-    *("Ascend910B2", "Ascend910B3", "Ascend910B4", "Ascend910B4-1", "Ascend910C"),
-    *("Ascend910-2c", "Ascend910-4c", "Ascend910-8c", "Ascend910-16c"),
-    *("Ascend310P-1c", "Ascend310P-2c", "Ascend310P-4c"),
-)
 _HAMIS_ASCEND: Final = (
     *("Ascend910A", "Ascend910B2", "Ascend910B3", "Ascend910B4", "Ascend910B4-1", "Ascend910C"),
     "Ascend310P",
 )
 """HAMi's names of Ascend's chips (charts/hami/templates/scheduler/device-configmap.yaml)."""
+ASCEND_CHIPS: Final = ("Ascend910", "Ascend310", *_HAMIS_ASCEND)
+"""The chips of Ascend that a resource of the prefix `huawei.com/` names."""
+_ASCEND: Final = (
+    *ASCEND_CHIPS,
+    *("Ascend910-2c", "Ascend910-4c", "Ascend910-8c", "Ascend910-16c"),
+    *("Ascend310P-1c", "Ascend310P-2c", "Ascend310P-4c"),
+)
 _NOT_METERED: Final = frozenset({"aliyun.com/gpu-count", "volcano.sh/gpu-memory", "volcano.sh/gpu-number"})
 """Resources that the share mode's dialects read, and by which no present release of their stacks gives devices."""
 RESOURCES: Final = (

@@ -54,4 +54,4 @@ def load_all(text: str | bytes) -> list[Any]:
         ValueError: a value cannot be, such as the date `2026-02-30`.
         RecursionError: it is nested too deeply.
     """
-    return list(yaml.load_all(text, _Loader))  # noqa: S506 - a safe loader
+    return list(yaml.load_all(text, _Loader))

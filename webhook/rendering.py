@@ -71,8 +71,8 @@ IN_FORCE: Final = {
 CHECK_SECONDS: Final = 300.0
 _AS_RENDERED: Final = "Policies, webhook rules and role bindings are those of the webhook's version and settings."
 _DIFFERS: Final = (
-    "not those of the webhook's version and settings; after a change of settings write them with `fairgpu render`, then "
-    "apply your overlay"
+    "not those of the webhook's version and settings; after a change of settings write them with `fairgpu render`, "
+    "then apply your overlay"
 )
 _IMAGE: Final = "sidecarRepository"
 """The variable of fairgpu-spec in which an overlay writes the sidecar's image."""
@@ -175,7 +175,8 @@ def follow_differences(
             differing = differences(settings, live.get)
             publish(len(differing))
             if differing:
-                _log.warning("rendered objects differ from the settings", objects=differing, instead="fairgpu render, then apply your overlay")
+                instead = "fairgpu render, then apply your overlay"
+                _log.warning("rendered objects differ from the settings", objects=differing, instead=instead)
         except ApiError as error:
             _log.warning("rendered objects not read", error=str(error))
         else:

@@ -39,7 +39,6 @@ _ASKED = (
     ("if aggregate has it", "if --by has it"),
 )
 """Questions to the REST API in the advice of a refusal, and how the command asks them."""
-_FIELD = re.compile(r"(^|\(\d+\): |^    )(\w+)(?=: given )")
 _NEXT = re.compile(r'<(/[^>]*)>; rel="next"')
 
 Json = dict[str, Any]
@@ -173,24 +172,27 @@ def explain(status: int, reason: str, document: Any) -> str:
         document: the body of the answer, as JSON; None if it was no JSON.
     """
     problem = document if isinstance(document, dict) else {}
-    lines = [f"{problem.get('title') or reason} ({status}): {problem.get('detail') or 'no explanation was given'}"]
-    faults = problem.get("errors")
-    if isinstance(faults, list) and len(faults) > 1:
-        lines[0] = f"{problem.get('title') or reason} ({status}):"
-        lines += [
-            f"    {fault.get('field')}: given {fault.get('given')}; allowed: {fault.get('allowed')}"
-            for fault in faults
-            if isinstance(fault, dict)
-        ]
-    lines = [_as_typed(line) for line in lines]
+    head = f"{problem.get('title') or reason} ({status}):"
+    faults = problem.get("errors") if status == HTTPStatus.UNPROCESSABLE_ENTITY else None
+    said = [_of_fault(fault) for fault in faults if isinstance(fault, dict)] if isinstance(faults, list) else []
+    if len(said) > 1:
+        lines = [head, *(f"    {each}" for each in said)]
+    else:
+        lines = [f"{head} {said[0] if said else problem.get('detail') or 'no explanation was given'}"]
+    lines = [_as_asked(line) for line in lines]
     if status == 401:
         lines.append(f"Make a new token: export {TOKEN}=$(kubectl create token ACCOUNT -n NAMESPACE)")
     return "\n".join(lines)
 
 
-def _as_typed(line: str) -> str:
-    """Returns a line of a refusal with the command's options in the place of the REST API's fields and questions."""
-    line = _FIELD.sub(lambda found: found[1] + _TYPED.get(found[2], found[2]), line)
+def _of_fault(fault: Mapping[str, Any]) -> str:
+    """Returns a fault of a problem document, with the command's option in the place of the REST API's field."""
+    field = str(fault.get("field"))
+    return f"{_TYPED.get(field, field)}: given {fault.get('given')}; allowed: {fault.get('allowed')}"
+
+
+def _as_asked(line: str) -> str:
+    """Returns a line of a refusal with commands in the place of questions to the REST API."""
     for question, command in _ASKED:
         line = line.replace(question, command)
     return line

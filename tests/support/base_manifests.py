@@ -1,4 +1,4 @@
-"""Writes the manifests of deploy/ that the webhook renders from its settings: `python -m tests.support.base_manifests`."""
+"""Writes the manifests of deploy/ that the webhook renders: `python -m tests.support.base_manifests`."""
 
 from __future__ import annotations
 

@@ -19,6 +19,7 @@ import yaml
 from jwt.exceptions import PyJWTError
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
+from fairgpu import yaml_text
 from timekeeper.auth.access_control import Action, Caller, IdentityUnavailableError, UnauthenticatedError
 from timekeeper.auth.signed_tokens import Issuer, KeySet, verified_claims
 

@@ -26,7 +26,7 @@ from typing import Any
 import structlog
 import yaml
 
-from fairgpu import names
+from fairgpu import names, yaml_text
 from fairgpu.cluster.api import Json
 from fairgpu.keeping import Wait, start_thread
 from fairgpu.leadership import Term

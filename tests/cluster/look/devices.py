@@ -47,13 +47,6 @@ def asking_pod(name: str, stack: Stack, asking: Asking) -> Manifest:
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 
-def bind(plane: ControlPlane, namespace: str, name: str, node: str) -> None:
-    """Binds a pod as the scheduler does that it names."""
-    target = {"apiVersion": "v1", "kind": "Node", "name": node}
-    binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name}, "target": target}
-    plane.admin.api.create(f"/api/v1/namespaces/{namespace}/pods/{name}/binding", binding)
-
-
 def devices(node: str, count: int, **more: Any) -> list[dict[str, Any]]:
     """Whole GPUs, as NVIDIA's driver publishes them."""
     attributes = {"productName": {"string": MODEL}, "type": {"string": "gpu"}}

@@ -14,8 +14,9 @@ from typing import Any
 import yaml
 
 from tests.cluster.control_plane.control_plane import ControlPlane
+from tests.cluster.control_plane.stand_ins import bind
 from tests.cluster.installation import render_overlay
-from tests.cluster.look.devices import asking_pod, bind, create_node
+from tests.cluster.look.devices import asking_pod, create_node
 from tests.cluster.look.installed import served
 from tests.cluster.services.replicas import COMMAND
 from tests.support.other_stacks import STACKS
@@ -80,9 +81,9 @@ def _run_pod(plane: ControlPlane, name: str) -> str:
     create_node(plane, stack.name, stack.capacity, stack.labels, stack.annotations)
     namespace, pod = plane.create_namespace(f"{name}-"), TEAMS[name][1]
     path = f"/api/v1/namespaces/{namespace}/pods"
-    plane.admin.api.create(path, asking_pod(pod, stack, stack.pods[pod]))
+    created = plane.admin.api.create(path, asking_pod(pod, stack, stack.pods[pod]))
     if stack.pods[pod].scheduler:
-        bind(plane, namespace, pod, stack.name)
+        bind(plane.admin, created, stack.name, None)
     wait_until(lambda: plane.admin.api.get(f"{path}/{pod}")["spec"].get("nodeName"), "the pod is bound")
     return namespace
 

@@ -16,10 +16,10 @@ import pytest
 import redis
 
 from tests.cluster.control_plane.control_plane import AUDIT_LOG, ControlPlane
+from tests.cluster.control_plane.stand_ins import bind
 from tests.cluster.installation import Manifest
 from tests.cluster.look.devices import (
     asking_pod,
-    bind,
     claiming,
     create_claim,
     create_class,
@@ -89,9 +89,9 @@ def team(plane: ControlPlane) -> str:
     namespace = plane.create_namespace("vision-")
     pods = f"/api/v1/namespaces/{namespace}/pods"
     for name, (stack, asking) in ASKING.items():
-        plane.admin.api.create(pods, asking_pod(name, stack, asking))
+        created = plane.admin.api.create(pods, asking_pod(name, stack, asking))
         if asking.scheduler:
-            bind(plane, namespace, name, stack.name)
+            bind(plane.admin, created, stack.name, None)
     create_claim(plane, namespace, "common", 1)
     create_template(plane, namespace, "pair", 2)
     plane.admin.api.create(pods, claiming("trainer", resourceClaimTemplateName="pair"))

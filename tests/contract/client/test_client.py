@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 import yaml
 
-from fairgpu.client import commands
+import timekeeper.api
+from fairgpu.client import commands, transport
 from fairgpu.commands import build_parser, main
 from tests.support.servers.report_server import Answer, ReportServer, make_certificates, report_server
+from timekeeper.api.problems import ProblemError, answer, invalid, not_found
 
 HOUR = 3_600_000_000
 
@@ -325,27 +327,30 @@ def test_every_command_is_registered() -> None:
 
 
 @pytest.mark.parametrize(
-    ("detail", "said"),
+    ("problem", "said"),
     [
-        ('aggregate: given "foo"; allowed: a list', '--by: given "foo"; allowed: a list'),
-        ('effectivePeriod: given "2026-13-01"; allowed: a time', '--period: given "2026-13-01"; allowed: a time'),
+        (invalid("aggregate", "foo", "a list"), '(422): --by: given "foo"; allowed: a list'),
+        (invalid("effectivePeriod", "2026-13-01", "a time"), '(422): --period: given "2026-13-01"; allowed: a time'),
+        (invalid("idle", "x", "true; model, too, if aggregate has it"), "allowed: true; model, too, if --by has it"),
+        (invalid("namespace", "X", "a name"), '(422): namespace: given "X"; allowed: a name'),
         (
-            "there is no budget 'x'; GET /v1/budgets lists those that are",
-            "; `fairgpu budget list` shows those that are",
+            not_found("there is no budget 'x'; GET /v1/budgets lists those that are"),
+            "(404): there is no budget 'x'; `fairgpu budget list` shows those that are",
         ),
-        (
-            "idle: given model; allowed: model, too, if aggregate has it",
-            "--idle: given model; allowed: model, too, if --by",
-        ),
-        ('namespace: given "X"; allowed: a name', '(422): namespace: given "X"; allowed: a name'),
     ],
 )
-def test_a_refusal_names_what_was_typed_and_not_the_fields_of_the_rest_api(run: Run, detail: str, said: str) -> None:
-    answer = {"title": "Unprocessable Entity", "status": 422, "detail": detail}
-    status, _, error = run("usage", "--by", "foo", answer=answer, status=422)
+def test_a_refusal_names_what_was_typed_and_not_the_fields_of_the_rest_api(
+    run: Run, problem: ProblemError, said: str
+) -> None:
+    status, _, error = run("usage", "--by", "foo", answer=json.loads(answer(problem).body), status=problem.status)
     assert status == 1
     assert said in error
     assert "GET /v1" not in error
+
+
+def test_the_advice_that_the_command_words_anew_is_what_the_rest_api_says() -> None:
+    said = "".join(file.read_text() for file in Path(timekeeper.api.__path__[0]).glob("*.py"))
+    assert [question for question, _ in transport._ASKED if question not in said] == []
 
 
 def test_each_of_several_faults_names_what_was_typed(run: Run) -> None:

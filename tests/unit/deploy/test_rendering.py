@@ -420,7 +420,9 @@ def test_a_policy_says_in_a_condition_what_differs_and_keeps_the_conditions_of_o
     other, own = status["conditions"]
     assert other == OTHER
     assert (own["type"], own["status"], own["reason"]) == ("RenderedFromSettings", "False", "Differs")
-    assert own["message"].startswith("validatingadmissionpolicies/fairgpu-spec: not those of the webhook's version and settings")
+    assert own["message"].startswith(
+        "validatingadmissionpolicies/fairgpu-spec: not those of the webhook's version and settings"
+    )
     assert own["lastTransitionTime"] == "2026-11-24T12:00:00Z"
 
 

@@ -178,3 +178,12 @@ def test_without_a_namespace_that_of_the_current_context_counts(
     if text is not None:
         file.write_text(text)
     assert namespace_of_context({"KUBECONFIG": str(file)}) == namespace
+
+
+def test_in_a_pod_the_namespace_is_that_of_the_pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "namespace"
+    monkeypatch.setattr("fairgpu.cluster.connect._POD_NAMESPACE", file)
+    in_a_pod = {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}
+    assert namespace_of_context(in_a_pod) == "default"
+    file.write_text("team-a\n")
+    assert namespace_of_context(in_a_pod) == "team-a"

@@ -9,7 +9,11 @@ from typing import Annotated, Literal
 import pytest
 from pydantic import AwareDatetime, Field, IPvAnyNetwork
 
-from fairgpu.settings import Section, SettingsError, load_settings
+from fairgpu.settings import SECTIONS, Section, SettingsError, load_settings
+from nodeagent.settings import Settings as NodeagentSettings
+from scheduler.settings import Settings as SchedulerSettings
+from timekeeper.settings import Settings as TimekeeperSettings
+from webhook.settings import Settings as WebhookSettings
 
 Name = Annotated[str, Field(pattern=r"^[a-z]+$", max_length=5)]
 
@@ -111,7 +115,24 @@ def test_a_key_that_stands_twice_is_refused_and_not_half_read(tmp_path: Path, te
     assert "stands twice, first on line" in fault(tmp_path, text)
 
 
-def test_a_merged_map_may_override_a_key(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "text",
+    [
+        "timekeeper: &base {mode: look}\nservice: {<<: *base, mode: account}\n",
+        "timekeeper: &a {mode: look}\nwebhook: {b: &b {<<: *a, mode: share}}\nservice: {<<: *b, mode: account}\n",
+    ],
+)
+def test_a_merged_map_may_override_a_key(tmp_path: Path, text: str) -> None:
     file = tmp_path / "settings.yaml"
-    file.write_text("timekeeper: &base {mode: look}\nservice: {<<: *base, mode: account}\n")
+    file.write_text(text)
     assert load_settings(Settings, {}, file).service.mode == "account"
+
+
+def test_a_key_that_stands_twice_in_the_environment_is_refused() -> None:
+    with pytest.raises(SettingsError, match="FAIRGPU_SERVICE_BY_NAME"):
+        load_settings(Settings, {"FAIRGPU_SERVICE_BY_NAME": "{a: 1, a: 2}"})
+
+
+def test_the_sections_of_a_settings_file_are_those_that_the_services_have() -> None:
+    services = (WebhookSettings, TimekeeperSettings, SchedulerSettings, NodeagentSettings)
+    assert {section for each in services for section in each.model_fields} == set(SECTIONS)

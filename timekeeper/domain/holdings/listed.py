@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Final
 
+from fairgpu.existing import ASCEND_CHIPS
 from timekeeper.domain.holdings.hami import decode_lists
 from timekeeper.domain.holdings.holding import (
     INSTANCE_TYPE,
@@ -65,10 +66,6 @@ INTEL_GPUS: Final = ("gpu.intel.com/i915", "gpu.intel.com/xe")
 """Intel's GPUs by the kernel driver that serves them."""
 _INTEL_LABELS: Final = ("gpu.intel.com/product", "gpu.intel.com/family")
 _ASCEND_LABELS: Final = ("node.kubernetes.io/npu.chip.name", "accelerator")
-ASCEND_CHIPS: Final = (
-    *("Ascend910", "Ascend310", "Ascend310P", "Ascend910A"),
-    *("Ascend910B2", "Ascend910B3", "Ascend910B4", "Ascend910B4-1", "Ascend910C"),
-)
 AMD_PARTITION: Final = ("amd.com/gpu.compute-memory-partition", "amd.com/compute-memory-partition")
 AMD_PARTS: Final = {"spx": 1, "dpx": 2, "tpx": 3, "qpx": 4, "cpx": 8}
 """The partitions of a GPU by its compute mode; CPX has one for each XCD, eight on an MI300X."""
