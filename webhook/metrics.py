@@ -94,7 +94,7 @@ class Measures:
         )
         self._differing = Gauge(
             "fairgpu_webhook_rendered_objects_differing",
-            "Policies, their bindings, webhook rules and role bindings that are not those of the version and its settings.",
+            "Policies, their bindings, webhook rules and role bindings that are not of the version and its settings.",
             registry=registry,
             multiprocess_mode="livemax",
         )
