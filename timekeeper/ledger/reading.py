@@ -381,7 +381,8 @@ def watched(client: Store) -> Instant | None:
 def past(client: Store) -> Instant | None:
     """Returns the instant up to which time had passed by every clock.
 
-    It is that of the last reconciliation that any leader began. It returns None if the store holds no readable one.
+    It is that of the last reconciliation that any leader began, from before it settled. It returns None if the store
+    holds no readable one.
     """
     return whole(_text(client, keys.PAST))
 

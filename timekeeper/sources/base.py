@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Protocol
 
@@ -152,6 +152,52 @@ class Mirror:
     def failed(self, error: ApiError) -> None:
         """Logs that a request for the collection failed; the mirror keeps its objects."""
         _log.warning("collection not refreshed", collection=self.name, status=error.status, reason=error.reason)
+
+
+@dataclass(slots=True)
+class Observed:
+    """How far one collection has been observed, by clocks that agree. Instants are nanoseconds since 1970.
+
+    A clock of ours that has stepped back stamps deletions before instants at which the objects were still there, and
+    one that was ahead has stamped deletions in the future. Neither takes a charge back or adds one.
+
+    Attributes:
+        deletions: the instant of the last observation. An object whose deletion is taken later was there until then.
+        seen: the latest instant at which the mirror was known to be current.
+    """
+
+    deletions: Instant = 0
+    seen: Instant = 0
+    _confirmed: Instant = 0
+
+    def note(self, mirror: Mirror) -> None:
+        """Reads when the mirror was last known to be current. It must be called before deletions are taken.
+
+        An object that a later list lacks was there at that instant.
+        """
+        self._confirmed = mirror.confirmed_at or 0
+
+    def advance(self, past: Instant) -> None:
+        """Adopts what was observed since the last call, after all deletions were taken.
+
+        Args:
+            past: the instant up to which time has passed by every clock.
+        """
+        self.deletions, self.seen = past, min(past, max(self.seen, self._confirmed))
+
+    def advance_to(self, watched: Instant) -> None:
+        """Adopts the instant up to which an earlier leader observed the collection, unless more is known."""
+        self.deletions, self.seen = max(self.deletions, watched), max(self.seen, watched)
+
+    def bounded(self, departures: Iterable[Departure], now: Instant) -> list[Departure]:
+        """Returns deletions with instants that are no earlier than what was observed before them, and not after `now`.
+
+        Args:
+            departures: the deletions as the mirror stamped them, by our clock.
+            now: the present, after they were taken.
+        """
+        since = {DepartureProof.DELETED: self.deletions, DepartureProof.MISSED: self.seen}
+        return [replace(each, at=min(max(each.at, since[each.proof]), now)) for each in departures]
 
 
 def name_of(item: Json) -> str:

@@ -306,6 +306,89 @@ def test_a_running_pod_that_is_deleted_while_a_clock_is_behind_keeps_what_it_has
     assert differences(harness) == []
 
 
+@pytest.mark.parametrize("received", ["by the wrong clock", "by the right clock"])
+def test_a_pod_that_is_deleted_when_a_clock_that_was_ahead_is_right_again_has_not_ended_in_the_future(
+    harness: LedgerHarness, received: str
+) -> None:
+    harness.lead(clocks=Clocks(harness.leaders_time, lambda: harness.now))
+    harness.budget("a", ["team-a"])
+    pod = harness.pod("p1", "team-a")
+    harness.round(100)
+    harness.ahead = 3 * HOUR
+    harness.round(10)
+    if received == "by the right clock":
+        harness.ahead = 0
+    harness.pass_time(10)
+    harness.remove("p1")
+    harness.source.mirrors.pods.changed("DELETED", pod)
+    harness.ahead = 0
+    harness.round()
+    assert harness.spent("a") == 120 * GPU_SECOND
+    harness.round(10)
+    assert harness.spent("a") == 120 * GPU_SECOND
+    assert differences(harness) == []
+
+
+@pytest.mark.parametrize("another", [False, True])
+@pytest.mark.parametrize("ours", [False, True])
+def test_a_pod_that_a_later_list_lacks_while_a_clock_is_behind_keeps_what_it_has_cost(
+    harness: LedgerHarness,
+    another: bool,  # noqa: FBT001
+    ours: bool,  # noqa: FBT001
+) -> None:
+    clocks = Clocks(harness.leaders_time if ours else lambda: 0, lambda: harness.now)
+    harness.lead(clocks=clocks)
+    harness.budget("a", ["team-a"])
+    harness.pod("p1", "team-a")
+    harness.round(100)
+    harness.ahead = -3 * HOUR
+    if another:
+        harness.lead(clocks=clocks)
+    harness.pass_time(900)
+    harness.remove("p1")
+    harness.source.mirrors.pods.replaced([])
+    harness.round()
+    harness.ahead = 0
+    harness.round(10)
+    assert harness.spent("a") == 100 * GPU_SECOND
+    assert differences(harness) == []
+
+
+def test_a_pod_that_is_deleted_between_two_leaders_keeps_what_it_cost_before_the_firsts_clock_was_behind(
+    harness: LedgerHarness,
+) -> None:
+    harness.budget("a", ["team-a"])
+    harness.pod("p1", "team-a")
+    harness.round(100)
+    harness.ahead = -3 * HOUR
+    harness.round(10)
+    harness.remove("p1")
+    harness.ahead = 0
+    harness.lead()
+    harness.round(900)
+    assert harness.spent("a") == 100 * GPU_SECOND
+    assert differences(harness) == []
+
+
+def test_a_pod_that_a_later_list_lacks_once_a_clock_that_was_ahead_is_right_has_ended_when_it_was_last_seen(
+    harness: LedgerHarness,
+) -> None:
+    harness.lead(clocks=Clocks(harness.leaders_time, lambda: harness.now))
+    harness.budget("a", ["team-a"])
+    harness.pod("p1", "team-a")
+    harness.round(100)
+    harness.ahead = 3 * HOUR
+    harness.round(10)
+    harness.ahead = 0
+    harness.round(10)
+    harness.now += 900 * SECOND
+    harness.remove("p1")
+    harness.source.mirrors.pods.replaced([])
+    harness.round()
+    assert harness.spent("a") == 120 * GPU_SECOND
+    assert differences(harness) == []
+
+
 @pytest.mark.parametrize("full", [False, True])
 def test_nothing_is_taken_back_by_a_second_leader_whose_clock_is_behind(harness: LedgerHarness, full: bool) -> None:  # noqa: FBT001
     """The first leader's clock is behind as well: it took the time from a pod that was created and is deleted again."""

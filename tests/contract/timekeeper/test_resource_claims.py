@@ -12,6 +12,7 @@ from tests.support.ledger.harness import MONTH, NOON, LedgerHarness
 from timekeeper.api.usage import Query, find, read_query
 from timekeeper.controller.report.status_writer import CheckpointKeeper
 from timekeeper.controller.state.books import ControllerRules
+from timekeeper.controller.state.observing import Clocks
 from timekeeper.controller.state.other_stacks import held_idle
 from timekeeper.domain.money import GPU_SECOND, SECOND
 from timekeeper.domain.pricing import BY_WORDS, PricePoint
@@ -407,3 +408,52 @@ def test_the_audit_names_a_claim_without_a_session(looking: LedgerHarness) -> No
     write_statuses(looking)
 
     assert [difference.subject for difference in audited(looking).differences] == ["c1"]
+
+
+@pytest.mark.parametrize("seen", ["deleted", "missing"])
+@pytest.mark.parametrize("another", [False, True])
+def test_a_claim_that_is_deleted_while_a_clock_is_behind_keeps_what_it_has_cost(
+    looking: LedgerHarness,
+    another: bool,  # noqa: FBT001
+    seen: str,
+) -> None:
+    write_claim(looking, "c1", ["gpu-0"], [])
+    looking.round()
+    looking.round(100)
+    looking.ahead = -3 * HOUR
+    if another:
+        looking.lead(RULES)
+    looking.pass_time(900)
+    (claim,) = looking.source.mirrors.claims.items()
+    (looking.folder / "claims" / "c1.json").unlink()
+    if seen == "deleted":
+        looking.source.mirrors.claims.changed("DELETED", claim)
+    else:
+        looking.source.mirrors.claims.replaced([])
+    looking.round()
+    looking.ahead = 0
+    looking.round(10)
+
+    assert looking.spent("a") == 4 * 100 * GPU_SECOND
+
+
+@pytest.mark.parametrize("received", ["by the wrong clock", "by the right clock"])
+def test_a_claim_that_is_deleted_when_a_clock_that_was_ahead_is_right_again_has_not_ended_in_the_future(
+    looking: LedgerHarness, received: str
+) -> None:
+    looking.lead(RULES, clocks=Clocks(looking.leaders_time, lambda: looking.now))
+    write_claim(looking, "c1", ["gpu-0"], [])
+    looking.round()
+    looking.round(100)
+    looking.ahead = 3 * HOUR
+    looking.round(10)
+    if received == "by the right clock":
+        looking.ahead = 0
+    looking.pass_time(10)
+    (claim,) = looking.source.mirrors.claims.items()
+    (looking.folder / "claims" / "c1.json").unlink()
+    looking.source.mirrors.claims.changed("DELETED", claim)
+    looking.ahead = 0
+    looking.round()
+
+    assert looking.spent("a") == 4 * 120 * GPU_SECOND

@@ -118,7 +118,10 @@ class Reconciler:
         self._latest = 0
         """The instant of the last reconciliation."""
         self._past = 0
-        """The instant up to which time had certainly passed when the store was last written."""
+        """The instant up to which time had passed by every clock at the last reconciliation of this or another leader.
+
+        The store has it as `past` once a reconciliation begins to settle. It is adopted here once that is done.
+        """
 
     @property
     def held_back(self) -> int:
@@ -184,6 +187,8 @@ class Reconciler:
             self._context.full = is_full_for_pods(self._context.client)
             touched = self._observe(now, full=full)
             now = max(now, self.books.pods.as_of)
+            for observed in (self.books.pods.observed, self.books.claims.observed):
+                observed.advance(self._context.surely_past(now))
             if full:
                 touched = set(self.books.accounts)
             # Before anything is settled: the next leader takes nothing of it back, however far its clock is behind.
@@ -191,9 +196,7 @@ class Reconciler:
             self._settle(now, touched, full=full)
             self._past = self._context.surely_past(now)
             if full:
-                shared.write_watched(
-                    self._context.client, self._context.epoch, min(self._past, mirrors.pods.confirmed_at or 0)
-                )
+                shared.write_watched(self._context.client, self._context.epoch, self.books.pods.observed.seen)
                 note_capacity(self._context, now)
                 note_not_settled(self._context)
             if self._lost is not None:
@@ -315,9 +318,9 @@ class Reconciler:
     def _load(self, now: Instant) -> bool:
         if self._loaded:
             return False
-        stored = reading.past(self._context.client), reading.watched(self._context.client)
-        self._past = max(self._past, *(instant or 0 for instant in stored))
-        self._repriced = take_over(self._context, self._not_before_the_past(now))
+        past, watched = reading.past(self._context.client), reading.watched(self._context.client)
+        self._past = max(self._past, past or 0, watched or 0)
+        self._repriced = take_over(self._context, self._not_before_the_past(now), past, watched)
         self._unread_until = now + READ_AGAIN
         self._loaded = True
         return True

@@ -123,8 +123,14 @@ def _drop_sessions(context: ReconcileContext, account: Account, finalized: Itera
     shared.index_sessions(context.client, context.epoch, [], [(metered.session.uid, account.name) for metered in left])
 
 
-def take_over(context: ReconcileContext, now: Instant) -> bool:
+def take_over(context: ReconcileContext, now: Instant, stored_past: Instant | None, watched: Instant | None) -> bool:
     """Builds the leader's state from the store, the mirrors and the checkpoints, after it has mended the store.
+
+    Args:
+        context: the leader's state, which is filled, the store and the cluster.
+        stored_past: the instant up to which time had passed by every clock as the last reconciliation began to settle;
+            None if the store holds none.
+        watched: the instant up to which the last leader watched pods; None if the store holds none.
 
     Returns:
         Whether the caller must write the prices to the store, because they differ from the stored ones.
@@ -147,7 +153,7 @@ def take_over(context: ReconcileContext, now: Instant) -> bool:
     books.since = _metered_since(context, kept, now)
     past = context.surely_past(now)
     # What a clock that was ahead has written of a period is not final, though the period has ended since.
-    load(context.client, context.epoch, books, now, min(past, reading.past(context.client) or past))
+    load(context.client, context.epoch, books, now, min(past, stored_past or past))
     books.budgets.refresh(mirrors, books.rules.overhead)
     if budgets_lost:
         _mark_lost_budgets(context)
@@ -160,8 +166,9 @@ def take_over(context: ReconcileContext, now: Instant) -> bool:
     there = {name for name in behind if _is_there(books.accounts[name])}
     _for_each_account(context, set(books.accounts), lambda names: open_due_periods(context, now, names))
     context.silent = nodes_that_are_silent(mirrors)
-    rules, watched = replace(context.meter_rules(), decided=read_holdings(kept)), reading.watched(context.client)
-    books.pods.observed_until = max(books.pods.observed_until, watched or 0)
+    rules = replace(context.meter_rules(), decided=read_holdings(kept))
+    for observed in (books.pods.observed, books.claims.observed):
+        observed.advance_to(watched or 0)
     books.pods.refresh(mirrors.pods, rules, context.silent, context.reported, now, context.clocks)
     books.claims.take_loaded(books.pods.sessions)
     books.claims.refresh(mirrors, books.pods, rules, now, context.clocks, watched or 0)

@@ -31,7 +31,7 @@ from timekeeper.domain.holdings.holding import NOTHING, Decision
 from timekeeper.domain.reservations import Reservation, tariff
 from timekeeper.domain.sessions import CLAIM, EndProof, Session, end_found_missing, ended
 from timekeeper.domain.timestamps import instant_or_none
-from timekeeper.sources.base import Mirrors, uid_of
+from timekeeper.sources.base import Mirrors, Observed, uid_of
 
 Json = dict[str, Any]
 
@@ -114,9 +114,11 @@ class ClaimView:
 
     Attributes:
         facts: the claims, keyed by uid.
+        observed: how far claims were observed, by this leader or the one before.
     """
 
     facts: dict[str, ClaimFacts] = field(default_factory=dict)
+    observed: Observed = field(default_factory=Observed)
     _open: dict[str, str] = field(default_factory=dict)
     """The uid of each claim's open session, by the claim's uid."""
     _ends: dict[str, int] = field(default_factory=dict)
@@ -157,15 +159,17 @@ class ClaimView:
             watched: given for a new leader: the instant up to which the last leader watched, in nanoseconds since 1970.
                 A claim that was deallocated since then ended at that instant. None otherwise.
         """
+        self.observed.note(mirrors.claims)
         if rules.drivers is None or (not mirrors.claims.wait_for_change(0) and not self._behind):
             return set()
         self._behind = True
         items = mirrors.claims.by_uid()
+        departures = mirrors.claims.take_departures()
         pods.as_of = now = max(now, pods.as_of, clocks.ours())
         decided = {uid.rpartition("-")[0]: decision for uid, decision in sorted(rules.decided.items())}
         at = _Observation(mirrors, pods, rules, now, watched, decided)
         changed: set[str] = set()
-        for departure in mirrors.claims.take_departures():
+        for departure in self.observed.bounded(departures, now):
             changed |= self._close(uid_of(departure.item), departure.at, at)
         for uid, item in items.items():
             if self._objects.get(uid) is not item:

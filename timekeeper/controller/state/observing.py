@@ -15,7 +15,7 @@ from timekeeper.domain.periods import PeriodRule
 from timekeeper.domain.pods import PodFacts, asks_for_the_same, read_pod
 from timekeeper.domain.sessions import CLAIM, finished_at, silent_nodes
 from timekeeper.domain.timestamps import HOUR, SKEW, Instant
-from timekeeper.sources.base import Departure, DepartureProof, Mirror, Mirrors, uid_of
+from timekeeper.sources.base import Departure, Mirror, Mirrors, Observed, uid_of
 
 Json = dict[str, Any]
 Value = TypeVar("Value")
@@ -205,8 +205,8 @@ class PodView:
     """The latest creation stamp that is believed; the present is no earlier than that, whatever our clock shows."""
     as_of: int = 0
     """The instant of the last refresh; all that it observed had happened by then."""
-    observed_until: int = 0
-    """The instant up to which all deletions were observed, by this leader or the one before."""
+    observed: Observed = field(default_factory=Observed)
+    """How far pods were observed, by this leader or the one before."""
     ahead: int = 0
     """The time by which the latest creation stamp of a present pod is ahead of our clock, in nanoseconds."""
     _ends: dict[str, int] = field(default_factory=dict)
@@ -236,8 +236,8 @@ class PodView:
             clocks: the clocks; ours is read after the mirror.
         """
         self.as_of = max(now, self.newest)
+        self.observed.note(mirror)
         if not mirror.wait_for_change(0) and not self._behind:
-            self.observed_until = self.as_of
             return set()
         self._behind = True
         changed: set[str] = set()
@@ -258,9 +258,7 @@ class PodView:
             mirror.return_departures(departures)
             raise
         self.as_of = now
-        if clocks.ours() < self.observed_until:
-            departures = [_received_since(self.observed_until, each) for each in departures]
-        changed |= self._end_all_deleted(mirror, departures, silent, reported, now)
+        changed |= self._end_all_deleted(mirror, self.observed.bounded(departures, now), silent, reported, now)
         self._ends = {uid: end for uid, end in self._ends.items() if end > now - KEPT_ENDS}
         for uid in self.facts.keys() - items.keys():
             self._note_waiting(self.facts.pop(uid))
@@ -269,7 +267,6 @@ class PodView:
         self.namespaces = set(map(_namespace, self.facts.values()))
         self._objects = items
         self._behind = False
-        self.observed_until = self.as_of
         return changed
 
     def _read(self, uid: str, item: Json, rules: MeterRules) -> PodFacts:
@@ -408,19 +405,6 @@ def latest_believed(stamps: Iterable[int], now: Instant, store_clock: Callable[[
     if in_order[-1] > limit:
         limit = max(now, store_clock()) + SKEW
     return max((stamp for stamp in in_order if stamp <= limit), default=0)
-
-
-def _received_since(instant: int, departure: Departure) -> Departure:
-    """Returns a deletion, received no earlier than an instant before which it had not been received.
-
-    A clock of ours that is behind stamps it earlier.
-
-    Args:
-        instant: nanoseconds since 1970.
-    """
-    if departure.proof is not DepartureProof.DELETED:
-        return departure
-    return replace(departure, at=max(departure.at, instant))
 
 
 def past_with_ends(ends: Sequence[int], now: int, store_clock: Callable[[], int]) -> int:
