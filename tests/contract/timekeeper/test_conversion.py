@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.ledger.harness import LedgerHarness
 from tests.support.ledger.old_store import STORE, begin, check_converted, fill, usage
+from tests.support.ledger.steps import KilledError
 from timekeeper.api.usage import Query, find
 from timekeeper.audit.auditing import AuditEnvironment, AuditRequest, audit
 from timekeeper.controller.reconcile.reconciler import Reconciler
@@ -17,10 +18,6 @@ from timekeeper.domain.windows import Window
 from timekeeper.ledger import keys
 from timekeeper.ledger.client import StoreError
 from timekeeper.ledger.writing import take_epoch
-
-
-class KilledError(BaseException):
-    """The leader ends here."""
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.support.ledger.harness import NOON, LedgerHarness
+from tests.support.ledger.steps import KilledError
 from tests.support.randomness import chance
 from tests.support.waiting import LIMIT_S
 from timekeeper.controller.report.status_writer import StatusWriter
@@ -17,10 +18,6 @@ from timekeeper.ledger import reading
 from timekeeper.ledger.client import FencedError, StoreEmptyError
 
 ROUNDS = 12
-
-
-class KilledError(BaseException):
-    """The process ends here, as with SIGKILL: nothing of it runs any more, and its memory is lost."""
 
 
 @dataclass

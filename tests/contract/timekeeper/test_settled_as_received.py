@@ -23,6 +23,7 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_s
 
 from tests.support.ledger.billing_model import WHOLE_MIB, BillingModel, Use
 from tests.support.ledger.harness import NOON, LedgerHarness
+from tests.support.ledger.steps import KilledError
 from tests.support.servers.redis_server import DRIVER, RedisServer
 from timekeeper.audit.auditing import AuditEnvironment, AuditRequest, audit
 from timekeeper.audit.cluster import read_cluster
@@ -58,10 +59,6 @@ EXAMPLES = min(settings().max_examples // 2, 60)
 """Stories for each bill. One takes up to half a second: all three bills stay below two minutes on two cores."""
 PHASES = (Phase.explicit, Phase.reuse, Phase.generate)
 """Without shrinking, which takes up to five minutes; a story of 25 steps can be read as it is."""
-
-
-class KilledError(RuntimeError):
-    """The leader ends here: what it has sent is in the store, and it does not know."""
 
 
 class FailingRedis(redis.Redis):

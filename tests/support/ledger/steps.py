@@ -13,6 +13,14 @@ from timekeeper.ledger import conversion, shared
 
 Hook = Callable[[str], object]
 
+
+class KilledError(BaseException):
+    """The leader's process ends here, as with SIGKILL: nothing of it runs any more, and its memory is lost.
+
+    It is no Exception: a reconciliation goes on with other accounts after one of those.
+    """
+
+
 _running = threading.local()
 
 POINTS = {
