@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 
 from tests.support.ledger.harness import NOON, LedgerHarness, published, report, state_answer
+from tests.support.ledger.steps import KilledError
 from timekeeper.audit.auditing import AuditEnvironment, AuditRequest, audit
 from timekeeper.audit.cluster import read_cluster
 from timekeeper.audit.difference import Figure
@@ -15,15 +17,10 @@ from timekeeper.controller.state.books import ControllerRules
 from timekeeper.domain.money import GPU_HOUR, GPU_SECOND, SECOND
 from timekeeper.domain.pricing import Bill
 from timekeeper.domain.reports import Counter
-from timekeeper.domain.timestamps import DAY, HOUR, format_instant
+from timekeeper.domain.timestamps import DAY, HOUR, MINUTE, format_instant
 from timekeeper.domain.windows import Retention
 from timekeeper.ledger import keys, reading
 from timekeeper.ledger.reports import IntakeOutcome, ReportIntake, Submission
-
-
-class KilledError(RuntimeError):
-    """The leader ends here."""
-
 
 HOURLY: dict[str, Any] = {"every": "hour"}
 
@@ -109,7 +106,8 @@ def test_behind_a_silent_node_use_belongs_to_the_period_in_which_it_was_reported
     report_at(*before)
     harness.pass_time((ruled_at - harness.now) / SECOND)
     harness.budget("a", ["team-a"], period=rule)
-    harness.round()
+    with pytest.raises(KilledError) if before else nullcontext():
+        harness.round()
     report_at(*after)
     harness.lead(rules)
     harness.silence("n1", None)
@@ -118,6 +116,53 @@ def test_behind_a_silent_node_use_belongs_to_the_period_in_which_it_was_reported
     periods = NOON, NOON + HOUR, NOON + 7620 * SECOND
     assert [harness.spent("a", start) for start in periods] == [each * GPU_SECOND for each in seconds]
     assert differences(harness) == []
+
+
+@pytest.mark.parametrize(
+    ("instants", "moves", "seconds"),
+    [
+        pytest.param((60, 300, 500, 1200, 2500), {1000: "b"}, {"a": [20, 10], "b": [20]}, id="once"),
+        pytest.param(
+            (60, 300, 500, 1190, 1210, 2500, 2600),
+            {1200: "b", 2400: "c"},
+            {"a": [20, 20], "b": [10], "c": [20]},
+            id="twice",
+        ),
+    ],
+)
+def test_use_belongs_to_the_payer_and_the_period_in_which_it_was_reported_though_the_store_refused_it_then(
+    harness: LedgerHarness, instants: tuple[int, ...], moves: dict[int, str], seconds: dict[str, list[int]]
+) -> None:
+    rules = ControllerRules(bill=Bill.USED)
+    pay(harness, "a")
+    harness.lead(rules)
+    harness.pod("p1", "team-a")
+    harness.round(1)
+    (key,) = harness.client.scan_iter("fairgpu:{a}:*amounts*")
+    kept = harness.client.hget(key, "p1")
+    harness.client.hset(key, "p1", "broken")
+    for at in sorted({*instants, *moves}):
+        harness.pass_time((NOON - harness.now) / SECOND + at)
+        if at in moves:
+            pay(harness, moves[at])
+            for _ in range(2):
+                harness.round()
+        else:
+            received(harness, at, 10 * (1 + instants.index(at)))
+    harness.client.hset(key, "p1", kept)
+    for _ in range(2):
+        harness.round(10)
+    starts = {"a": [NOON - 53 * MINUTE, NOON + 7 * MINUTE], "b": [NOON], "c": [NOON]}
+    found = {account: [harness.spent(account, start) for start in starts[account]] for account in seconds}
+    assert found == {account: [each * GPU_SECOND for each in parts] for account, parts in seconds.items()}
+    assert differences(harness) == []
+
+
+def pay(harness: LedgerHarness, payer: str) -> None:
+    """Makes one of the budgets a, b and c the payer of team-a. Periods of a begin seven minutes past the hour."""
+    for name in "abc":
+        period = {"cron": "7 * * * *"} if name == "a" else HOURLY
+        harness.budget(name, ["team-a"] if name == payer else [f"{name}-none"], period=period)
 
 
 def open_sessions(harness: LedgerHarness, account: str) -> set[str]:

@@ -18,7 +18,7 @@ from timekeeper.domain.budgets import parse_budget, payers
 from timekeeper.domain.charges import charged
 from timekeeper.domain.credits import OWN, Credit, carried, expiring, rolled_over
 from timekeeper.domain.periods import Period, PeriodRule, boundary_after
-from timekeeper.domain.pricing import Bill
+from timekeeper.domain.pricing import FOREVER, Bill
 from timekeeper.domain.reports import QUARTER, Marks
 from timekeeper.domain.timestamps import Instant, format_instant
 from timekeeper.ledger import reading, shared
@@ -108,12 +108,9 @@ def _mark_reports(context: ReconcileContext, now: Instant, moved: set[str], rule
         phases = phases_after(rule, boundary_after(rule, now) if period is None else period.end)
         marks = Marks(context.surely_past(now) if namespace in moved else 0, 0, phases)
         running = [each for each in books.pods.sessions.of_namespaces([namespace]) if each.session.end is None]
-        before = books.accounts.get(books.account_of(namespace))
-        for each in running:
-            # Until it is settled, its reports must stay separated at the periods' ends that it has passed, too.
-            since = max(each.session.start, each.acknowledged.settled_until)
-            held = () if before is None else phases_of_ends(before, since)
-            wanted.append((each.session.uid, marks._replace(phases=tuple(sorted({*phases, *held})))))
+        for each, until in zip(running, context.charged_until(running, now), strict=True):
+            known = phases_to_come(books, namespace, final_until(each, until))
+            wanted.append((each.session.uid, marks._replace(phases=tuple(sorted({*phases, *known})))))
     if wanted:
         close_and_read(context.client, wanted)
 
@@ -134,13 +131,35 @@ def phases_after(rule: PeriodRule, end: Instant) -> tuple[int, ...]:
     return tuple(sorted({end % QUARTER, boundary_after(rule, end) % QUARTER}))
 
 
-def phases_of_ends(account: Account, until: int) -> set[int]:
-    """Returns the nanoseconds after a full quarter of an hour at which an account's open periods end, after an instant.
+def final_until(metered: MeteredSession, until: Instant) -> Instant:
+    """Returns the instant up to which a session's periods are final: reports must stay separated at later ends.
 
     Args:
-        until: nanoseconds since 1970.
+        until: the instant up to which it is charged. On a silent node that may be earlier than what was settled.
     """
-    return {period.end % QUARTER for period in account.periods_after(until)}
+    return max(metered.session.start, min(until, metered.acknowledged.settled_until))
+
+
+def phases_to_come(books: Books, namespace: str, since: Instant) -> set[int]:
+    """Returns the nanoseconds after a full quarter of an hour at which a session may enter another segment.
+
+    These are the ends of the open periods of each account that has paid for its namespace since an instant, and the
+    changes of payer since then. Reports stay separated there until all these segments are settled: the store may refuse
+    one, and a leader may end before.
+
+    Args:
+        books: the leader's state.
+        namespace: the session's namespace.
+        since: the instant up to which the session's periods are final.
+    """
+    assigned, found = books.assignments[namespace], set[int]()
+    ends = [begun for begun, _ in assigned[1:]] + [FOREVER]
+    for (begun, name), end in zip(assigned, ends, strict=True):
+        if begun > since:
+            found.add(begun % QUARTER)
+        if end > since and name in books.accounts:
+            found.update([period.end % QUARTER for period in books.accounts[name].periods_after(since)])
+    return found
 
 
 def _is_undecided(books: Books, namespace: str) -> bool:

@@ -159,13 +159,13 @@ def take_over(context: ReconcileContext, now: Instant, stored_past: Instant | No
         _mark_lost_budgets(context)
     _restore_moves(context)
     _restore_default_payers(context, kept)
+    context.silent = nodes_that_are_silent(mirrors)
     assign(context, now)
     _mark_unreadable(books)
     lost, behind = take_checkpoints(books, kept)
     bring_back(books, behind)
     there = {name for name in behind if _is_there(books.accounts[name])}
     _for_each_account(context, set(books.accounts), lambda names: open_due_periods(context, now, names))
-    context.silent = nodes_that_are_silent(mirrors)
     rules = replace(context.meter_rules(), decided=read_holdings(kept))
     for observed in (books.pods.observed, books.claims.observed):
         observed.advance_to(watched or 0)

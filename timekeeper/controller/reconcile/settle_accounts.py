@@ -24,8 +24,12 @@ from timekeeper.controller.reconcile.compute_settlement import (
     with_stored_amounts,
 )
 from timekeeper.controller.reconcile.context import ReconcileContext, is_general
-from timekeeper.controller.reconcile.open_and_close_periods import open_due_periods, phases_after, phases_of_ends
-from timekeeper.controller.state.accounts import Account
+from timekeeper.controller.reconcile.open_and_close_periods import (
+    final_until,
+    open_due_periods,
+    phases_after,
+    phases_to_come,
+)
 from timekeeper.controller.state.books import Books
 from timekeeper.controller.state.sessions import Key, MeteredSession
 from timekeeper.domain.pricing import Bill
@@ -212,19 +216,18 @@ def _phases(books: Books, cases: Iterable[tuple[MeteredSession, int]]) -> list[t
     found: dict[tuple[str, int], tuple[int, ...]] = {}
     phases = list[tuple[int, ...]]()
     for metered, until in cases:
-        since = max(metered.session.start, min(until, metered.acknowledged.settled_until))
-        at = books.assignments[metered.session.namespace][-1][1], since
+        at = metered.session.namespace, final_until(metered, until)
         if at not in found:
-            found[at] = _phases_of(books.accounts[at[0]], since)
+            found[at] = _phases_of(books, *at)
         phases.append(found[at])
     return phases
 
 
-def _phases_of(account: Account, since: int) -> tuple[int, ...]:
-    coming = account.periods_after(since)
-    if not coming:
-        return (0,)
-    return tuple(sorted({*phases_of_ends(account, since), *phases_after(account.budget.period, coming[-1].end)}))
+def _phases_of(books: Books, namespace: str, since: Instant) -> tuple[int, ...]:
+    payer = books.accounts[books.account_of(namespace)]
+    coming = payer.periods_after(since)
+    following = phases_after(payer.budget.period, coming[-1].end) if coming else (0,)
+    return tuple(sorted({*phases_to_come(books, namespace, since), *following}))
 
 
 def write_limits_of(
