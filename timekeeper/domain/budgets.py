@@ -156,17 +156,31 @@ def unknown_fields(spec: Mapping[Any, Any]) -> tuple[Fault, ...]:
     return tuple(faults)
 
 
+_FAULTS = "faults"
+"""The key holds a tuple, which neither JSON nor YAML can state. A list there is an unknown field of the object."""
+
+
+def with_faults(item: Mapping[str, Any], faults: tuple[Fault, ...]) -> dict[str, Any]:
+    """Returns a GPUBudget object that was made of a text, with the faults of the text, which `parse_budget` raises.
+
+    Args:
+        item: the object.
+        faults: the text's faults; none leave the object as it is.
+    """
+    return {**item, _FAULTS: faults} if faults else {**item}
+
+
 def parse_budget(item: Mapping[str, Any]) -> Budget:
     """Parses a GPUBudget object from the API server or from a file.
 
     Args:
-        item: the object, decoded from JSON or YAML. If it was made of a text, `faults` are those of the text.
+        item: the object, decoded from JSON or YAML, or from `with_faults`.
 
     Raises:
         BudgetError: a field is missing or invalid; the error names all faults at once.
     """
-    given: tuple[Fault, ...] = item.get("faults", ())
-    if given:
+    given = item.get(_FAULTS)
+    if isinstance(given, tuple):
         raise BudgetError(given)
     reader = _Reader([])
     metadata = reader.mapping(item, "metadata", "")

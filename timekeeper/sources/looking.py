@@ -25,7 +25,7 @@ from fairgpu.commands import CommandError
 from fairgpu.faults import Fault, explain, show
 from fairgpu.json_values import mapping
 from fairgpu.keeping import Wait
-from timekeeper.domain.budgets import BudgetError, parse_budget, unknown_fields
+from timekeeper.domain.budgets import BudgetError, parse_budget, unknown_fields, with_faults
 from timekeeper.domain.holdings.claims import DRIVERS
 from timekeeper.sources.base import ChangedMeanwhileError, Mirror, ObjectEvent, RefusedError
 from timekeeper.sources.kubernetes import BUDGETS, COLLECTIONS, CONFIG_MAPS, KubernetesSource, OwnResources
@@ -65,8 +65,9 @@ def budgets_of(config_map: Json, statuses: Json) -> list[Json]:
         item: Json = {"apiVersion": names.BUDGET_API, "kind": "GPUBudget", "metadata": own, "spec": spec}
         if faults:
             _log.error("budget cannot be read", config_map=BUDGETS_MAP, name=name, error=explain(faults))
-            item["faults"] = faults
-        budgets.append(item | ({"status": statuses[name]} if isinstance(statuses.get(name), dict) else {}))
+        budgets.append(
+            with_faults(item, faults) | ({"status": statuses[name]} if isinstance(statuses.get(name), dict) else {})
+        )
     return budgets
 
 
@@ -99,7 +100,7 @@ def as_gpubudgets(config_map: Json) -> str:
         spec, wrong = _read(str(text))
         item: Json = {"apiVersion": names.BUDGET_API, "kind": "GPUBudget", "metadata": {"name": name}, "spec": spec}
         try:
-            parse_budget(item | ({"faults": wrong} if wrong else {}))
+            parse_budget(with_faults(item, wrong))
         except BudgetError as error:
             faults.append(f"{name}: {error}")
         else:

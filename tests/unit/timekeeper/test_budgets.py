@@ -109,6 +109,11 @@ def test_a_name_under_which_the_store_keeps_its_own_is_refused(name: str) -> Non
     assert (fault.path, fault.allowed) == ("metadata.name", "a name but book, notices and states")
 
 
+@pytest.mark.parametrize("faults", [["x"], "x", {"path": "spec"}, None])
+def test_faults_that_an_object_states_itself_are_no_faults_of_it(faults: Any) -> None:
+    assert parse_budget(budget_object() | {"faults": faults}) == parse_budget(budget_object())
+
+
 def test_all_faults_are_shown_at_once() -> None:
     with pytest.raises(BudgetError) as caught:
         parse_budget(budget_object(namespaces=None, allowance={"gpuHours": "x"}, onExhausted="no"))

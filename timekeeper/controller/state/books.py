@@ -16,7 +16,7 @@ from timekeeper.controller.state.claims import ClaimView
 from timekeeper.controller.state.figures import Figures
 from timekeeper.controller.state.observing import BudgetView, PodView
 from timekeeper.controller.state.sessions import MeteredSession
-from timekeeper.domain.budgets import OVERHEAD, Budget, BudgetError, parse_budget, unknown_fields
+from timekeeper.domain.budgets import OVERHEAD, Budget, BudgetError, parse_budget, unknown_fields, with_faults
 from timekeeper.domain.charges import Assignments, sum_of_rates
 from timekeeper.domain.holdings.claims import DRIVERS
 from timekeeper.domain.holdings.listed import Listed
@@ -75,13 +75,9 @@ def _template(settings: MeteringSettings) -> Budget:
     if "namespaces" in settings.default_budget:
         given = show(settings.default_budget["namespaces"])
         faults += (Fault("spec.namespaces", given, "each namespace that no budget names", "nothing there"),)
-    item = {
-        "metadata": {"name": "default"},
-        "spec": {**settings.default_budget, "namespaces": ["default"]},
-        "faults": faults,
-    }
+    item = {"metadata": {"name": "default"}, "spec": {**settings.default_budget, "namespaces": ["default"]}}
     try:
-        return parse_budget(item)
+        return parse_budget(with_faults(item, faults))
     except BudgetError as error:
         raise CommandError(f"timekeeper.metering.default_budget: {error}") from error
 
