@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timekeeper.controller.state.observing import latest_believed
+from timekeeper.controller.state.observing import latest_believed, present_by_ends
 from timekeeper.domain.money import SECOND
 from timekeeper.domain.sessions import LONGEST_UNNOTICED, silent_nodes
 from timekeeper.domain.timestamps import HOUR, MINUTE, SKEW, format_exact, format_instant, parse_instant
@@ -29,6 +29,26 @@ def test_the_store_is_not_asked_what_time_it_is_as_long_as_nothing_is_strange(st
         raise AssertionError
 
     assert latest_believed(stamps, NOON, no_stamp) == max(stamps)
+
+
+@given(st.lists(moments), moments)
+def test_the_present_by_pods_ends_is_not_before_our_clock_nor_after_both(ends: list[int], store: int) -> None:
+    found = present_by_ends(ends, NOON, lambda: store)
+    assert NOON <= found <= max(NOON, store)
+
+
+@given(st.lists(moments), moments)
+def test_the_present_is_not_before_an_end_that_is_past_by_the_stores_clock(ends: list[int], store: int) -> None:
+    past = [end for end in ends if end <= store]
+    assert present_by_ends(past, NOON, lambda: store) == max([NOON, *past])
+
+
+@given(st.lists(st.integers(NOON - 48 * HOUR, NOON)))
+def test_the_store_is_not_asked_what_time_it_is_as_long_as_every_end_is_past_by_ours(ends: list[int]) -> None:
+    def store() -> int:
+        raise AssertionError
+
+    assert present_by_ends(ends, NOON, store) == NOON
 
 
 def node(**condition: Any) -> dict[str, Any]:

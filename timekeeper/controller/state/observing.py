@@ -247,13 +247,13 @@ class PodView:
         fresh = {uid: self._read(uid, item, rules) for uid, item in changed_items.items()}
         self.newest = latest_believed([self.newest, *(facts.created for facts in fresh.values())], now, clocks.store)
         ends = [end for facts in fresh.values() if (end := _end_of(facts)) is not None]
-        self.as_of = now = past_with_ends(ends, max(now, self.newest), clocks.store)
+        self.as_of = now = present_by_ends(ends, max(now, self.newest), clocks.store)
         for facts in fresh.values():
             self._take_facts(facts, now)
             changed |= self._observe(facts, rules, silent, reported, now)
         departures = mirror.take_departures()
         try:
-            now = past_with_ends(self._stated_ends(departures), max(now, clocks.ours()), clocks.store)
+            now = present_by_ends(self._stated_ends(departures), max(now, clocks.ours()), clocks.store)
         except Exception:
             mirror.return_departures(departures)
             raise
@@ -407,11 +407,10 @@ def latest_believed(stamps: Iterable[int], now: Instant, store_clock: Callable[[
     return max((stamp for stamp in in_order if stamp <= limit), default=0)
 
 
-def past_with_ends(ends: Sequence[int], now: int, store_clock: Callable[[], int]) -> int:
-    """Returns the present by our clock, or the latest end of a pod if that is later and past by the store's clock.
+def present_by_ends(ends: Sequence[Instant], now: Instant, store_clock: Callable[[], Instant]) -> Instant:
+    """Returns the latest end of a pod, but no later than the present by the store's clock; or `now` if that is later.
 
-    If our clock is behind, the end of a pod is no reason to charge the pod for less. Instants are nanoseconds since
-    1970.
+    If our clock is behind, the end of a pod is no reason to charge the pod for less.
 
     Args:
         ends: the ends of pods, by the clocks of their nodes.
