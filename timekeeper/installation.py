@@ -21,6 +21,7 @@ from fairgpu.client.tables import table
 from fairgpu.cluster.api import ApiError, Json, KubernetesAPI
 from fairgpu.cluster.reflector import Collection, list_collection
 from fairgpu.json_values import mapping, mappings
+from fairgpu.settings import environment_name
 from timekeeper.domain.money import SECOND
 from timekeeper.domain.timestamps import instant_or_none
 from timekeeper.sources.base import name_of
@@ -32,7 +33,7 @@ AUTHORITY: Final = "fairgpu-timekeeper-ca"
 NAMESPACES: Final = "/api/v1/namespaces"
 SCHEDULER: Final = names.SCHEDULER_NAME
 WEBHOOKS: Final = "zz-fairgpu"
-BUDGETS_FROM: Final = "FAIRGPU_TIMEKEEPER_BUDGETS_FROM"
+BUDGETS_FROM: Final = environment_name(("timekeeper", "budgets_from"))
 NEAR_END: Final = timedelta(days=14)
 """A CA that ends within this time should have been renewed; for a short-lived one it is a sixth of its life."""
 LEASES_TO_WAIT: Final = 2

@@ -60,14 +60,14 @@ def read_totals(sums: Sequence[Any], *, new: bool = False) -> PeriodTotals:
     )
 
 
-def totals_or_error(answer: Any, *, flagged: bool = False) -> PeriodTotals | StoreError:
+def totals_or_error(answer: Any, *, new_first: bool = False) -> PeriodTotals | StoreError:
     """Reads a period's totals from a script's answer; returns an error instead of raising it.
 
     One answer among many may be an error, and the caller needs the others all the same.
 
     Args:
         answer: the values that `read_totals` takes, or the StoreError to return.
-        flagged: whether a value precedes the others that is 1 if the script created the account or applied the order.
+        new_first: whether a value precedes the others: 1 if the script created the account or applied the order.
 
     Returns:
         The totals, or an error if the script failed or its answer cannot be read.
@@ -75,7 +75,7 @@ def totals_or_error(answer: Any, *, flagged: bool = False) -> PeriodTotals | Sto
     if isinstance(answer, StoreError):
         return answer
     try:
-        return read_totals(answer[1:], new=answer[0] == 1) if flagged else read_totals(answer)
+        return read_totals(answer[1:], new=answer[0] == 1) if new_first else read_totals(answer)
     except ValueError as error:
         return ScriptError(f"the sums of this period cannot be read: {error}")
 

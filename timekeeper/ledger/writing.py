@@ -232,7 +232,7 @@ def open_periods(
         )
         touched = (account.head, account.periods, account.period(opening.start), account.ledger, account.hours)
         calls.append(Call("open_period", touched, (epoch, now, *begun)))
-    return [totals_or_error(answer, flagged=True) for answer in run(client, calls)]
+    return [totals_or_error(answer, new_first=True) for answer in run(client, calls)]
 
 
 def write_settlements(
@@ -415,7 +415,7 @@ def apply_grants(
         )
         named = (grant.name, grant.amount, grant.note, encode_optional(grant.expires), grant.since)
         calls.append(Call("grant", touched, (epoch, now, grant.period, *named)))
-    return [totals_or_error(answer, flagged=True) for answer in run(client, calls)]
+    return [totals_or_error(answer, new_first=True) for answer in run(client, calls)]
 
 
 def apply_corrections(
@@ -433,7 +433,7 @@ def apply_corrections(
         attributed_to = (correction.hour, dimensions(correction.namespace, "", None), int(correction.again))
         named = (correction.name, correction.amount, correction.namespace, correction.note)
         calls.append(Call("correct", touched, (epoch, now, period, *named, *attributed_to)))
-    return [totals_or_error(answer, flagged=True) for answer in run(client, calls)]
+    return [totals_or_error(answer, new_first=True) for answer in run(client, calls)]
 
 
 def close_balances(

@@ -414,11 +414,11 @@ def _known_use(inputs: _Inputs, course: Course, bill: Bill) -> RecordedUse:
         course = replace(course, segments=(*past[-1:], *course.segments))
     present, recorded = _total(inputs).money, known.total or 0
     lost = not samples or samples[-1].money < recorded
-    total = max(present, recorded) if lost else present
+    total = recorded if lost else present
 
     def money_before(instant: int) -> int:
         # Where the store has lost the reports, the recorded total counts as used before this instant.
-        return _before(samples, instant).money if present == total else total
+        return total if lost else _before(samples, instant).money
 
     missing = _total(inputs).missing
     whole = inputs.facts.reports.limits.whole
