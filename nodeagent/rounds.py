@@ -89,8 +89,8 @@ class State(NamedTuple):
         containers: the containers that the plan is for.
         active: the containers that had or wanted work at the last look.
         overruns: the ns of GPU time that each container had outside its turns in this period, as far as observed.
-        used: the ns of GPU time that count against each container in this period: those observed since it began, and
-            the surplus that was reported too late for the period before.
+        used: the ns of GPU time that count against each container in this period: those used since it began, as far as
+            observed, and the surplus that was reported too late for the period before.
         wanting: the containers that would have used more in this period.
         lacked: the ns of its own turns that each container lacked in the period before.
         seen: the containers' activities at the last look.
@@ -137,10 +137,12 @@ def step(
 ) -> tuple[State, turns.Plan]:
     """Returns the page writer's state and the containers' turns after one look at the containers' activity.
 
-    A new period settles the time that containers used outside their turns in the last one. Within a period, turns
-    change only when a container becomes active or idle, starts or ends. The balance of a container that ends is
-    dropped: the next one in its slot owes nothing. A container that starts again keeps its balance: else it would be
-    rid of its debt at each start.
+    A new period settles the time that containers used outside their turns in the last one. A look that comes late finds
+    time that was used since then: as much of it as was granted since then counts in the new period.
+
+    Within a period, turns change only when a container becomes active or idle, starts or ends. The balance of a
+    container that ends is dropped: the next one in its slot owes nothing. A container that starts again keeps its
+    balance: else it would be rid of its debt at each start.
 
     Args:
         containers: the containers that share the GPU now.
@@ -159,7 +161,7 @@ def step(
     look = _look(state, activities, read_ns - state.seen_ns, since_ns)
     active, passed = look.active, max((now_ns - state.period_start_ns) // turns.PERIOD_NS, 0)
     if passed > 0:
-        period = _next_period(state, look, read_ns - state.period_start_ns - turns.PERIOD_NS)
+        period = _next_period(state, look, passed, read_ns - state.period_start_ns - passed * turns.PERIOD_NS)
     else:
         period = _Period(state.opening, state.plan, look.overruns, look.used, look.wanting, state.lacked)
     made = period.plan
@@ -316,45 +318,55 @@ def _look(state: State, activities: Mapping[int, Activity], elapsed_ns: int, sin
     return _Look(frozenset(active), min(active.values(), default=None), waits, overruns, used, wanting)
 
 
-def _next_period(state: State, ended: _Look, late_ns: int) -> _Period:
+def _next_period(state: State, ended: _Look, passed: int, late_ns: int) -> _Period:
     """Settles the period that ended, and returns the next.
 
     The overrun that a shim reports may be too low. So the time that a container used beyond all its turns counts if it
     is more. Work that was reported too late leaves its container with less than its turn in one period and more in the
-    next. That surplus counts in the period after, so that a late report gains nothing. What a container used since the
-    period ended is in the figures of this look, and is no time beyond its turns.
+    next. That surplus counts in the period after, so that a late report gains nothing.
+
+    Turns repeat until the page is written again. So a look that comes periods late settles the turns of all periods
+    that have passed. What a container used beyond these is the use of the next period, as far as turns were granted
+    between that period's beginning and the look. It counts in the next period and is no time beyond turns of this one.
 
     Args:
         ended: the look that settles the period.
-        late_ns: the time from the end of the period to the end of that look.
+        passed: how many periods have ended since the present one began; at least 1.
+        late_ns: the time from the end of the last of these to the end of that look.
     """
     made = state.plan
     if made is None:
         return _Period(state.opening, None, NOTHING, NOTHING, frozenset(), NOTHING)
-    used = {slot: had for slot, had in ended.used.items() if slot in ended.wanting}
-    beyond = {
-        slot: max(ran, ended.used.get(slot, 0) - made.granted_ns(slot) - _begun_ns(made, slot, late_ns))
-        for slot, ran in ended.overruns.items()
-    }
-    balances = turns.settle(made, beyond, used)
+    begun_ns = _granted_before(made, late_ns)
+    beyond, used = dict(ended.overruns), {}
     lacked: dict[int, int] = {}
-    late_surplus_ns: dict[int, int] = {}
-    for slot, had in used.items():
-        owned_ns = made.owned_ns(slot)
-        lacked[slot] = max(0, owned_ns - had)
-        late_surplus_ns[slot] = min(max(0, had - owned_ns), state.lacked.get(slot, 0))
+    next_used: dict[int, int] = {}
+    for slot, observed_ns in ended.used.items():
+        surplus_ns = observed_ns - passed * made.granted_ns(slot)
+        early_ns = min(max(0, surplus_ns), begun_ns.get(slot, 0))
+        next_used[slot], had = early_ns, observed_ns - early_ns
+        if surplus_ns - early_ns > beyond.get(slot, 0):
+            beyond[slot] = surplus_ns - early_ns
+        if slot in ended.wanting:
+            owned_ns = made.owned_ns(slot)
+            used[slot] = had
+            lacked[slot] = max(0, owned_ns - had)
+            next_used[slot] += min(max(0, had - passed * owned_ns), state.lacked.get(slot, 0))
+    balances = turns.settle(made, beyond, used)
     # Another period with the same balances has the same turns.
     kept = made if balances == state.opening and not made.rotates else None
-    return _Period(balances, kept, NOTHING, late_surplus_ns, frozenset(), lacked)
+    return _Period(balances, kept, NOTHING, next_used, frozenset(), lacked)
 
 
-def _begun_ns(made: turns.Plan, slot: int, passed_ns: int) -> int:
-    """Returns how many ns of a container's turns lie in the first `passed_ns` of a period."""
-    return sum(
-        min(turn.end_ns, passed_ns) - turn.start_ns
-        for turn in made.turns
-        if turn.slot == slot and turn.start_ns < passed_ns
-    )
+def _granted_before(made: turns.Plan, until_ns: int) -> dict[int, int]:
+    """Returns the ns of each container's turns from a period's beginning to `until_ns` after it, keyed by slot."""
+    periods, rest_ns = divmod(until_ns, made.period_ns)
+    granted_ns = {turn.slot: periods * made.granted_ns(turn.slot) for turn in made.turns} if periods else {}
+    for turn in made.turns:
+        if turn.start_ns < rest_ns:
+            begun_ns = min(turn.end_ns, rest_ns) - turn.start_ns
+            granted_ns[turn.slot] = granted_ns.get(turn.slot, 0) + begun_ns
+    return granted_ns
 
 
 def describe(

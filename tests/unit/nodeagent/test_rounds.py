@@ -27,6 +27,7 @@ NOW = 1_000 * PERIOD_NS
 THIRTY = Container(0, 11, 30, Policy.HARD, Path("thirty"))
 SEVENTY = Container(1, 22, 70, Policy.HARD, Path("seventy"))
 ELASTIC = Container(1, 22, 70, Policy.ELASTIC, Path("seventy"))
+BOTH = (THIRTY, SEVENTY)
 
 
 def busy(at_ns: int, overrun_ns: int = 0, busy_ns: int = 0) -> Activity:
@@ -163,7 +164,62 @@ def test_time_used_after_the_period_and_before_a_late_look_is_not_beyond_its_tur
     state, made = step(state, containers, {0: busy(late, 0, 18 * MS), 1: busy(end, 0, 33 * MS)}, late)
     assert made.granted_ns(0) == 15 * MS
     _, made = step(state, containers, {0: busy(late, 0, 38 * MS), 1: busy(late, 0, 63 * MS)}, late + PERIOD_NS)
-    assert made.granted_ns(0) == 13 * MS, "what is more than the turns that began by then was beyond them"
+    assert made.granted_ns(0) == 10 * MS, "33 ms of its turns had begun by then"
+
+
+@pytest.mark.parametrize("late_ms", [1, 3, 7])
+def test_looks_late_in_every_period_settle_what_punctual_ones_do(late_ms: int) -> None:
+    """The first container has the GPU for 18 ms from the beginning of each period, of which it was given 15 at most."""
+
+    def openings(late_ms: int) -> list[int]:
+        state, _ = step(State(NOW), BOTH, {0: busy(NOW), 1: busy(NOW)}, NOW)
+        found = []
+        for period in range(1, 7):
+            now_ns = NOW + period * PERIOD_NS + late_ms * MS
+            seen = {0: busy(now_ns, 0, (18 * period + late_ms) * MS), 1: busy(now_ns, 0, 32 * period * MS)}
+            state, _ = step(state, BOTH, seen, now_ns)
+            found.append(state.opening[0])
+        return found
+
+    assert openings(0)[0] == -3 * MS
+    assert openings(late_ms) == openings(0)
+
+
+@pytest.mark.parametrize(("late_ms", "reading_ms"), [(0, 0), (3, 0), (0, 153), (53, 100)])
+def test_a_look_three_periods_late_bills_no_container_that_stayed_in_its_turns(late_ms: int, reading_ms: int) -> None:
+    state, _ = step(State(NOW), BOTH, {0: busy(NOW), 1: busy(NOW)}, NOW)
+    now_ns = NOW + 3 * PERIOD_NS + late_ms * MS
+    read_ns = now_ns + reading_ms * MS
+    for _ in range(2):
+        periods, phase_ns = divmod(read_ns - NOW, PERIOD_NS)
+        seen = {0: busy(read_ns, 0, periods * 15 * MS + min(phase_ns, 15 * MS)), 1: busy(read_ns, 0, 30 * MS)}
+        state, _ = step(state, BOTH, seen, now_ns, read_ns)
+        assert state.opening == {0: 0, 1: 0}
+        now_ns = read_ns = NOW + (periods + 1) * PERIOD_NS
+
+
+@given(
+    st.lists(st.tuples(st.integers(8, 15), st.integers(0, 12)), min_size=1, max_size=6),
+    st.lists(st.tuples(st.integers(1, 170), st.integers(0, 70)), min_size=1, max_size=20),
+)
+def test_no_container_that_stays_in_its_turns_owes_time_whenever_the_looks_come(
+    worked: list[tuple[int, int]], looks: list[tuple[int, int]]
+) -> None:
+    """Of each period: for how many ms each works in its turn. Of each look: the ms since the last, and for how many."""
+
+    def busy_ms(slot: int, at_ms: int) -> int:
+        periods, phase_ms = divmod(at_ms - slot * 15, PERIOD_NS // MS)
+        worked_ms = [worked[period % len(worked)][slot] for period in range(periods + 1)]
+        return sum(worked_ms) - max(0, worked_ms[-1] - phase_ms) if worked_ms else 0
+
+    state, _ = step(State(NOW), BOTH, {0: busy(NOW), 1: busy(NOW)}, NOW)
+    read_ms = 0
+    for since_ms, reading_ms in looks:
+        now_ms = read_ms + since_ms
+        read_ms = now_ms + reading_ms
+        seen = {slot: busy(NOW + read_ms * MS, 0, busy_ms(slot, read_ms) * MS) for slot in (0, 1)}
+        state, _ = step(state, BOTH, seen, NOW + now_ms * MS, NOW + read_ms * MS)
+        assert not any(state.opening.values())
 
 
 def test_a_counter_that_runs_backwards_or_faster_than_the_clock_is_not_believed() -> None:
@@ -280,9 +336,6 @@ def test_the_state_is_not_changed_in_place() -> None:
     kept = state._replace()
     step(state, (THIRTY,), {0: busy(NOW)}, NOW)
     assert state == kept
-
-
-BOTH = (THIRTY, SEVENTY)
 
 
 def test_a_look_within_a_period_reads_no_active_container_and_changes_no_turn() -> None:
