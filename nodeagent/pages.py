@@ -31,7 +31,7 @@ from fairgpu.logs import configure_logs
 from fairgpu.signals import call_at_end
 from nodeagent import figures_file, handover, turns
 from nodeagent.figures_file import Keyed, of_slots
-from nodeagent.rounds import Container, State, active_since_ns, begun, describe, rest, rests_until_ns, step
+from nodeagent.rounds import Container, State, active_since_ns, describe, first_state, rest, rests_until_ns, step
 from nodeagent.schedule import PageFile, containers_of
 from nodeagent.schedule_page import (
     HEARTBEAT_BYTES,
@@ -109,7 +109,7 @@ class Gpu:
         self._uuid = uuid
         self._file = PageFile(page)
         self._clock = clock
-        self._state: State = begun(clock())
+        self._state: State = first_state(clock())
         self._rests_until_ns = 0
         """Until when a page whose containers and figures stay the same gets new times alone."""
         self._written: tuple[turns.Plan, tuple[Container, ...], Keyed] | None = None
@@ -202,7 +202,7 @@ def _checked(document: Mapping[str, Any]) -> tuple[Container, ...]:
         raise ValueError("two containers have one slot")
     if any(not 0 <= each.device < LEDGER_DEVICES for each in containers):
         raise ValueError(f"a ledger has room for {LEDGER_DEVICES} devices")
-    state, made = step(begun(0), containers, {}, 0)
+    state, made = step(first_state(0), containers, {}, 0)
     pack(describe(uuid, containers, state, made, 0), 0)
     return containers
 

@@ -116,7 +116,7 @@ class State(NamedTuple):
     last_wait_ns: int = 0
 
 
-def begun(now_ns: int) -> State:
+def first_state(now_ns: int) -> State:
     """Returns the state of a page writer that begins now.
 
     Its periods begin at multiples of the period's length, as those of all GPUs of the node do: kernels that wait for
@@ -158,7 +158,7 @@ def step(
     if containers is not state.containers:
         state = _without_ended(state, containers)
     since_ns, read_ns = active_since_ns(now_ns), now_ns if read_ns is None else read_ns
-    look = _look(state, activities, read_ns - state.seen_ns, since_ns)
+    look = _count(state, activities, read_ns - state.seen_ns, since_ns)
     active, passed = look.active, max((now_ns - state.period_start_ns) // turns.PERIOD_NS, 0)
     if passed > 0:
         period = _next_period(state, look, passed, read_ns - state.period_start_ns - passed * turns.PERIOD_NS)
@@ -211,7 +211,7 @@ def rests_until_ns(state: State) -> int:
     """
     if state.plan is None or state.last_wait_ns:
         return 0
-    return min(state.period_start_ns + turns.PERIOD_NS, state.active_until_ns)
+    return _limit_ns(state)
 
 
 def rest(state: State, containers: tuple[Container, ...], now_ns: int) -> tuple[State, turns.Plan] | None:
@@ -229,9 +229,8 @@ def rest(state: State, containers: tuple[Container, ...], now_ns: int) -> tuple[
     Returns:
         The state and the turns; None if `step` must be called.
     """
-    period_end_ns = state.period_start_ns + turns.PERIOD_NS
     made = state.plan
-    if made is None or containers is not state.containers or now_ns >= min(period_end_ns, state.active_until_ns):
+    if made is None or containers is not state.containers or now_ns >= _limit_ns(state):
         return None
     since_ns = active_since_ns(now_ns)
     if state.last_wait_ns > since_ns:
@@ -239,6 +238,11 @@ def rest(state: State, containers: tuple[Container, ...], now_ns: int) -> tuple[
         # Those that waited longer ago count at no later look either.
         state = state._replace(wanting=state.wanting.union(wanting), last_wait_ns=0)
     return state, made
+
+
+def _limit_ns(state: State) -> int:
+    """Returns when the period has ended or an active container may have become idle: turns may change then."""
+    return min(state.period_start_ns + turns.PERIOD_NS, state.active_until_ns)
 
 
 def _without_ended(state: State, containers: tuple[Container, ...]) -> State:
@@ -279,7 +283,7 @@ class _Period(NamedTuple):
     lacked: Mapping[int, int]
 
 
-class _Look(NamedTuple):
+class _Counted(NamedTuple):
     """The containers' activities at one look, with what they add to the present period.
 
     Attributes:
@@ -297,7 +301,7 @@ class _Look(NamedTuple):
     wanting: frozenset[int]
 
 
-def _look(state: State, activities: Mapping[int, Activity], elapsed_ns: int, since_ns: int) -> _Look:
+def _count(state: State, activities: Mapping[int, Activity], elapsed_ns: int, since_ns: int) -> _Counted:
     """Returns what the activities of one look add to the state; who last waited after `since_ns` wants more time.
 
     One loop reads all activities, since this takes most of a round's time.
@@ -315,10 +319,10 @@ def _look(state: State, activities: Mapping[int, Activity], elapsed_ns: int, sin
             overruns[slot] = overruns.get(slot, 0) + growth(before.overrun_ns, overrun_ns, elapsed_ns)
             used[slot] = used.get(slot, 0) + growth(before.busy_ns, busy_ns, elapsed_ns)
     wanting = state.wanting.union([slot for slot, waiting_ns in waits.items() if waiting_ns > since_ns])
-    return _Look(frozenset(active), min(active.values(), default=None), waits, overruns, used, wanting)
+    return _Counted(frozenset(active), min(active.values(), default=None), waits, overruns, used, wanting)
 
 
-def _next_period(state: State, ended: _Look, passed: int, late_ns: int) -> _Period:
+def _next_period(state: State, ended: _Counted, passed: int, late_ns: int) -> _Period:
     """Settles the period that ended, and returns the next.
 
     The overrun that a shim reports may be too low. So the time that a container used beyond all its turns counts if it

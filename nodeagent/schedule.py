@@ -30,7 +30,7 @@ from fairgpu.logs import configure_logs
 from fairgpu.signals import call_at_end
 from nodeagent import turns
 from nodeagent.nvml import Figures, asked
-from nodeagent.rounds import Container, begun, describe, step
+from nodeagent.rounds import Container, describe, first_state, step
 from nodeagent.schedule_page import (
     CHECKSUM_AT,
     EPOCH_AT,
@@ -196,7 +196,7 @@ def run(page: Path, source: Path, stop: threading.Event, clock: Callable[[], int
     """
     version = _version(source)  # before it is read: a later change shows
     uuid, containers = read_containers(source)
-    state = begun(clock())
+    state = first_state(clock())
     file = PageFile(page)
     driver = Figures(asked(uuid))
     start_thread("nvml", partial(driver.watch, stop), stop.wait)

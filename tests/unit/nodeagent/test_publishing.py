@@ -13,7 +13,7 @@ import pytest
 from nodeagent.containers.folders import Folders
 from nodeagent.containers.records import GivenDevice, Record
 from nodeagent.publishing import LATEST_NS, notices, schedule, to_show
-from nodeagent.rounds import begun, describe, step
+from nodeagent.rounds import describe, first_state, step
 from nodeagent.schedule import containers_of
 from nodeagent.schedule_page import pack, shown
 from nodeagent.turns import Policy
@@ -65,7 +65,7 @@ def test_a_page_that_shows_what_it_is_to_show_is_that_of_the_schedule() -> None:
     notified = {"u1": LATEST_NS}
     (gpu, _) = json.loads(schedule(records, notified, FOLDERS))["gpus"]
     uuid, containers = containers_of(gpu)
-    state, made = step(begun(0), containers, {}, 0)
+    state, made = step(first_state(0), containers, {}, 0)
     page = pack(describe(uuid, containers, state, made, 0), 2)
     assert to_show(records, notified) == {
         "GPU-a": frozenset({(0, 7, 30, LATEST_NS)}),

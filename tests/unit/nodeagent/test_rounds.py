@@ -12,8 +12,8 @@ from nodeagent.rounds import (
     Container,
     State,
     active_since_ns,
-    begun,
     describe,
+    first_state,
     rest,
     rests_until_ns,
     step,
@@ -89,7 +89,7 @@ def test_a_container_that_takes_an_ended_ones_slot_has_turns_of_its_own_share_at
 
 @pytest.mark.parametrize("late_ns", [0, 1, 7_000_000, PERIOD_NS - 1])
 def test_writers_that_begin_at_different_moments_begin_their_periods_at_the_same(late_ns: int) -> None:
-    first, second = begun(NOW), begun(NOW + 3 * PERIOD_NS + late_ns)
+    first, second = first_state(NOW), first_state(NOW + 3 * PERIOD_NS + late_ns)
     assert (second.period_start_ns - first.period_start_ns) % PERIOD_NS == 0
     assert 0 <= NOW - first.period_start_ns < PERIOD_NS
 
@@ -378,7 +378,7 @@ LOOKS = st.lists(st.tuples(*[st.tuples(st.booleans(), st.booleans(), st.integers
 def test_turns_are_those_of_a_writer_that_reads_every_container_at_every_look(
     looks: list[tuple[tuple[bool, bool, int], ...]], containers: tuple[Container, ...]
 ) -> None:
-    often, seldom = begun(NOW), begun(NOW)
+    often, seldom = first_state(NOW), first_state(NOW)
     said = {0: Activity(), 1: Activity()}
     for number, look in enumerate(looks, 1):
         now_ns = NOW + number * 20 * MS
