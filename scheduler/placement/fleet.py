@@ -73,7 +73,7 @@ class Fleet:
         classes: the device classes; the first is that of a column without a device.
         version: a number that grows with each change.
         changed: the version at which each row changed last.
-        added: the version at which each row's node was added.
+        emptied: the version at which a node was last removed from each row; 0 if none was.
         cls: the class of each device, as an index into `classes`.
         core, memory, slots: the free part of each device in percent of GPU time, in MiB and in containers. It is below
             0 if pods hold more than the device has.
@@ -110,7 +110,7 @@ class Fleet:
         self.host: Ints = np.zeros(FIRST_ROWS, np.int64)
         self.links: Ints = np.zeros(FIRST_ROWS, np.int64)
         self.changed: Ints = np.zeros(FIRST_ROWS, np.int64)
-        self.added: Ints = np.zeros(FIRST_ROWS, np.int64)
+        self.emptied: Ints = np.zeros(FIRST_ROWS, np.int64)
         self._alike: Ints = np.zeros(FIRST_ROWS, np.int64)
         self._alike_numbers: dict[bytes, int] = {}
         self._alike_version = -1
@@ -121,7 +121,6 @@ class Fleet:
         if row is None:
             row = self._new_row()
             self.rows[node.name] = row
-            self.added[row] = self.version + 1
         if len(node.inventory.devices) > self.cls.shape[1]:
             self._grow(0, len(node.inventory.devices) - self.cls.shape[1])
         self._forget_places(row)
@@ -143,6 +142,7 @@ class Fleet:
                 array[row] = 0
             self.offered[row] = False
             self._mark(row)
+            self.emptied[row] = self.version
 
     def hold(self, uid: str, holding: Holding) -> None:
         """Stores the part of a node that a pod holds, in place of the part that it held before.
@@ -208,7 +208,11 @@ class Fleet:
         return self._alike[: self.size]
 
     def set_of(self, rows: Ints) -> NodeSet:
-        """Returns the nodes of some rows as a set that is small enough to be kept for each pod."""
+        """Returns some nodes as a set that is small enough to be kept for each pod.
+
+        Args:
+            rows: the rows of the nodes; none is of a node that was removed.
+        """
         flags = np.zeros(self.size, np.bool_)
         flags[rows] = True
         return NodeSet(np.packbits(flags).tobytes(), self.version)
@@ -218,7 +222,7 @@ class Fleet:
         flags = np.zeros(self.size, np.bool_)
         bits = np.unpackbits(np.frombuffer(nodes.bits, np.uint8))[: self.size]
         flags[: len(bits)] = bits
-        return np.asarray(flags & (self.added[: self.size] <= nodes.version))
+        return np.asarray(flags & (self.emptied[: self.size] <= nodes.version))
 
     def capacity(self) -> dict[int, int]:
         """Returns the number of devices of each class, keyed by the class's index in `classes`."""
@@ -268,7 +272,7 @@ class Fleet:
         self.host = np.pad(self.host, lines)
         self.links = np.pad(self.links, lines)
         self.changed = np.pad(self.changed, lines)
-        self.added = np.pad(self.added, lines)
+        self.emptied = np.pad(self.emptied, lines)
         self._alike = np.pad(self._alike, lines)
         if columns:
             # The known contents lack these columns.
