@@ -252,15 +252,11 @@ class State:
         """
         with self.lock:
             by_uid = {note.uid: note for note in notes}
-            for uid in self._pods.keys() - by_uid.keys():
+            # Only kube-scheduler's calls have named a pod that came and went since the last watch ended. A pod that
+            # came after the list waits again with its first event, or with kube-scheduler's next call.
+            asked_about = (self.waiting.uids() | self.gangs.uids() | self._named.keys()) - self._reservations.keys()
+            for uid in (self._pods.keys() | asked_about) - by_uid.keys():
                 self.remove_pod(uid)
-            # Only kube-scheduler's calls have named a pod that came and went since the last watch ended. A pod that came
-            # after the list waits again with its first event, or with kube-scheduler's next call.
-            named = self.waiting.uids() | self.gangs.uids() | self._named.keys()
-            for uid in named - by_uid.keys() - self._reservations.keys():
-                self.waiting.remove(uid)
-                self.gangs.remove(uid)
-                self._named.pop(uid, None)
             for note in by_uid.values():
                 self.put_pod(note)
 
