@@ -48,7 +48,7 @@ static CUresult add_alloc(CUgraphNode *node, CUgraph graph, const CUgraphNode *a
     CUresult result = add(node, graph, &no_work);
     if (result == CUDA_SUCCESS) {
         (*node)->alloc_bytes = sim_granules(parameters->bytesize);
-        (*node)->device = (uint32_t)parameters->poolProps.location.id;
+        (*node)->pool = parameters->poolProps;
         pthread_mutex_lock(&sim_process_lock);
         CUgraphNode from = freed_before(after, count, (*node)->alloc_bytes);
         (*node)->takes_over = from != NULL;
@@ -208,9 +208,8 @@ SIM_EXPORT CUresult CUDAAPI cuGraphMemAllocNodeGetParams(CUgraphNode node, CUDA_
     if (node == NULL || parameters == NULL || node->alloc_bytes == 0) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    *parameters = (CUDA_MEM_ALLOC_NODE_PARAMS){.bytesize = node->alloc_bytes, .dptr = node->address};
-    parameters->poolProps.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
-    parameters->poolProps.location = (CUmemLocation){.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = (int)node->device};
+    *parameters = (CUDA_MEM_ALLOC_NODE_PARAMS){
+        .poolProps = node->pool, .bytesize = node->alloc_bytes, .dptr = node->address};
     return CUDA_SUCCESS;
 }
 

@@ -91,7 +91,9 @@ static CUresult add(CUstream stream, const struct sim_op *op, uint64_t bytes)
         result = node == NULL ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
         if (node != NULL) {
             node->alloc_bytes = bytes;
-            node->device = stream->context->device;
+            node->pool.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+            node->pool.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+            node->pool.location.id = (int)stream->context->device;
         }
     }
     pthread_mutex_unlock(&sim_process_lock);

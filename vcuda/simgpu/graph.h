@@ -10,7 +10,7 @@ struct CUgraphNode_st {
     CUgraph graph;
     struct sim_op op;     /* of kind OP_WAIT when the node is no work on the device */
     uint64_t alloc_bytes; /* of a node that allocates */
-    uint32_t device;      /* and where */
+    CUmemPoolProps pool;  /* and where */
     uint64_t address;     /* of what a node made by hand allocates or frees */
     uint64_t free_bytes;  /* of a node that frees: what no allocation has taken over yet */
     int takes_over;       /* allocates where another has freed */

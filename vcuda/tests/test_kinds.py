@@ -227,6 +227,15 @@ def test_a_graph_whose_nodes_take_over_memory_is_charged_once_for_it(node: Node,
         assert ask(f"alloc b {300 * MIB}")[0] == OUT_OF_MEMORY
 
 
+def test_a_graphs_managed_memory_that_prefers_the_host_is_charged_to_the_current_device(node: Node) -> None:
+    container = node.container("a")
+    with container.session() as ask:
+        begun(ask)
+        assert [ask(f"managedgraph a {400 * MIB}")[0], ask("upload a")[0]] == [0, 0]
+        assert container.charged() == node.truth("a")[0] == CONTEXT + 400 * MIB
+        assert [ask(f"managedgraph b {400 * MIB}")[0], ask("upload b")[0]] == [0, OUT_OF_MEMORY]
+
+
 def test_what_is_captured_takes_nothing_yet(node: Node) -> None:
     container = node.container("a")
     with container.session() as ask:

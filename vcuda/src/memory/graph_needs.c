@@ -34,12 +34,20 @@ static bool noted(struct needs *needs, struct range range)
     return true;
 }
 
+/* Of a node's memory; false: it is the host's. Managed memory that prefers no device can all be on the current one: a node
+ * that is captured has the properties of its pool (cuda.h, cuMemAllocFromPoolAsync). */
+static bool device_of(const CUmemPoolProps *properties, CUdevice *ordinal)
+{
+    if (device_of_location(&properties->location, ordinal))
+        return true;
+    return properties->allocType == CU_MEM_ALLOCATION_TYPE_MANAGED && REAL(cuCtxGetDevice)(ordinal) == CUDA_SUCCESS;
+}
+
 static void add_node(struct needs *needs, const CUDA_MEM_ALLOC_NODE_PARAMS *asked)
 {
     uint64_t begin = asked->dptr / GRANULE * GRANULE, end = granule_up(asked->dptr + asked->bytesize, GRANULE);
     CUdevice ordinal;
-    bool managed = asked->poolProps.allocType == CU_MEM_ALLOCATION_TYPE_MANAGED;
-    if (!device_of_location(&asked->poolProps.location, &ordinal) && !managed)
+    if (!device_of(&asked->poolProps, &ordinal))
         return;
     if (needs->ordinal < 0)
         needs->ordinal = ordinal;

@@ -38,14 +38,26 @@ static CUresult instantiated(CUresult result, const struct line *line, CUgraph g
     return CU(cuGraphInstantiateWithFlags)(made, graph, parameters.flags);
 }
 
-static CUresult graph_of_one(struct line *line)
+static CUresult graph_of(struct line *line, CUDA_MEM_ALLOC_NODE_PARAMS asked)
 {
     CUgraph graph;
     CUgraphNode node;
-    CUDA_MEM_ALLOC_NODE_PARAMS asked = allocation(line->one);
     CUresult result = CU(cuGraphCreate)(&graph, 0);
     result |= CU(cuGraphAddMemAllocNode)(&node, graph, NULL, 0, &asked);
     return instantiated(result, line, graph);
+}
+
+static CUresult graph_of_one(struct line *line)
+{
+    return graph_of(line, allocation(line->one));
+}
+
+static CUresult graph_of_managed(struct line *line)
+{
+    CUDA_MEM_ALLOC_NODE_PARAMS asked = allocation(line->one);
+    asked.poolProps.allocType = CU_MEM_ALLOCATION_TYPE_MANAGED;
+    asked.poolProps.location = (CUmemLocation){.type = CU_MEM_LOCATION_TYPE_HOST_NUMA, .id = 1};
+    return graph_of(line, asked);
 }
 
 static CUresult nested(struct line *line)
@@ -190,5 +202,5 @@ const struct verb graph_verbs[] = {
     {"graph", graph_of_one}, {"capture", captured},     {"regraph", reused}, {"node", node_alone},    {"anynode", any_node_alone},
     {"upload", upload},      {"launchgraph", launched}, {"endgraph", ended}, {"trimgraphs", trimmed},
     {"nested", nested},      {"how", takes_form},     {"oldnode", old_node_alone},
-    {"capture1", captured_by_the_first}, {"captureto", captured_to_a_graph}, {"executables", executables}, {NULL, NULL},
+    {"capture1", captured_by_the_first}, {"captureto", captured_to_a_graph}, {"executables", executables}, {"managedgraph", graph_of_managed}, {NULL, NULL},
 };

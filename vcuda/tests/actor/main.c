@@ -37,6 +37,7 @@
  *     capture1, captureto  the same by cuStreamBeginCapture, cuStreamBeginCaptureToGraph
  *     nested NAME BYTES    in a graph inside another            how flags | upload | with | withupload | log | log2
  *     regraph NAME BYTES   the same with a second node of as many bytes, after the first was freed in it
+ *     managedgraph NAME BYTES  the same of managed memory that is best on the host's NUMA node 1
  *     executables COUNT    of a graph of 20 kernels
  *     node - BYTES         an allocation node alone             anynode - BYTES   by cuGraphAddNode_v2   oldnode  by its first
  *     nvml ORDINAL         "USED TOTAL"    processes ORDINAL "COUNT PID"     devices "COUNT"          nvml.c
