@@ -208,6 +208,16 @@ def test_by_whatever_call_it_waits(node: Node, call: str) -> None:
     ],
 )
 def test_what_another_thread_does_meanwhile_is_neither_forgotten_nor_mistaken(node: Node, case: str) -> None:
+    assert_as_wanted(node, case)
+
+
+@pytest.mark.parametrize("case", ["ended_with_others_unseen", "ended_with_an_error"])
+def test_a_streams_part_of_the_work_beside_another_ends_with_its_span(node: Node, case: str) -> None:
+    assert_as_wanted(node, case)
+
+
+def assert_as_wanted(node: Node, case: str) -> None:
+    """Runs one case with a driver that is played."""
     container = node.container("a")
     given = {name: value for name, value in container.environment().items() if name != "LD_PRELOAD"}
     command = [str(BUILD / "tests" / "unit" / "spans_overtaken"), case]

@@ -495,15 +495,20 @@ static uint64_t held_beside(const struct queue *queue, const struct span *span, 
     return queue->estimate.mean_ns != 0 && queue->held != span->flow && to > from ? to - from : 0;
 }
 
+static bool is_oldest_of_its_flow(const struct queue *queue, uint32_t i)
+{
+    for (uint32_t j = 0; j < i; j++)
+        if (queue->spans[j].flow == queue->spans[i].flow)
+            return false;
+    return true;
+}
+
 /* Under the lock: since when the i-th span may have been worked on beside one that began then; UINT64_MAX: not at all. */
 static uint64_t beside_since(const struct queue *queue, uint32_t i, const struct span *span, uint64_t begin)
 {
     const struct span *other = &queue->spans[i];
-    if (other->flow == span->flow || !other->begun)
+    if (other->flow == span->flow || !other->begun || !is_oldest_of_its_flow(queue, i))
         return UINT64_MAX;
-    for (uint32_t j = 0; j < i; j++)
-        if (queue->spans[j].flow == other->flow)
-            return UINT64_MAX;
     return most_of(begin, earliest_of(other));
 }
 
@@ -559,7 +564,7 @@ static void charge_span(struct queue *queue, const struct span *span, uint64_t b
     queue->cursor_ns = end;
 }
 
-/* A span that ended with another, which was charged with all the time of both. */
+/* A span that ended with others, which were charged with all of its time. */
 static void charge_none(struct queue *queue, const struct span *span)
 {
     account_launches(queue->index, span->launches);
@@ -578,7 +583,7 @@ static void charge_unseen(struct queue *queue, const struct span *span, uint64_t
     if (end > seen_ns)
         end = seen_ns;
     if (end <= begin) {
-        account_launches(queue->index, span->launches);
+        charge_none(queue, span);
         return;
     }
     struct span_cost cost = account_span(queue->index, begin, end, span->launches, 0);
@@ -682,10 +687,7 @@ static uint32_t to_look_at(const struct queue *queue, struct look *looks)
     uint32_t count = 0;
     for (uint32_t i = 0; i < queue->count; i++) {
         const struct span *span = &queue->spans[i];
-        bool first = true;
-        for (uint32_t j = 0; j < i && first; j++)
-            first = queue->spans[j].flow != span->flow;
-        if (first)
+        if (is_oldest_of_its_flow(queue, i))
             looks[count++] = (struct look){
                 .id = span->id,
                 .prolonged = span->prolonged,
@@ -740,6 +742,8 @@ static bool finish(struct queue *queue, uint32_t i, const struct look *look)
         charge_none(queue, span);
     else if (look->done == CUDA_SUCCESS || unknown)
         charge_unseen(queue, span, begin, look->seen_ns);
+    else
+        span->flow->worked_ns = 0; /* its work is not known, and the stream's next span has no part in it */
     if (queue->waiter == span->id)
         queue->waiter = 0;
     take_out(queue, i);
@@ -793,12 +797,17 @@ void spans_reap(struct queue *queue)
     pthread_mutex_unlock(&queue->lock);
 }
 
-/* The oldest span that was seen to go on after its beginning; NULL: there is none. The others wait for something else than the
- * GPU, or for what is in flight before them. */
+/* Seen to go on after its beginning. Other spans wait for something else than the GPU, or for what is in flight before them. */
+static bool runs(const struct span *span)
+{
+    return span->begun && span->unfinished_ns != 0;
+}
+
+/* The oldest span that runs; NULL: none does. */
 static struct span *running(struct queue *queue)
 {
     for (uint32_t i = 0; i < queue->count; i++)
-        if (queue->spans[i].begun && queue->spans[i].unfinished_ns != 0)
+        if (runs(&queue->spans[i]))
             return &queue->spans[i];
     return NULL;
 }
@@ -807,7 +816,7 @@ uint64_t spans_worked_ns(const struct queue *queue, uint64_t now_ns)
 {
     uint64_t since = UINT64_MAX;
     for (uint32_t i = 0; i < queue->count; i++)
-        if (queue->spans[i].begun && queue->spans[i].unfinished_ns != 0)
+        if (runs(&queue->spans[i]))
             since = least_of(since, earliest_of(&queue->spans[i]));
     since = most_of(since, queue->cursor_ns);
     return now_ns > since ? now_ns - since : 0;

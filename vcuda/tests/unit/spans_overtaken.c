@@ -1,4 +1,4 @@
-/* spans_overtaken.c: what another thread does to a context's spans while this one is in the driver.
+/* spans_overtaken.c: what becomes of a context's spans where another thread, or an error, comes between.
  *
  *     spans_overtaken CASE      prints "GOT WANTED"
  *
@@ -181,6 +181,42 @@ static void forked_while_it_is_asked_about(void)
     printf("%d %d\n", status, 0);
 }
 
+static CUresult done(CUstream stream)
+{
+    (void)stream;
+    return CUDA_SUCCESS;
+}
+
+static CUresult fails(CUevent event)
+{
+    (void)event;
+    return CUDA_ERROR_LAUNCH_FAILED;
+}
+
+/* What was seen of a stream's work, beside another's, is of the span that then ends, and not of the stream's next one. */
+static void print_what_is_left(struct flow *flow)
+{
+    flow->worked_ns = MILLISECOND;
+    spans_reap(queue);
+    printf("%llu %d\n", (unsigned long long)(queue->count + flow->worked_ns), 0);
+}
+
+static void ended_with_others_unseen(void)
+{
+    struct part part = launched(FIRST, 0);
+    unseen(&part);
+    driver.cuStreamQuery = done;
+    print_what_is_left(flow_of(FIRST));
+}
+
+static void ended_with_an_error(void)
+{
+    struct part part = launched(FIRST, 0);
+    spans_end(queue, &part);
+    asked = fails;
+    print_what_is_left(flow_of(FIRST));
+}
+
 static const struct {
     const char *name;
     void (*happens)(void);
@@ -190,6 +226,8 @@ static const struct {
     {"prolonged_twice_meanwhile", prolonged_twice_meanwhile},
     {"ended_while_a_beginning_is_recorded", ended_while_a_beginning_is_recorded},
     {"forked_while_it_is_asked_about", forked_while_it_is_asked_about},
+    {"ended_with_others_unseen", ended_with_others_unseen},
+    {"ended_with_an_error", ended_with_an_error},
 };
 
 int main(int count, char **arguments)
