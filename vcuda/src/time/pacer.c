@@ -357,27 +357,27 @@ static uint64_t batch_of(const struct queue *queue)
 /* One look at what is in flight and at what is left of the turn, ns of work. */
 struct view {
     struct turn turn;
-    uint64_t others;    /* processes of the container that fill the GPU's queue, this one among them */
-    uint64_t mean;      /* of a launch */
-    uint64_t until_end; /* this process's part of what is left of the turn; 0: it is another's turn */
-    uint64_t queued;    /* in flight and granted, in all streams */
-    uint64_t to_do;     /* what of it the GPU has not done yet */
-    uint64_t own;       /* in flight and granted in the stream */
-    uint64_t own_bound; /* what the stream may have of that, */
-    uint64_t bound;     /* and all streams together; one launch always */
+    uint64_t contenders; /* processes of the container that fill the GPU's queue, this one among them */
+    uint64_t mean;       /* of a launch */
+    uint64_t until_end;  /* this process's part of what is left of the turn; 0: it is another's turn */
+    uint64_t queued;     /* in flight and granted, in all streams */
+    uint64_t to_do;      /* what of it the GPU has not done yet */
+    uint64_t own;        /* in flight and granted in the stream */
+    uint64_t own_bound;  /* what the stream may have of that, */
+    uint64_t bound;      /* and all streams together; one launch always */
 };
 
-static struct view view_of(const struct queue *queue, const struct flow *flow, const struct turn *turn, uint64_t others,
+static struct view view_of(const struct queue *queue, const struct flow *flow, const struct turn *turn, uint64_t contenders,
                            uint64_t now_ns)
 {
     uint64_t left = turn->open ? turn->end_ns - now_ns : 0, late = __atomic_load_n(&lateness_ns, __ATOMIC_RELAXED);
-    uint64_t mean = queue->estimate.mean_ns, part = part_of_turn(left, others, late);
+    uint64_t mean = queue->estimate.mean_ns, part = part_of_turn(left, contenders, late);
     /* Two of kernels up to 2 ms: what is launched behind the second may be what another GPU waits for. */
     uint64_t two = mean < IN_FLIGHT_NS ? 2 * mean + mean / 4 : 0;
     return (struct view){.turn = *turn,
-                         .others = others,
+                         .contenders = contenders,
                          .mean = mean,
-                         .until_end = left / others,
+                         .until_end = left / contenders,
                          .queued = queued_in_all(queue),
                          .to_do = left_in_all(queue, now_ns),
                          .own = queued_in(flow),
@@ -418,9 +418,9 @@ static bool finds_its_turn(const struct queue *queue, const struct view *view, s
 static uint64_t granted_by(const struct queue *queue, const struct view *view)
 {
     uint64_t room = view->own_bound > view->own ? (view->own_bound - view->own + view->mean) / 2 : 1;
-    uint64_t shared = view->bound > view->to_do ? (view->bound - view->to_do) / most_of(spans_flows(queue), 1) : 1;
+    uint64_t shared = view->bound > view->to_do ? (view->bound - view->to_do) / spans_flows(queue) : 1;
     uint64_t in_time = view->until_end > view->to_do ? view->until_end - view->to_do : 1;
-    return least_of(least_of(room, shared), least_of(in_time, batch_of(queue) / view->others));
+    return least_of(least_of(room, shared), least_of(in_time, batch_of(queue) / view->contenders));
 }
 
 /* What a process may launch now: work for so long, but at least one kernel; UNBOUNDED where no other process is at work, and
@@ -428,10 +428,10 @@ static uint64_t granted_by(const struct queue *queue, const struct view *view)
 static uint64_t allowed(struct queue *queue, uint64_t now_ns, struct wait *wait)
 {
     struct turn turn;
-    uint64_t others = account_contenders(queue->index);
+    uint64_t contenders = account_contenders(queue->index);
     if (!pacer_look(queue->index, now_ns, &turn) || (turn.open && turn.end_ns - now_ns >= turn.period_ns))
         return UNBOUNDED;
-    struct view view = view_of(queue, wait->flow, &turn, others, now_ns);
+    struct view view = view_of(queue, wait->flow, &turn, contenders, now_ns);
     uint64_t behind = allowed_behind(queue, now_ns, wait, view.until_end);
     if (behind != 0)
         return behind;
@@ -476,13 +476,15 @@ static bool take_back_grants(struct queue *queue)
     return queue->granted_ns < granted;
 }
 
-/* Waits for `pause_ns`, without the lock and outside the driver; not where others give room back. False: the context has ended.
- * */
+/* Waits for `pause_ns`, without the lock and outside the driver; not where others give room back, which takes time that counts
+ * as waiting, too. False: the context has ended. */
 static bool pause_in(struct queue *queue, struct wait *wait, uint64_t *now, struct before *before)
 {
     account_active(queue->index, *now, true);
     if (wait->reason != TURN && take_back_grants(queue)) {
-        *now = clock_ns();
+        uint64_t after = clock_ns();
+        wait->waited_ns[wait->reason] += after - *now;
+        *now = after;
         return true;
     }
     uint64_t waited = wait->waited_ns[wait->reason], most = longest[wait->reason],

@@ -119,7 +119,7 @@ void spans_reap(struct queue *queue);
 void spans_end_unseen(struct queue *queue, const struct part *part);
 /* Charges what the oldest span that runs took up to now, where that is much. */
 void spans_charge_unfinished(struct queue *queue, uint64_t now_ns);
-/* Flows that have spans or open batches. */
+/* Flows that have spans, open batches, or a launch that asks: at least one, where a launch does. */
 uint32_t spans_flows(const struct queue *queue);
 /* For how long the GPU has been at what is in flight and has not ended: of streams side by side each has a part of that behind
  * it. */
