@@ -45,9 +45,8 @@ from nodeagent.publishing import notices, schedule, to_show
 from nodeagent.runtime.devices import (
     Bundles,
     RuntimeConfiguration,
-    RuntimeRefusesError,
-    RuntimeSilentError,
     RuntimeStatus,
+    RuntimeStatusError,
 )
 from nodeagent.settings import Nodeagent
 from nodeagent.starting import Starter, World
@@ -135,8 +134,7 @@ class Agent:
         """Why the shim is not on the host, by the last try that ended."""
         self._shim_since: float | None = None
         """When the present try to write the shim began; None while there is none."""
-        self._shim_hung_since: float | None = None
-        """When the last try began that was logged as one to which the host does not answer."""
+        self._shim_error_logged = ""
         self._shim_tried = threading.Event()
         node = Node(self._starter.records, self._pods.all, self._uuids, vendor.sample)
         self._gpu_watch = GpuWatch(node, self._folders)
@@ -235,6 +233,7 @@ class Agent:
         Only what the Node offers waits for the driver: containers' files and notices do not need it.
         """
         self._writer.keep()
+        self._log_why_no_shim()
         if not self._pods.known.is_set():
             return
         for record in self._bundles.look(self._starter.records(), self._pods.all()):
@@ -420,8 +419,6 @@ class Agent:
             try:
                 shim = files.install_shim(self._folders, self._settings.shim)
             except OSError as error:
-                if str(error) != self._shim_error:
-                    _log.error("shim not installed", error=str(error))
                 self._shim_error = str(error)
             else:
                 self._measures.shim_installed.set(1)
@@ -438,11 +435,14 @@ class Agent:
         since = self._shim_since
         if since is None or time.monotonic() - since <= SHIM_SECONDS:
             return self._shim_error
-        error = f"it has not answered for more than {SHIM_SECONDS:g} seconds"
-        if since != self._shim_hung_since:
+        return f"it has not answered for more than {SHIM_SECONDS:g} seconds"
+
+    def _log_why_no_shim(self) -> None:
+        """Logs why the shim is not on the host, once as long as the reason stays the same."""
+        error = self._why_no_shim()
+        if error and error != self._shim_error_logged:
             _log.error("shim not installed", error=error)
-        self._shim_hung_since = since
-        return error
+        self._shim_error_logged = error
 
     def _watch_pods(self) -> None:
         selectors = {"fieldSelector": f"spec.nodeName={self._settings.node}"}
@@ -484,14 +484,14 @@ class Agent:
                 found = status.ask(self._settings.cdi_folder)
                 self._measures.runtime_answered()
                 self._runtime, self._runtime_failure = found, None
-            except (RuntimeSilentError, RuntimeRefusesError) as error:
-                before, answers = self._runtime_failure, isinstance(error, RuntimeRefusesError)
-                if before is None or before.answers is not answers:
-                    if answers:
+            except RuntimeStatusError as error:
+                before = self._runtime_failure
+                if before is None or before.answers is not error.answers:
+                    if error.answers:
                         _log.warning("runtime refuses", error=str(error))
                     else:
                         _log.warning("runtime silent", error=str(error))
-                self._runtime_failure = RuntimeFailure(str(error), answers)
+                self._runtime_failure = RuntimeFailure(str(error), error.answers)
             self._woken.set()
             self._stop.wait(self._settings.look_seconds if self._runtime is not None else ROUND_SECONDS)
 

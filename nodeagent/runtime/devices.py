@@ -35,12 +35,16 @@ SILENT = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
 (https://grpc.io/docs/guides/status-codes/)."""
 
 
-class RuntimeSilentError(Exception):
-    """Raised if the container runtime does not answer; the message is gRPC's status and text."""
+class RuntimeStatusError(Exception):
+    """Raised if the container runtime does not say how it is configured; the message is gRPC's status and text.
 
+    Attributes:
+        answers: whether what listens at the runtime's socket answered with this error; false if there was no answer.
+    """
 
-class RuntimeRefusesError(Exception):
-    """Raised if what listens at the runtime's socket answers with an error; the message is gRPC's status and text."""
+    def __init__(self, message: str, *, answers: bool) -> None:
+        super().__init__(message)
+        self.answers = answers
 
 
 @dataclass(frozen=True)
@@ -77,14 +81,13 @@ class RuntimeStatus:
             cdi_folder: the folder of the agent's CDI specs.
 
         Raises:
-            RuntimeSilentError: the runtime does not answer in time.
-            RuntimeRefusesError: it answers with an error.
+            RuntimeStatusError: the runtime does not answer in time, or answers with an error.
         """
         try:
             answer = self._status(StatusRequest(verbose=True), timeout=LIMIT_SECONDS)
         except grpc.RpcError as error:
-            kind = RuntimeSilentError if error.code() in SILENT else RuntimeRefusesError
-            raise kind(f"{error.code().name}: {error.details()}") from error
+            answers = error.code() not in SILENT
+            raise RuntimeStatusError(f"{error.code().name}: {error.details()}", answers=answers) from error
         return configuration(answer.info, cdi_folder)
 
     def close(self) -> None:
