@@ -256,6 +256,14 @@ def test_a_helper_that_is_asked_to_end_before_a_long_pause_begins_none(node: Nod
     assert pause_us < SLEEP_US
 
 
+def test_a_launch_waits_no_longer_where_what_it_takes_back_is_granted_again(node: Node) -> None:
+    page = node.folder / "page"
+    Agent(node, page, Tenant("a", 0, turns=((0, PERIOD_NS // 2),), core=50), Tenant("b", 1, turns=(), core=0))
+    container = node.container("a", Share(core=50, schedule=str(page)))
+    (times,) = on_a_virtual_clock(node, container, "unit/grants_taken_back", shim=False)
+    assert 1000 * times == HOLD_LIMIT_US, "each takes a millisecond"
+
+
 @pytest.mark.parametrize("arguments", [("launch", "1"), ("alloc", "1"), ("async", "1", "2"), ("init",)])
 def test_the_benchmark_of_calls_runs_with_the_shim_and_without(node: Node, arguments: tuple[str, ...]) -> None:
     node.driver = BUILD / "bench" / "null"

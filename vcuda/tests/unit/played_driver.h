@@ -27,13 +27,13 @@ static inline void play_device(void)
     driver.cuDeviceGetUuid_v2 = played_uuid;
 }
 
-static void moment(void)
+static inline void moment(void)
 {
     nanosleep(&(struct timespec){0, 1000000}, NULL);
 }
 
 /* Returns once the value, which is atomic, is not zero. */
-static void wait_until(const int *is)
+static inline void wait_until(const int *is)
 {
     while (!__atomic_load_n(is, __ATOMIC_ACQUIRE))
         moment();
