@@ -16,13 +16,12 @@ from tests.cluster.control_plane.stand_ins import StandInNode, create_node, plac
 from tests.cluster.pods import canonical_pod, cost
 from tests.cluster.services.replicas import timekeeper_jobs
 from tests.support.ledger.periods import month_midway
+from tests.support.ledger.stored_accounts import open_sessions, spent
 from tests.support.ports import free_port
 from tests.support.servers.redis_server import RedisServer
 from tests.support.waiting import wait_until
 from timekeeper.domain.money import SECOND
 from timekeeper.domain.timestamps import format_instant
-from timekeeper.ledger import reading
-from timekeeper.ledger.reading import load_accounts
 
 pytestmark = pytest.mark.usefixtures("installation")
 
@@ -76,19 +75,6 @@ class Team:
         return lambda: not any(self.plane.exists(f"{self.pods}/{name}") for name in names)
 
 
-def spent(server: RedisServer, team: Team) -> int:
-    with server.client() as client:
-        (account,) = load_accounts(client, [team.namespace])
-        return sum(totals.total for totals in account.totals.values())
-
-
-def open_sessions(server: RedisServer, team: Team) -> int:
-    """The team's, as other tests may have left pods on their nodes."""
-    with server.client() as client:
-        found = reading.sessions(client, reading.open_sessions(client, "", 1000))
-        return sum(session.namespace == team.namespace for session in found.values())
-
-
 @pytest.fixture(scope="module")
 def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
     with RedisServer(tmp_path_factory.mktemp("redis")) as server:
@@ -116,7 +102,7 @@ def test_pods_that_end_while_nobody_watches_are_charged_to_the_last_unit_and_rel
 ) -> None:
     for name in ("finished", "deleted", "forced"):
         team.run(name)
-    wait_until(lambda: open_sessions(redis_server, team) == 3, "all are on the meter")
+    wait_until(lambda: open_sessions(redis_server, team.namespace) == 3, "all are on the meter")
     holding.process.popen.kill()
     with holding.away():
         team.run("never-seen")
@@ -132,8 +118,8 @@ def test_pods_that_end_while_nobody_watches_are_charged_to_the_last_unit_and_rel
         expected = sum(cost(team.read(name), RATE) for name in ("finished", "never-seen", "deleted", "forced"))
         assert all(METER in team.read(name)["metadata"]["finalizers"] for name in ("finished", "deleted", "forced"))
     wait_until(team.gone("finished", "never-seen", "deleted", "forced"), "all are let go")
-    wait_until(lambda: open_sessions(redis_server, team) == 0, "all are closed")
-    assert spent(redis_server, team) == expected > 0
+    wait_until(lambda: open_sessions(redis_server, team.namespace) == 0, "all are closed")
+    assert spent(redis_server, team.namespace) == expected > 0
 
 
 def test_a_pod_that_waits_or_runs_is_held_and_neither_a_namespace_nor_an_owner_waits_longer_than_its_pods(
@@ -156,7 +142,7 @@ def test_a_pod_that_waits_or_runs_is_held_and_neither_a_namespace_nor_an_owner_w
     team.run("owned", ownerReferences=[reference])
     team.run("runs")
     team.create("waits")
-    wait_until(lambda: open_sessions(redis_server, team) == 2, "both are on the meter")
+    wait_until(lambda: open_sessions(redis_server, team.namespace) == 2, "both are on the meter")
     control_plane.admin.api.delete(f"{path}/owner", {"propagationPolicy": "Foreground"})
     wait_until(lambda: "deletionTimestamp" in team.read("owned")["metadata"], "the garbage collector deletes it")
     assert METER in team.read("owned")["metadata"]["finalizers"]
@@ -177,13 +163,13 @@ def test_a_pod_on_a_dead_node_goes_once_it_is_deleted_by_force(
 ) -> None:
     assert holding
     team.run("stranded")
-    wait_until(lambda: open_sessions(redis_server, team) == 1, "it is on the meter")
+    wait_until(lambda: open_sessions(redis_server, team.namespace) == 1, "it is on the meter")
     collector = control_plane.service_account("kube-system", "pod-garbage-collector")
     team.delete("stranded")
     assert METER in team.read("stranded")["metadata"]["finalizers"]
     collector.api.delete(f"{team.pods}/stranded", BY_FORCE)
     wait_until(team.gone("stranded"), "it is let go")
-    wait_until(lambda: open_sessions(redis_server, team) == 0, "it is closed")
+    wait_until(lambda: open_sessions(redis_server, team.namespace) == 0, "it is closed")
 
 
 def test_switching_it_off_lets_running_pods_go(

@@ -21,13 +21,13 @@ from tests.cluster.control_plane.stand_ins import StandInNode, bind, create_node
 from tests.cluster.pods import canonical_pod
 from tests.cluster.services.replicas import COMMAND, environment, timekeeper_jobs
 from tests.support.ledger.periods import month_midway
+from tests.support.ledger.stored_accounts import open_sessions, spent
 from tests.support.ports import free_port
 from tests.support.servers.redis_server import RedisServer
 from tests.support.waiting import LIMIT_S, wait_until
 from timekeeper.domain.money import SECOND
 from timekeeper.domain.timestamps import format_instant, parse_instant
 from timekeeper.ledger.keys import AccountKeys
-from timekeeper.ledger.reading import load_accounts
 
 pytestmark = pytest.mark.usefixtures("installation")
 
@@ -144,38 +144,24 @@ def team(control_plane: ControlPlane, namespace: str, jobs: Jobs) -> Team:
     return Team(control_plane, namespace, create_node(control_plane, f"node-{namespace}"))
 
 
-def spent(server: RedisServer, team: Team) -> int:
-    """Returns the amount that the budget has spent in its periods, by the store."""
-    with server.client() as client:
-        (account,) = load_accounts(client, [team.namespace]) or [None]
-        return sum(totals.total for totals in account.totals.values()) if account else -1
-
-
-def open_sessions(server: RedisServer, team: Team) -> int:
-    """Returns how many of the team's sessions its account holds open. The index of all accounts may lag behind."""
-    with server.client() as client:
-        (account,) = load_accounts(client, [team.namespace])
-        return len(account.sessions)
-
-
 def test_a_leader_that_was_stopped_past_its_lease_spoils_nothing_when_it_goes_on(
     jobs: Jobs, team: Team, redis_server: RedisServer
 ) -> None:
     team.run_pod("before")
     team.run_pod("across")
-    wait_until(lambda: spent(redis_server, team) > 0, "something is spent")
+    wait_until(lambda: spent(redis_server, team.namespace) > 0, "something is spent")
     stopped = wait_until(jobs.leader, "one of them leads")
     jobs.send(stopped, signal.SIGSTOP)
     team.finish_pod("before")
     team.run_pod("meanwhile")
     wait_until(lambda: any(jobs.leads(port) for port in jobs.processes if port != stopped), "the other leads")
     team.finish_pod("meanwhile")
-    wait_until(lambda: open_sessions(redis_server, team) == 1, "one pod is left on the meter")
+    wait_until(lambda: open_sessions(redis_server, team.namespace) == 1, "one pod is left on the meter")
     jobs.send(stopped, signal.SIGCONT)
     wait_until(lambda: not jobs.leads(stopped), "the one that was stopped has heard of it")
     team.finish_pod("across")
-    wait_until(lambda: open_sessions(redis_server, team) == 0, "no pod is left on the meter")
-    assert spent(redis_server, team) == team.expected()
+    wait_until(lambda: open_sessions(redis_server, team.namespace) == 0, "no pod is left on the meter")
+    assert spent(redis_server, team.namespace) == team.expected()
 
 
 def test_a_leader_that_is_killed_is_followed_by_one_that_comes_to_the_same_spend(
@@ -183,15 +169,15 @@ def test_a_leader_that_is_killed_is_followed_by_one_that_comes_to_the_same_spend
 ) -> None:
     team.run_pod("runs-on")
     team.run_pod("ends")
-    wait_until(lambda: open_sessions(redis_server, team) == 2, "both are on the meter")
+    wait_until(lambda: open_sessions(redis_server, team.namespace) == 2, "both are on the meter")
     killed = wait_until(jobs.leader, "one of them leads")
     jobs.send(killed, signal.SIGKILL)
     team.finish_pod("ends")
     wait_until(lambda: any(jobs.leads(port) for port in jobs.processes if port != killed), "the other leads")
-    wait_until(lambda: open_sessions(redis_server, team) == 1, "one pod is left on the meter")
+    wait_until(lambda: open_sessions(redis_server, team.namespace) == 1, "one pod is left on the meter")
     team.finish_pod("runs-on")
-    wait_until(lambda: open_sessions(redis_server, team) == 0, "no pod is left on the meter")
-    assert spent(redis_server, team) == team.expected()
+    wait_until(lambda: open_sessions(redis_server, team.namespace) == 0, "no pod is left on the meter")
+    assert spent(redis_server, team.namespace) == team.expected()
 
 
 def test_while_the_api_server_is_away_pods_run_on_and_are_charged_to_their_true_ends(
@@ -199,7 +185,7 @@ def test_while_the_api_server_is_away_pods_run_on_and_are_charged_to_their_true_
 ) -> None:
     team.run_pod("ends-meanwhile")
     team.run_pod("runs-on")
-    wait_until(lambda: open_sessions(redis_server, team) == 2, "both are on the meter")
+    wait_until(lambda: open_sessions(redis_server, team.namespace) == 2, "both are on the meter")
     wait_until(jobs.leader, "one of them leads")
     with team.plane.api_server_away():
         left = time.time_ns()
@@ -208,10 +194,10 @@ def test_while_the_api_server_is_away_pods_run_on_and_are_charged_to_their_true_
         )
         ended = left + 2 * SECOND
     team.finish_pod("ends-meanwhile", ended)
-    wait_until(lambda: open_sessions(redis_server, team) == 1, "one pod is left on the meter")
+    wait_until(lambda: open_sessions(redis_server, team.namespace) == 1, "one pod is left on the meter")
     team.finish_pod("runs-on")
-    wait_until(lambda: open_sessions(redis_server, team) == 0, "no pod is left on the meter")
-    assert spent(redis_server, team) == team.expected()
+    wait_until(lambda: open_sessions(redis_server, team.namespace) == 0, "no pod is left on the meter")
+    assert spent(redis_server, team.namespace) == team.expected()
 
 
 def test_the_books_of_a_real_cluster_pass_an_audit_and_what_is_corrupted_is_named(
@@ -219,9 +205,9 @@ def test_the_books_of_a_real_cluster_pass_an_audit_and_what_is_corrupted_is_name
 ) -> None:
     team.run_pod("ends")
     team.run_pod("runs-on")
-    wait_until(lambda: open_sessions(redis_server, team) == 2, "both are on the meter")
+    wait_until(lambda: open_sessions(redis_server, team.namespace) == 2, "both are on the meter")
     team.finish_pod("ends")
-    wait_until(lambda: open_sessions(redis_server, team) == 1, "one pod is left on the meter")
+    wait_until(lambda: open_sessions(redis_server, team.namespace) == 1, "one pod is left on the meter")
     passed = audited(team, redis_server)
     assert (passed["sawPods"], passed["accounts"], passed["sessions"]) == (True, 1, 2)
     assert passed["differences"] == []
@@ -246,14 +232,14 @@ def test_a_pod_that_is_bound_without_an_allocation_costs_nothing_before_a_contai
         bind(stranger, created, node, None)
     team.node.set_pod_phase(team.namespace, "here", "Pending")
     team.run_pod("beside")
-    wait_until(lambda: open_sessions(redis_server, team) == 1, "the one with an allocation alone is on the meter")
+    wait_until(lambda: open_sessions(redis_server, team.namespace) == 1, "only the one with an allocation is metered")
     team.finish_pod("beside")
-    wait_until(lambda: open_sessions(redis_server, team) == 0, "no pod is on the meter")
-    assert spent(redis_server, team) == team.expected()
+    wait_until(lambda: open_sessions(redis_server, team.namespace) == 0, "no pod is on the meter")
+    assert spent(redis_server, team.namespace) == team.expected()
     team.node.set_pod_phase(team.namespace, "here", "Running")
-    wait_until(lambda: open_sessions(redis_server, team) == 1, "the one whose container started is on the meter")
+    wait_until(lambda: open_sessions(redis_server, team.namespace) == 1, "the one that started is metered")
     team.node.set_pod_phase(team.namespace, "here", "Succeeded")
-    wait_until(lambda: open_sessions(redis_server, team) == 0, "no pod is left on the meter")
+    wait_until(lambda: open_sessions(redis_server, team.namespace) == 0, "no pod is left on the meter")
 
 
 def audited(team: Team, server: RedisServer) -> dict[str, Any]:

@@ -19,11 +19,8 @@ from tests.cluster.installation import Manifest, apply, wait_for_policies
 from tests.cluster.journey.manifests import pod
 from tests.cluster.pods import cost, spent_in
 from tests.cluster.services.everything import Services
-from tests.support.servers.redis_server import RedisServer
 from tests.support.waiting import wait_until
 from timekeeper.domain.money import GPU_SECOND, SECOND
-from timekeeper.ledger import reading
-from timekeeper.ledger.reading import load_accounts
 
 METER = "fairgpu.io/meter"
 BUDGETS = "/apis/fairgpu.io/v1alpha1/gpubudgets"
@@ -68,16 +65,6 @@ class Team:
     def status(self) -> Manifest:
         found: Manifest = self.plane.admin.api.get(f"{BUDGETS}/{self.budget}").get("status", {})
         return found
-
-    def metered(self, server: RedisServer) -> int:
-        with server.client() as client:
-            found = reading.sessions(client, reading.open_sessions(client, "", 1000))
-        return sum(session.namespace == self.namespace for session in found.values())
-
-    def spent(self, server: RedisServer) -> int:
-        with server.client() as client:
-            (account,) = load_accounts(client, [self.budget])
-        return sum(totals.total for totals in account.totals.values())
 
 
 @contextmanager

@@ -177,7 +177,8 @@ def test_why_without_a_namespace_asks_in_that_of_the_current_context(
     file = tmp_path / "config"
     context = "{name: a, context: {cluster: c, user: u, namespace: team-a}}"
     file.write_text(
-        f"current-context: a\ncontexts: [{context}]\nclusters: [{{name: c, cluster: {{}}}}]\nusers: [{{name: u, user: {{}}}}]\n"
+        f"current-context: a\ncontexts: [{context}]\nclusters: [{{name: c, cluster: {{}}}}]\n"
+        "users: [{name: u, user: {}}]\n"
     )
     monkeypatch.setenv("KUBECONFIG", str(file))
     assert run(Api(waiting(100, gpus=2)), monkeypatch, "why", "w") == 0
