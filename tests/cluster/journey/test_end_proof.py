@@ -19,6 +19,7 @@ from tests.cluster.installation import Manifest, apply, wait_for_policies
 from tests.cluster.journey.manifests import pod
 from tests.cluster.pods import cost, spent_in
 from tests.cluster.services.everything import Services
+from tests.support.ledger.stored_accounts import open_sessions, spent
 from tests.support.waiting import wait_until
 from timekeeper.domain.money import GPU_SECOND, SECOND
 
@@ -85,7 +86,7 @@ def test_what_ends_while_nobody_watches_is_charged_to_the_last_unit_though_its_n
     team.create("waits")
     for name in ("finished", "deleted", "forced"):
         team.run(name)
-    wait_until(lambda: team.metered(services.redis) == 3, "all that run are on the meter")
+    wait_until(lambda: open_sessions(services.redis, team.budget) == 3, "all that run are on the meter")
     assert all(team.finalizers(name) == [METER] for name in ("waits", "finished", "deleted", "forced"))
     with pytest.raises(ApiError, match="fairgpu-metadata"):
         team.user.api.patch(f"{team.pods}/forced", [{"op": "remove", "path": "/metadata/finalizers"}], JSON_PATCH)
@@ -107,8 +108,8 @@ def test_what_ends_while_nobody_watches_is_charged_to_the_last_unit_though_its_n
         expected = sum(cost(team.read(name), GPU_SECOND) for name in ended)
     every = [f"{team.pods}/{name}" for name in ("waits", *ended)]
     wait_until(lambda: [path for path in every if control_plane.exists(path)] == [], "all are let go")
-    wait_until(lambda: team.metered(services.redis) == 0, "all are off the meter")
-    assert team.spent(services.redis) == expected > 0
+    wait_until(lambda: open_sessions(services.redis, team.budget) == 0, "all are off the meter")
+    assert spent(services.redis, team.budget) == expected > 0
     wait_until(lambda: spent_in(team.status()) == expected, "the budget says the same")
 
 
