@@ -126,7 +126,10 @@ def _memory(held: Held, unknown_device_mib: int) -> int:
 
 
 def _controller(metadata: Mapping[str, Any], labels: Mapping[str, Any]) -> str:
-    """Returns Kind/name of a pod's controller; a ReplicaSet counts as the Deployment that it is named after."""
+    """Returns Kind/name of the controller that a pod's `metadata` names; empty for none.
+
+    A ReplicaSet counts as its Deployment: its name ends with the template hash in the pod's `labels`.
+    """
     references = metadata.get("ownerReferences")
     for reference in references if isinstance(references, list) else []:
         owner = mapping(reference)
@@ -140,11 +143,11 @@ def _controller(metadata: Mapping[str, Any], labels: Mapping[str, Any]) -> str:
 
 
 def _cron_job(owner: str, metadata: Mapping[str, Any]) -> str:
-    """Returns CronJob/name for a Job that a CronJob made, else the owner as it is (Kind/name).
+    """Returns CronJob/name if a pod's `owner` (Kind/name) is a Job that a CronJob made; any other owner as it is.
 
     The CronJob controller names a Job after the CronJob and the minute since 1970 of its schedule (getJobName in
     pkg/controller/cronjob of Kubernetes). A Job to which a person gave such a name stays itself: the
-    `metadata` of its pod shows that it was not created near that minute.
+    pod's `metadata` shows that the pod was not created near that minute.
     """
     kind, _, name = owner.partition("/")
     stem, _, minute = name.rpartition("-")

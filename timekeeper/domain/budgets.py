@@ -161,11 +161,11 @@ _FAULTS = "faults"
 
 
 def with_faults(item: Mapping[str, Any], faults: tuple[Fault, ...]) -> dict[str, Any]:
-    """Returns a GPUBudget object that was made of a text, with the faults of the text, which `parse_budget` raises.
+    """Returns a GPUBudget object that carries the faults of the text that it was made of: `parse_budget` raises them.
 
     Args:
-        item: the object.
-        faults: the text's faults; none leave the object as it is.
+        item: the object, which stays unchanged.
+        faults: the text's faults; without any, the result is an equal object.
     """
     return {**item, _FAULTS: faults} if faults else {**item}
 

@@ -131,9 +131,14 @@ def amounts(tariff: Tariff, settled: Sequence[Segment]) -> dict[tuple[str, int],
 def charged(
     tariff: Tariff, assignments: Assignments, periods_of: Callable[[str], Sequence[Period]], start: int, end: int
 ) -> tuple[list[Segment], dict[tuple[str, int], int]]:
-    """Returns a session's segments between two instants, and their cost in each period, in microGPU-seconds.
+    """Returns a session's segments from `start` up to `end`, and their cost, keyed by (account, start of the period).
 
-    The arguments and the two results are those of the functions `segments` and `amounts`.
+    Segments are sorted by payer, then by time. Instants are nanoseconds since 1970, the cost is in microGPU-seconds.
+
+    Args:
+        tariff: pairs of an instant and the session's rate from then on, in microGPU-seconds a second.
+        assignments: (from, account) pairs, in order of time: the payers of the session's namespace.
+        periods_of: returns the periods of an account, by the account's name.
     """
     spans = segments(assignments, periods_of, start, end)
     return spans, amounts(tariff, spans)
@@ -173,7 +178,9 @@ def hours_of(points: Sequence[HourlyPoint]) -> list[int]:
 def hourly_points(
     settled: Sequence[Segment], tariff: Tariff, attribution: Attribution, stored: HourlyPoint | None, billed: int
 ) -> list[HourlyPoint]:
-    """Returns the hourly points of a session in one period, the last one at the end of its last segment.
+    """Returns a session's hourly points after the stored one in a period: at each full hour, and at the last end.
+
+    The last end is that of its last segment. A point has the period's amounts up to its instant, without `used`.
 
     Args:
         settled: the segments that the period pays for, in order of time; at least one.

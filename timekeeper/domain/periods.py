@@ -71,7 +71,7 @@ LAST_DAY_OF_EVERY_MONTH = 28
 
 
 class Every(StrEnum):
-    """The length of an accounting period."""
+    """The length of an accounting period: an hour, a day, a week or a month."""
 
     HOUR = "hour"
     DAY = "day"
@@ -173,7 +173,7 @@ def _boundaries_near(rule: PeriodRule, instant: int) -> set[int]:
 
 
 def _instants(moment: datetime, zone: ZoneInfo) -> tuple[int, ...]:
-    """Returns the instants at which clocks show a time: none where they skip it, two where they repeat it."""
+    """Returns the instants (ns since 1970) at which clocks show a time: none if they skip it, two if they repeat it."""
     first, second = (from_datetime(moment.replace(tzinfo=zone, fold=fold).astimezone(UTC)) for fold in (0, 1))
     return () if first > second else (first, second)
 

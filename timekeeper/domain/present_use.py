@@ -30,7 +30,7 @@ MOST_CHARACTERS = 200
 
 
 class SeriesFault(StrEnum):
-    """The causes for which a time series in Prometheus's answer is assigned to no pod."""
+    """The causes for which a time series of an answer counts for no pod: no labels of one, no number, off scale."""
 
     NO_POD = "no-pod"
     """It lacks the labels that name a pod, as the series of a GPU that no pod holds does."""
@@ -41,7 +41,7 @@ class SeriesFault(StrEnum):
 
 
 class AnswerFault(StrEnum):
-    """The causes for which a whole answer of Prometheus cannot be used."""
+    """The causes for which a whole answer of Prometheus is not used: no JSON, an error, no vector, or stale."""
 
     UNREADABLE = "unreadable"
     ERROR = "error"
@@ -183,7 +183,7 @@ def _number(digits: str) -> float:
 
 
 def _refuse(constant: str) -> None:
-    """Refuses a constant that Python writes as JSON and that is none.
+    """Refuses NaN and Infinity, which Python's parser would accept as JSON.
 
     Raises:
         ValueError: always.

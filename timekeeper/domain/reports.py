@@ -64,10 +64,10 @@ def extended(bases: Bases, course: Course, total_at: Callable[[int], int]) -> Ba
 
 
 def _begun(bases: Bases, segments: Sequence[Segment]) -> tuple[int, Sequence[int]]:
-    """Returns how many of the segments have a base already, or are before one that has, and the indexes of their bases.
+    """Returns the number of segments, from the first on, that need no new base, and the indexes of their bases.
 
-    The bases of the first segments may be dropped already, and a base may be of a segment that turned out to have no
-    time: the longest run of segments whose bases follow each other counts, of equal ones the first.
+    A segment before one that has a base needs none: its own was dropped. A base may be of a segment that turned out to
+    have no time, so the longest run of segments counts whose bases follow each other; of equally long runs, the first.
     """
     runs = [(first, _places(bases, segments[first:])) for first in range(len(segments))]
     first, places = max(runs, key=lambda run: len(run[1]), default=(0, []))
@@ -75,7 +75,7 @@ def _begun(bases: Bases, segments: Sequence[Segment]) -> tuple[int, Sequence[int
 
 
 def _places(bases: Bases, segments: Sequence[Segment]) -> list[int]:
-    """Returns the indexes in `bases` of the first segments' bases, in order, up to the first segment without one."""
+    """Returns the index in `bases` of each segment's base, in order, up to the first segment that has none."""
     places: list[int] = []
     for segment in segments:
         after = places[-1] + 1 if places else 0
@@ -133,7 +133,7 @@ class HeldDevice(NamedTuple):
         shares: the number of vGPUs that the session's containers hold on the device.
         price: GPU-hours charged for an hour of the whole device, as of when the session began.
         total_mib: the memory of the whole device, in MiB.
-        rate: the rate that the containers reserve of the device at one time, in microGPU-seconds a second.
+        rate: the rate, in microGPU-seconds a second, of the shares that main containers and native sidecars hold on it.
     """
 
     uuid: str
@@ -178,7 +178,7 @@ class ReportLimits:
 
     @property
     def whole(self) -> int:
-        """The sum of the rates that the session reserves of its devices, in microGPU-seconds a second."""
+        """The sum of the `rate` of its devices, in microGPU-seconds a second."""
         return sum(device.rate for device in self.devices)
 
 
@@ -253,8 +253,8 @@ class Marks(NamedTuple):
         closed: totals before this instant do not change any more: a report that arrives later counts as received at
             this instant or later.
         settled: totals before this instant are not needed any more.
-        phases: the offsets from a multiple of QUARTER at which periods may begin before the next reconciliation, in
-            nanoseconds.
+        phases: the nanoseconds after a full quarter of an hour at which periods may begin before the next
+            reconciliation.
     """
 
     closed: int = 0

@@ -181,8 +181,8 @@ def end_found_terminal(session: Session, pod: PodFacts, now: Instant) -> Session
 def end_with_finalizer(session: Session, pod: PodFacts, now: int, silent_since: int | None) -> Session:
     """Returns a session with its end set, for a pod that FairGPU's finalizer keeps on the API server.
 
-    The end comes from the pod object alone if that states one. So every leader finds the same end, whenever it
-    observes the pod. Instants are nanoseconds since 1970.
+    The end comes from the pod object alone if that states one, so that every leader finds the same. Otherwise it is the
+    last sign of life on a silent node, or the deletionTimestamp. Instants are nanoseconds since 1970.
 
     Args:
         pod: the pod, which is in a terminal phase, or has ended but for its finalizers.
@@ -201,7 +201,8 @@ def end_with_finalizer(session: Session, pod: PodFacts, now: int, silent_since: 
 def end_at_deletion(session: Session, last: PodFacts | None, received: int, silent_since: int | None) -> Session:
     """Returns a session with its end set, for a pod whose deletion the watch reported.
 
-    Instants are nanoseconds since 1970.
+    The end is when its last container finished, if `last` states it; otherwise the last sign of life on a silent node,
+    or `received`. Instants are nanoseconds since 1970.
 
     Args:
         last: the pod's last version, which may be terminal with a finishedAt; None if it is not known.
@@ -217,10 +218,10 @@ def end_at_deletion(session: Session, last: PodFacts | None, received: int, sile
 
 
 def end_found_missing(session: Session, last_seen: Instant, now: Instant) -> Session:
-    """Returns a session with its end set, for a pod that is missing after a time in which pods were not observed.
+    """Returns a session that ends with its pod's last sign of life: the pod went missing while none were observed.
 
     Args:
-        last_seen: the pod's last known sign of life.
+        last_seen: the instant of that sign of life.
     """
     return ended(session, last_seen, EndProof.LAST_SEEN, now)
 

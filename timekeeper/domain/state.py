@@ -15,7 +15,7 @@ from timekeeper.domain.timestamps import Instant
 
 
 class OnExhausted(StrEnum):
-    """The treatment of new pods once a budget's grace is used up."""
+    """The treatment of new pods after a budget's grace: they get a lower priority, or wait behind a scheduling gate."""
 
     DEPRIORITIZE = "deprioritize"
     HOLD = "hold"
@@ -166,12 +166,12 @@ def _in_grace(limits: Limits, overspent: int, elapsed: int) -> bool:
 
 
 def _instant_spent(amount: int, rate: int, now: Instant) -> int | None:
-    """Returns when `amount` more will have been spent at a rate; None for the rate 0."""
+    """Returns when `amount` microGPU-seconds more will have been spent, at so many a second; None for the rate 0."""
     return now - (-amount * 10**9 // rate) if rate > 0 else None
 
 
 class Milestone(StrEnum):
-    """An event in a budget's period; in order of weight, the lightest first."""
+    """An event in a budget's period that is announced, such as that half is spent; the lightest is first."""
 
     HALF_SPENT = "HalfSpent"
     MOSTLY_SPENT = "MostlySpent"

@@ -77,7 +77,7 @@ def values_of(place: Dimensions) -> list[Any]:
 
 
 def of_values(values: Sequence[Any]) -> Dimensions:
-    """Converts a list that `values_of` made back to dimensions; values that later versions add are ignored."""
+    """Converts the list whose JSON the store holds to dimensions; values that later versions add are ignored."""
     namespace, node, model, owner, user, labels = [*values, *_ABSENT[len(values) - 1 :]][:6]
     return Dimensions(namespace, node, model, owner, user, tuple(sorted(labels.items())))
 
@@ -108,7 +108,7 @@ def keys_of(
     Args:
         names: the dimensions by which the query groups: names from PLAIN, or a label's key after `label:`.
         account: the account that pays, which is the value of the dimension `budget`.
-        lists: the dimensions of each row, as `values_of` makes them.
+        lists: for each row, the values of Dimensions' fields in their order; unknown values at the end may be missing.
         namespaces: the key of a row of any other namespace is None; None for all namespaces.
     """
     columns = [_column(name, account, lists) for name in names]
@@ -123,7 +123,7 @@ def _column(name: str, account: str, lists: Sequence[Sequence[Any]]) -> list[str
 
     Args:
         account: the account that pays, which is the value of the dimension `budget`.
-        lists: the dimensions of each row, as `values_of` makes them.
+        lists: for each row, the values of Dimensions' fields in their order; unknown values at the end may be missing.
     """
     if name == "budget":
         return [account] * len(lists)
@@ -395,9 +395,9 @@ class Steps:
 
 
 class _CellsOfHours(dict[tuple[int, int], Cells | None]):
-    """The sums of the time step that holds some hours, keyed by (first hour, number of hours), looked up when needed.
+    """Keyed by (first hour, number of hours), the sums of the time step that holds these hours, looked up when needed.
 
-    None for hours outside the query's window.
+    The value is None for hours outside the query's window.
     """
 
     def __init__(self, steps: Steps, cells: Sequence[Cells]) -> None:
@@ -575,7 +575,7 @@ class UsageSums:
             yield from ((index, key) for key in sorted(self.cells[index], key=key_order))
 
     def _keys_after(self, after: Place | None) -> list[Key]:
-        """Returns the keys of a time step's sums that come after a place, which is a step and a key; not sorted.
+        """Returns, not sorted, the keys in the time step of a place (a step and a key) that come after that key.
 
         None stands for the beginning: all keys of the first step are returned.
         """
@@ -586,7 +586,7 @@ class UsageSums:
 
 
 def _divided_by_model(cells: Cells) -> dict[str, tuple[int, int]]:
-    """Returns the reserved GPU time and memory in sums, in microGPU-seconds, keyed by one model.
+    """Returns the reserved GPU time and memory in a time step's sums, in microGPU-seconds, keyed by model.
 
     Use of several models counts in equal parts for each; an empty name is an unknown model.
     """

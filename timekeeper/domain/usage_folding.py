@@ -29,7 +29,7 @@ _HEAD_1 = struct.Struct(">B?I")
 
 
 class _Sections(NamedTuple):
-    """The sections of a packed value, each compressed; `pack` says what rows they hold, and `sums` may be empty.
+    """The three parts of a packed value, each compressed: rows without details, sums (may be empty), and all rows.
 
     `wide` says whether an amount takes more than 64 bits.
     """
@@ -77,7 +77,7 @@ def added_up(rows: Iterable[Row]) -> list[Row]:
 
 
 def pack(rows: Iterable[Row]) -> bytes:
-    """Packs rows of use into the compressed value that the store holds.
+    """Packs rows of use, which are in the order of their hours, into the compressed value that the store holds.
 
     The value has three parts, for three kinds of queries: the rows without nodes, owners, users and labels; the sums
     over all hours by namespace, model and user, if these are few; and the rows with all dimensions. Before them
@@ -126,12 +126,13 @@ def _sections(blob: bytes) -> _Sections:
 
 
 def _read(packed: bytes, sections: _Sections, to: Use, first: int, end: int, *, whole: bool = False) -> bool:
-    """Adds the rows of a section of a packed value that touch the hours from `first` up to `end` to the use `to`.
+    """Adds those rows of a packed value's part to the use `to` that touch the hours from `first` up to `end`.
 
-    With `whole`, it adds all rows of the section, or none if one of them lies outside these hours.
+    `packed` is the part, one of `sections`. With `whole`, all its rows are added, or none if one of them lies outside
+    these hours.
 
     Returns:
-        Whether the section was added.
+        Whether the rows were added.
     """
     if not packed:
         return True

@@ -61,7 +61,7 @@ class AllocatedDevice:
 
     Attributes:
         uuid: the device's uuid.
-        memory: the container's memory on the device, in the unit of `RegisteredDevice.memory`.
+        memory: the container's memory on the device, in the unit of the node's list (see `RegisteredDevice`).
         cores: the container's share of the device's time in percent; 0 for no bound.
     """
 

@@ -76,7 +76,7 @@ class BoundPod:
         )
 
     def amount(self, resource: str) -> int:
-        """Returns the most of an extended resource that the pod holds at any time, as kube-scheduler computes it."""
+        """Returns the most units of an extended resource that the pod holds at any time, as kube-scheduler computes."""
         steps = [(item.resources.get(resource, 0), item.keeps_running) for item in self.init]
         return peak([item.resources.get(resource, 0) for item in self.containers], steps)
 
@@ -194,7 +194,7 @@ class Holding:
 
 
 def summed(parts: Iterable[tuple[str, Fraction]]) -> dict[str, Fraction]:
-    """Returns the number of GPUs of each model, from pairs of a model and a number of GPUs."""
+    """Returns, keyed by model, the sum of GPUs in pairs of a model and a number of GPUs."""
     sums: dict[str, Fraction] = {}
     for model, gpus in parts:
         sums[model] = sums.get(model, Fraction(0)) + gpus
@@ -202,11 +202,11 @@ def summed(parts: Iterable[tuple[str, Fraction]]) -> dict[str, Fraction]:
 
 
 class InitStep(NamedTuple):
-    """The parts of GPUs that a pod holds while one init container runs that ends before the next one begins.
+    """The parts of GPUs that a pod holds while one init container runs that is no native sidecar.
 
     Attributes:
         held: the container's parts.
-        beside: the parts of the sidecars that run beside it.
+        beside: the parts of the native sidecars that run at the same time.
     """
 
     held: tuple[Holding, ...]
@@ -216,9 +216,9 @@ class InitStep(NamedTuple):
 def most_of(lasting: Sequence[Holding], steps: Sequence[InitStep]) -> tuple[Holding, ...]:
     """Returns the parts of GPUs of one model that a pod is charged for, from its start to its end.
 
-    These are the dearest parts that it holds at one time: while one init container runs, or later. The price of parts
-    without a bound of their time may decide which are dearer, or there may be too many to compare. The pod is then
-    charged for the parts of all its containers. So no init container lowers the cost.
+    These are the dearest parts that it holds at one time: while one init container runs, or later. Which are dearer
+    may depend on the admin's price for parts without a bound of their time, or there may be too many to compare: the
+    pod is then charged for the parts of all its containers. So no init container lowers the cost.
 
     Args:
         lasting: the parts of the containers that run until the pod ends.
@@ -296,9 +296,9 @@ NOTHING: Final = Decision()
 
 
 def join(*holdings: Holding) -> tuple[Holding, ...]:
-    """Returns holdings, sorted, with equal parts joined into one holding of at most MOST_PARTS parts.
+    """Returns holdings, sorted, with holdings of equal parts joined into one.
 
-    A holding whose count is 0 is left out.
+    A holding whose count is 0 is left out. A count above MOST_PARTS becomes MOST_PARTS.
     """
     counts: dict[tuple[str, str, Fraction, Fraction], int] = {}
     for holding in holdings:

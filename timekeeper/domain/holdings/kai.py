@@ -96,7 +96,7 @@ def _share(pod: BoundPod, node: HostNode, doubts: set[Doubt]) -> Fraction:
 
 
 def _has_request(key: str, of_containers: Mapping[str, str]) -> bool:
-    """Returns whether an annotation's key is that of the memory limit of a container that has a request, too."""
+    """Returns whether `key` is the annotation of a container's memory limit, and `of_containers` has its request."""
     return key.endswith(MEMORY_LIMITED) and key.removesuffix(MEMORY_LIMITED) + MEMORY_REQUEST in of_containers
 
 

@@ -40,7 +40,7 @@ from timekeeper.domain.holdings.holding import (
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """The accelerators that a unit of an extended resource stands for; keyed by its name in TABLE or in the settings.
+    """The part of an accelerator that a unit of an extended resource stands for, and where its model is stated.
 
     Attributes:
         way: the name of the stack or vendor.
