@@ -28,7 +28,7 @@ from timekeeper.ledger.usage import read_rows
 def prune(
     client: Store, epoch: FencingToken, account: str, before: Instant, periods: Sequence[int], earliest: Instant
 ) -> None:
-    """Removes an account's folded months before an instant, and some of its periods with their ledger entries.
+    """Removes an account's packed use of months before an instant, and some of its periods with their ledger entries.
 
     The month in which the earliest remaining period began stays, too: a correction of that period may still change it.
 
@@ -156,6 +156,7 @@ def _changes(
     Args:
         rows: each session's uid and stored amount.
         now: nanoseconds since 1970.
+        is_known: returns whether the leader still knows the session of a uid.
         long_ended: whether amounts of sessions that are not finalized are due as well.
     """
     for uid, text in rows:
@@ -195,8 +196,8 @@ class Cutoffs(NamedTuple):
 def due_for_compaction(client: Store, accounts: Sequence[str], cutoffs: Cutoffs) -> set[str]:
     """Returns the accounts that hold hours of use or ledger entries from before the cutoffs.
 
-    An account whose data cannot be read counts as due: the step that meets that data raises its error. One round trip
-    reads all accounts.
+    An account whose data cannot be read is returned, too, so that its compaction raises the error. One round trip reads
+    all accounts.
 
     Args:
         cutoffs: the instants before which data is compacted.
@@ -253,7 +254,8 @@ class _Change:
 def fold_hours(client: Store, epoch: FencingToken, account: str, before: Instant, edges: Sequence[int]) -> bool:
     """Folds an account's hours of use that end before an instant into days; returns whether none is left to fold.
 
-    One call folds the hours of one step. It also returns False if the hours changed while they were read.
+    One call folds hours of about MOST_ROWS rows and one packed value. It returns False as well if the hours changed
+    while they were read.
 
     Args:
         before: nanoseconds since 1970. A month that ended a day or longer before it is closed: folding into it counts
@@ -285,7 +287,7 @@ def fold_hours(client: Store, epoch: FencingToken, account: str, before: Instant
 def pack_hours(client: Store, epoch: FencingToken, account: str, before: Instant) -> bool:
     """Packs an account's hours of use that end before an instant, still as hours; returns whether none is left to pack.
 
-    One call packs the hours of one step. It also returns False if the hours changed while they were read.
+    One call packs hours of about MOST_ROWS rows. It returns False as well if the hours changed while they were read.
     """
     names = keys.AccountKeys(account)
     stored = _stored_hours(client, names)
@@ -311,7 +313,7 @@ def _stored_hours(client: Store, names: keys.AccountKeys) -> _StoredHours:
 
 
 def _next_hours(client: Store, names: keys.AccountKeys, stored: _StoredHours, limit: int) -> tuple[list[int], bool]:
-    """Returns the earliest hours before `limit`, as many as one step packs or folds, and whether these are all.
+    """Returns the earliest hours before `limit`, of about MOST_ROWS rows together, and whether these are all.
 
     Hours are counted from 1970.
     """
@@ -342,7 +344,7 @@ def _blobs(client: Store, names: keys.AccountKeys, parts: Sequence[PackedPart]) 
 
 
 def _with_room(client: Store, names: keys.AccountKeys, parts: Sequence[PackedPart]) -> list[PackedPart]:
-    """Returns the packed value that new rows join, as a list of one; an empty list if they begin a new value.
+    """Returns the one of the packed values `parts` that new rows join, as a list; empty if they begin a new value.
 
     It is the smaller of two, if it is below LARGE_PART bytes: the value that ends last, which most rows join, and the
     one of the fewest hours, which a late change began.
@@ -356,7 +358,7 @@ def _with_room(client: Store, names: keys.AccountKeys, parts: Sequence[PackedPar
 
 
 def _packed(rows: Sequence[Row], *, hourly: bool) -> dict[str, bytes]:
-    """Returns the one packed value that holds these rows, keyed by its name; empty without rows."""
+    """Returns the one packed value of these rows, of hours or else of days, keyed by its name; empty without rows."""
     if not rows:
         return {}
     part = PackedPart(hourly, min(row.hour for row in rows), max(row.hour + row.hours for row in rows))

@@ -172,7 +172,7 @@ class MemoryWatch:
         self._full = False
 
     def is_full(self) -> bool:
-        """Returns the result of `is_full_for_pods`, which may be up to ASK_SECONDS old."""
+        """Returns whether a server was too full for reports and new sessions when last asked, within ASK_SECONDS."""
         now = self._clock()
         if now - self._asked_at >= ASK_SECONDS:
             self._full, self._asked_at = is_full_for_pods(self._client), now

@@ -71,8 +71,8 @@ named by its start.
     fairgpu:{book}:prices             string  the price of each model over time, as JSON
     fairgpu:{book}:since              string  the instant from which pods of other stacks are metered
     fairgpu:{book}:watched            string  the latest instant at which all open sessions were known to live
-    fairgpu:{book}:past               string  the instant up to which time had passed by every clock as the last
-                                              reconciliation began, before it settled
+    fairgpu:{book}:past               string  the instant of the last reconciliation that began to settle: the leader's
+                                              time or, if earlier, the store's
     fairgpu:{book}:restored           set     the accounts with spending that cannot be attributed to a pod
     fairgpu:{book}:not-settled        set     the accounts whose last settlement failed, at least in part
     fairgpu:{book}:capacity           hash    INSTANT -> the capacity of all nodes from then on, in microGPU-seconds a

@@ -103,7 +103,7 @@ def replace_broken_keys(client: Store, epoch: int, accounts: Iterable[str]) -> b
 
 
 def mark_lost(client: Store, epoch: FencingToken, accounts: Iterable[str], known: Container[str]) -> dict[str, str]:
-    """Marks the kept budgets of accounts as lost in the store, except budgets of which a usable version is known.
+    """Marks the stored versions of accounts' budgets as lost, except of budgets of which a usable version is known.
 
     Args:
         accounts: the names of the accounts, each of which is its budget's name, too.

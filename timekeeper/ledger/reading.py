@@ -379,10 +379,9 @@ def watched(client: Store) -> Instant | None:
 
 
 def past(client: Store) -> Instant | None:
-    """Returns the instant up to which time had passed by every clock.
+    """Returns the instant of the last reconciliation that began to settle: the earlier of leader's and store's time.
 
-    It is that of the last reconciliation that any leader began, from before it settled. It returns None if the store
-    holds no readable one.
+    It returns None if the store holds no readable one.
     """
     return whole(_text(client, keys.PAST))
 

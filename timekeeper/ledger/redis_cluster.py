@@ -31,7 +31,7 @@ class ClusterStore(CoreCommands):
     _event_dispatcher: Any = None  # CoreCommands declares it; no command on a key uses it
 
     def __init__(self, connect: Callable[[], RedisCluster], answered: Callable[[], None] = lambda: None) -> None:
-        """`answered` is called after each answer and each failure, in the asking thread."""
+        """Makes a client that runs `connect` at its first command, and `answered` after each answer and failure."""
         self._connect = connect
         self._answered = answered
         self._connecting = Lock()

@@ -187,7 +187,7 @@ class Submission:
 
 
 class IntakeOutcome(Enum):
-    """The outcome of a pod's report that was to be written to the store."""
+    """The outcome of a pod's report: it was written to the store, or why it was not."""
 
     TAKEN = "taken"
     """The report was written."""
@@ -209,7 +209,7 @@ class ReportIntake:
 
         Args:
             pause: the least time between two writes of a pod, in nanoseconds.
-            is_full: whether the store has no memory left for reports; may raise redis.RedisError.
+            is_full: returns whether the store has no memory left for reports; may raise redis.RedisError.
         """
         self._client = client
         self._pause = pause
@@ -260,7 +260,7 @@ class ReportIntake:
         return left
 
     def _read(self, submissions: Sequence[Submission]) -> dict[str, list[Any] | None]:
-        """Returns the stored values of FIELDS of each pod's reports, keyed by uid; None without an open session."""
+        """Returns, keyed by pod uid, the stored values of FIELDS in that order; None without an open session."""
         pipeline = self._client.pipeline(transaction=False)
         uids = list(dict.fromkeys(submission.uid for submission in submissions))
         for name in uids:

@@ -143,7 +143,7 @@ def write_capacity(client: Store, epoch: FencingToken, instant: Instant, rates: 
 
 
 def _capacity_instants(client: Store, key: str) -> list[int]:
-    """Returns, in order, the readable instants of the hash of capacities under a key."""
+    """Returns, in order, the readable instants (ns since 1970) that are the fields of the hash under a key."""
     names: Any = client.hkeys(key)
     return sorted(instant for instant in map(reading.whole, names) if instant is not None)
 
@@ -151,7 +151,7 @@ def _capacity_instants(client: Store, key: str) -> list[int]:
 def prune_capacity(client: Store, before: Instant) -> None:
     """Deletes the capacities that were replaced at or before an instant.
 
-    The capacity at that instant stays, with the earlier instant from which on it was known. Entries whose instant
+    The capacity that holds at that instant stays, under the earlier instant from which it holds. Entries whose instant
     cannot be read stay.
     """
     for key in (keys.CAPACITY, keys.CAPACITY_OF_MODELS):
@@ -200,7 +200,7 @@ def write_watched(client: Store, epoch: FencingToken, until: Instant) -> None:
 
 
 def write_past(client: Store, epoch: FencingToken, until: Instant) -> None:
-    """Writes the instant up to which time has passed by every clock.
+    """Writes the instant of a reconciliation that is about to settle: the leader's time or, if earlier, the store's.
 
     Raises:
         FencedError: the store has given a fencing token to a later leader.

@@ -464,7 +464,7 @@ def _hash_or_nothing(client: Store, key: str) -> Mapping[bytes, bytes]:
 
 
 class _Answer(NamedTuple):
-    """The script's answer about an account's usage at one moment; what `unread` names is still to be read."""
+    """A script's answer with an account's usage as of one moment; `unread` names what is still to be read."""
 
     settled: int
     periods: Sequence[bytes | None]
@@ -564,7 +564,7 @@ def _read_answer(answer: Sequence[Any]) -> _Answer:
 
 
 def _open_sessions(name: str, answer: _Answer, within: Window) -> list[Running]:
-    """Returns the account's open sessions; none if it was last settled before the window, which they cannot touch."""
+    """Returns the account's open sessions; none if it was last settled before the window: their use ends then."""
     if answer.settled <= within.start:
         return []
     starts = [int(period) for period in answer.periods if period]

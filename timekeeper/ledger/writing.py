@@ -28,7 +28,7 @@ MAX_ITEMS = 500
 
 
 class LedgerAction(StrEnum):
-    """The further effect of a session's settlement, besides setting the session's amount in a period."""
+    """The effects of a session's settlement besides setting its amount in a period, such as posting a ledger entry."""
 
     HOLD = "hold"
     """No further effect."""
@@ -47,7 +47,7 @@ class LedgerAction(StrEnum):
 
 
 class Kind(StrEnum):
-    """The reason why a ledger entry was written."""
+    """The reason why a ledger entry was written, such as the end of a session or a grant."""
 
     CLOSE = "close"
     """A session ended."""
@@ -182,12 +182,7 @@ class HeldTerm(NamedTuple):
 
 
 class LedEpoch(NamedTuple):
-    """A leader's term, and the fencing token that the store gave for it.
-
-    Attributes:
-        epoch: the fencing token.
-        term: the term.
-    """
+    """A leader's term, and the fencing token (`epoch`) that the store gave for it."""
 
     epoch: int
     term: HeldTerm
@@ -361,13 +356,7 @@ class CorrectionEntry:
 
 @dataclass(frozen=True, slots=True)
 class CreditEntry:
-    """The new state of a credit within a period, with the kind and the note of its ledger entry.
-
-    Attributes:
-        credit: the credit.
-        kind: the reason why the ledger entry is written.
-        note: the note of the ledger entry.
-    """
+    """The new state of a credit within a period, with the kind and the note of its ledger entry."""
 
     credit: Credit
     kind: Kind
@@ -485,7 +474,7 @@ class Restoration:
         account: the account's name.
         period: the period's start.
         checkpoint: what finalized sessions had spent in the period when the checkpoint was taken.
-        apart: what the store has as spent by finalized sessions, but of sessions that are computed again.
+        apart: what sessions had spent that the store has as finalized but that are computed again.
         version: the number of changes to the account when the checkpoint was taken.
         to_finalize: the sessions that are not computed again, and that the store does not hold as finalized.
         note: the note of the ledger entries to write.

@@ -16,12 +16,7 @@ SHARED = ("amounts.lua", "hours.lua", "segments.lua", "pace.lua")
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """The text of a Lua script, and the name under which Redis caches it.
-
-    Attributes:
-        text: the text.
-        sha: the SHA-1 of the text.
-    """
+    """The text of a Lua script, and its SHA-1, under which Redis caches it."""
 
     text: str
     sha: str
