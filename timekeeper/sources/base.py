@@ -20,7 +20,7 @@ _log = structlog.get_logger()
 
 
 class DepartureProof(StrEnum):
-    """The evidence by which the deletion of an object became known."""
+    """The evidence of an object's deletion: the watch delivered it, or a later list lacks the object."""
 
     DELETED = "deleted"
     """The watch delivered its deletion: the object was deleted at that moment."""
@@ -58,8 +58,8 @@ class Mirror:
         Args:
             name: the collection's name in logs.
             now: a clock.
-            keep: whether to hold an object; others are ignored. An object that was held stays until it is deleted,
-                whatever becomes of it: a removed annotation is not the end of what it stood for.
+            keep: returns whether to hold an object; others are ignored. An object that was held stays until it is
+                deleted, whatever becomes of it: a removed annotation is not the end of what it stood for.
         """
         self.name = name
         self._now = now
@@ -156,7 +156,7 @@ class Mirror:
 
 @dataclass(slots=True)
 class Observed:
-    """How far one collection has been observed, by clocks that agree. Instants are nanoseconds since 1970.
+    """The instants up to which a collection has been observed, by our clock and the store's; in ns since 1970.
 
     A clock of ours that has stepped back stamps deletions before instants at which the objects were still there, and
     one that was ahead has stamped deletions in the future. Neither takes a charge back or adds one.
@@ -171,22 +171,22 @@ class Observed:
     _confirmed: Instant = 0
 
     def note(self, mirror: Mirror) -> None:
-        """Reads when the mirror was last known to be current. It must be called before deletions are taken.
+        """Remembers when the mirror was last known to be current, for `advance`. Call it before deletions are taken.
 
         An object that a later list lacks was there at that instant.
         """
         self._confirmed = mirror.confirmed_at or 0
 
     def advance(self, past: Instant) -> None:
-        """Adopts what was observed since the last call, after all deletions were taken.
+        """Sets `deletions` to `past`, and `seen` to what `note` remembers, after all deletions were taken.
 
         Args:
-            past: the instant up to which time has passed by every clock.
+            past: the present by our clock or, if earlier, by the store's. `seen` is no later.
         """
         self.deletions, self.seen = past, min(past, max(self.seen, self._confirmed))
 
     def advance_to(self, watched: Instant) -> None:
-        """Adopts the instant up to which an earlier leader observed the collection, unless more is known."""
+        """Adopts the instant up to which an earlier leader observed the collection, unless a later one is known."""
         self.deletions, self.seen = max(self.deletions, watched), max(self.seen, watched)
 
     def bounded(self, departures: Iterable[Departure], now: Instant) -> list[Departure]:
@@ -339,7 +339,7 @@ class Source(Protocol):
         """The mirrors of the watched collections, which are filled after `start` was called."""
 
     def start(self, wait: Wait) -> None:
-        """Keeps the mirrors current in separate threads, until the process ends."""
+        """Keeps the mirrors current in separate threads, until `wait`, which sleeps for seconds, returns True."""
 
     def lift_gate(self, pod: Json) -> None:
         """Removes the budget's scheduling gate from a pod that still carries it.
@@ -399,11 +399,11 @@ class Source(Protocol):
         """
 
     def write_checkpoints(self, shard: int, checkpoints: dict[str, Json]) -> None:
-        """Replaces the checkpoint documents of one object.
+        """Replaces the checkpoint documents of one shard, an object of the API server that holds a part of them.
 
         Args:
-            shard: the object's number, from 0 to CHECKPOINT_SHARDS - 1.
-            checkpoints: the documents of this object, keyed by name.
+            shard: the shard's number, from 0 to CHECKPOINT_SHARDS - 1.
+            checkpoints: the shard's documents, keyed by name.
         """
 
     def write_grant_status(self, name: str, status: Json) -> None:

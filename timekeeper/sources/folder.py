@@ -48,8 +48,8 @@ class FolderSource:
         """Makes a source that has read nothing yet.
 
         Args:
-            own: keyed by resource, the admin's settings for resources of other stacks; None if pods of other stacks are
-                not metered.
+            own: the extended resources of other stacks that the admin lists, keyed by name; None if pods of other
+                stacks are not metered.
         """
         self._folder = folder
         self._is_kept = keeps(own)
@@ -76,7 +76,7 @@ class FolderSource:
         return self._mirrors
 
     def start(self, wait: Wait) -> None:
-        """Reads the folder now, and then repeatedly in a thread, until the process ends."""
+        """Reads the folder now, and then again and again in a thread, until `wait` returns that the process ends."""
         self.refresh()
 
         def follow() -> None:
@@ -289,6 +289,7 @@ def campaign_by_lock(file: Path, term: Term, floor: Callable[[], int], wait: Wai
         file: the file, which also keeps the number of the last term.
         term: the term that begins when the lock is taken.
         floor: returns the highest number of a term that the store has recorded.
+        wait: sleeps for a number of seconds; returns whether the process ends.
         retry_seconds: the seconds between two attempts to take the lock.
     """
     descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

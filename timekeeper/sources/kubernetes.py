@@ -101,8 +101,8 @@ def may_hold(pod: Json, own: OwnResources) -> bool:
     """Returns whether a pod asks for a part of a GPU of another stack: by a resource, a claim, or KAI's annotations.
 
     Args:
-        own: keyed by resource, the admin's settings for resources of other stacks; None if pods of other stacks are not
-            metered: the result is then False.
+        own: the extended resources of other stacks that the admin lists, keyed by name; None if pods of other stacks
+            are not metered: the result is then False.
     """
     spec, metadata = mapping(pod.get("spec")), mapping(pod.get("metadata"))
     if own is None:
@@ -136,8 +136,8 @@ def metered_pod(
     Args:
         pod: the pod as the API server has it.
         kept_labels: the keys of the labels that are kept with usage.
-        own: keyed by resource, the admin's settings for resources of other stacks; None if pods of other stacks are not
-            metered.
+        own: the extended resources of other stacks that the admin lists, keyed by name; None if pods of other stacks
+            are not metered.
         known: whether the pod was metered before: it stays so, whatever was removed from it since.
     """
     elsewhere = may_hold(pod, own)
@@ -281,8 +281,8 @@ def keeps(own: OwnResources) -> Callable[[Json], bool]:
     metered.
 
     Args:
-        own: keyed by the name of an extended resource of another stack, the admin's setting that says what a unit of it
-            is; None if pods of other stacks are not metered.
+        own: the extended resources of other stacks that the admin lists, keyed by name; None if pods of other stacks
+            are not metered.
     """
     return lambda pod: is_metered(pod) or may_hold(pod, own)
 
@@ -480,6 +480,7 @@ def follow_optional(
 
     Args:
         view: receives the list and each change, and puts them into the mirror.
+        wait: sleeps for a number of seconds; returns whether the process ends.
         random: returns a number in [0, 1), by which retries are spread.
     """
     while not wait(0):
@@ -617,8 +618,8 @@ class KubernetesSource:
             now: a clock.
             random: a source of numbers in [0, 1).
             kept_labels: the keys of the pods' labels that are kept with usage.
-            own: keyed by resource, the admin's settings for resources of other stacks; None if pods of other stacks are
-                not metered.
+            own: the extended resources of other stacks that the admin lists, keyed by name; None if pods of other
+                stacks are not metered.
             drivers: the drivers of Dynamic Resource Allocation whose claims are metered.
         """
         self.api = api
@@ -641,7 +642,7 @@ class KubernetesSource:
         return self._mirrors
 
     def start(self, wait: Wait) -> None:
-        """Watches each collection in a separate thread, until the process ends."""
+        """Watches each collection in a separate thread, until `wait`, which sleeps for seconds, returns True."""
         self.watch_queues(wait)
         for name, path in COLLECTIONS.items():
             self.watch(name, path, wait)
@@ -658,7 +659,7 @@ class KubernetesSource:
             mirror.confirmed()
 
     def watch_claims(self, wait: Wait) -> None:
-        """Watches ResourceClaims and ResourceSlices in a thread each, in the newest version that the API server has.
+        """Watches ResourceClaims and ResourceSlices in a thread each, until `wait` returns that the process ends.
 
         If pods of other stacks are not metered, nothing is watched, and both mirrors stay empty.
         """
@@ -674,7 +675,8 @@ class KubernetesSource:
     def watch_queues(self, wait: Wait) -> None:
         """Watches Kueue's LocalQueues in a thread, if the ClusterQueue of pods is kept with usage.
 
-        They add a label to pods and change no charge. Only the first list of pods waits for them, and not long.
+        They add a label to pods and change no charge. Only the first list of pods waits for them, and not long. The
+        thread ends once `wait` returns True.
         """
         if self._queues is not None:
             self._follow(OptionalCollection(KUEUE, "localqueues", read_local_queue), self._queues, wait)
@@ -690,7 +692,7 @@ class KubernetesSource:
         return metered_pod(pod, self._kept_labels, self._own, known=known)
 
     def watch(self, name: str, path: str, wait: Wait) -> None:
-        """Watches a collection in a thread of its own.
+        """Watches a collection in a thread of its own, until `wait` returns that the process ends.
 
         Args:
             name: the name of its mirror, such as pods.
@@ -710,9 +712,10 @@ class KubernetesSource:
         reflect(self.api, collection, self._mirrors.pods, wait, self._random)
 
     def reflect(self, name: str, collection: Collection, view: View, wait: Wait) -> None:
-        """Keeps the mirror of a collection current in a thread of its own.
+        """Keeps a view of a collection current in a thread of its own, until `wait` returns that the process ends.
 
         Args:
+            name: the name of the thread after `watch-`.
             collection: the path, and the fields of each object that are kept.
         """
         start_thread(f"watch-{name}", partial(reflect, self.api, collection, view, wait, self._random), wait)

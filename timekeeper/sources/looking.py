@@ -72,7 +72,7 @@ def budgets_of(config_map: Json, statuses: Json) -> list[Json]:
 
 
 class _Manifests(yaml.SafeDumper):
-    """Writes texts such as `089` and `1e3` in quotes: PyYAML reads names of namespaces in them, and kubectl numbers."""
+    """Writes texts such as `089` and `1e3`, which may be names, in quotes: kubectl would read them as numbers."""
 
 
 def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
@@ -196,7 +196,7 @@ class LookingSource(KubernetesSource):
         self._budgets = BudgetsView(self.mirrors.budgets, self._read_statuses)
 
     def start(self, wait: Wait) -> None:
-        """Watches pods, nodes, namespaces, claims, queues and budgets in separate threads, until the process ends."""
+        """Watches pods, nodes, namespaces, claims, queues and budgets in a thread each, until `wait` returns True."""
         self.watch_queues(wait)
         for name in WATCHED:
             self.watch(name, COLLECTIONS[name], wait)
@@ -205,7 +205,7 @@ class LookingSource(KubernetesSource):
         self.leave_empty(self.mirrors.grants, self.mirrors.corrections, self.mirrors.quotas)
 
     def watch_budgets(self, wait: Wait) -> None:
-        """Watches the ConfigMap of budgets in a thread of its own, until the process ends."""
+        """Watches the ConfigMap of budgets in a thread of its own, until `wait` returns that the process ends."""
         selectors = {"fieldSelector": f"metadata.name={BUDGETS_MAP}"}
         self.reflect("budgets", Collection(CONFIG_MAPS, selectors), self._budgets, wait)
 
@@ -274,7 +274,7 @@ class LookingAtGPUBudgets(LookingSource):
     """
 
     def watch_budgets(self, wait: Wait) -> None:
-        """Watches the GPUBudgets in a thread of its own, until the process ends."""
+        """Watches the GPUBudgets in a thread of its own, until `wait` returns that the process ends."""
         self.watch("budgets", BUDGETS, wait)
 
     def write_budget_status(self, name: str, status: Json, version: str = "") -> None:
