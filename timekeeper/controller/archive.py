@@ -182,7 +182,7 @@ class Archivist:
         self._capacity_pruned = before
 
     def _step_by_step(self, step: Callable[[], bool], ends: Callable[[], bool]) -> bool:
-        """Repeats a step until it returns true, as all is done; returns false once time or steps are used up."""
+        """Repeats a step until it returns true, as all is done; returns false once `ends` or MOST_STEPS stop it."""
         while not step():
             self._steps += 1
             if self._steps >= MOST_STEPS or ends():

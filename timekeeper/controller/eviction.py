@@ -111,7 +111,7 @@ def eviction_writes(
     Args:
         books: the leader's state, with the figures of all budgets.
         settled_at: the instant of the last reconciliation.
-        surely_past: the instant up to which time had passed by every clock then.
+        surely_past: the same instant or, if earlier, the time by the store's clock then.
         without_notice_seconds: the time for which the write of a notice is tried; after it, the pod is evicted without
             one.
 
@@ -172,7 +172,7 @@ def _events(item: Json, step: Due, budget: Budget, figures: Figures) -> tuple[Ob
 def _events_without_notice(
     item: Json, budget: Budget, figures: Figures, at_budget: Json | None
 ) -> tuple[ObjectEvent, ...]:
-    """Returns the events, at the pod and at its budget, of an eviction whose notice could not be written."""
+    """Returns the events of an eviction without notice: at the pod (`item`) and the GPUBudget, if any."""
     metadata = item["metadata"]
     spent = _spent(budget, figures)
     message = f"{spent}, and no notice could be written on this pod: it is evicted without."
@@ -192,6 +192,8 @@ def notice_of(item: Json, step: Due, budget: Budget, figures: Figures) -> Object
     """Returns the event of a pod's notice, of its eviction, or of the removal of its notice.
 
     Args:
+        item: the pod (JSON).
+        step: the write that was done on it.
         figures: the budget's figures.
     """
     spent = _spent(budget, figures)

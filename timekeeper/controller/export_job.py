@@ -79,7 +79,7 @@ class Exporter:
         self._attempts: dict[str, int] = {}
 
     def run(self, wait: Wait, now: Callable[[], Instant]) -> None:
-        """Exports the usage of closed months, whenever some are due, until the process ends."""
+        """Exports the usage of closed months, whenever some are due, until `wait` returns that the process ends."""
         while not wait(IDLE_SECONDS if self._number is not None else 1.0):
             try:
                 self.step(now())
@@ -119,7 +119,7 @@ class Exporter:
         self._measures.pending.set(sum(month in self._suspect or not left.is_confirmed(month) for month in due))
 
     def _check_files(self, records: Exports, now: Instant) -> None:
-        """Finds the files that are not as they were last written, once a day and at the start of each term."""
+        """Remembers the files that are not as last written, so that they are due; once a day and as a term begins."""
         if now // DAY == self._looked_day:
             return
         try:

@@ -37,7 +37,7 @@ class UndecidableError(ExportError):
 
 
 class State(StrEnum):
-    """The state of a closed month's exported file."""
+    """The state of a closed month's file: as exported, kept by the admin as it is, or in need of an action."""
 
     WRITTEN = "written"
     """The file is the one that was written, and holds all that the store knows."""

@@ -174,7 +174,7 @@ class PodWriter:
         """Takes the next event or write to a pod out of the queues; returns a function that carries it out.
 
         It counts as under way from now on. None is returned if nothing is due, or if nothing may be written now: each
-        namespace has one write under way at most, and those that are slow or fail have SUSPECTS together.
+        namespace has one write under way at most, and all slow or failing namespaces together have at most SUSPECTS.
         """
         with self._changed:
             now = self.clock()

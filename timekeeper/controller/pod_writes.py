@@ -26,7 +26,7 @@ FAILING_AFTER: Final = 3
 
 
 class Failure(StrEnum):
-    """The reason why a write to a pod failed."""
+    """The reason why a write to a pod failed: it had changed, was blocked or refused, or the API server failed."""
 
     CHANGED = "changed"
     """It changed or was deleted since it was observed: the watch delivers that soon."""
@@ -110,7 +110,7 @@ Events = Callable[[Json], tuple[ObjectEvent, ...]]
 
 
 class Step(StrEnum):
-    """The kind of a write to one pod."""
+    """The kind of a write to one pod: a notice, an eviction, or the removal of a notice, a gate or the finalizer."""
 
     NOTICE = "notice"
     """Writes the instant of its eviction on it."""

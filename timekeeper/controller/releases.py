@@ -240,7 +240,7 @@ class Releaser:
         The money of a period releases pods only once the period has begun by the store's clock, too.
 
         Args:
-            surely_past: the instant up to which time had passed by every clock.
+            surely_past: the present by our clock or, if earlier, by the store's.
             progress: the outcome of earlier removals.
         """
         waiting: dict[str, list[Candidate]] = {}
@@ -288,9 +288,9 @@ class Releaser:
         return Candidate(facts, rate, cost(rate, books.accounts[name].budget.min_runtime))
 
     def _promised(self, name: str, now: Instant) -> int:
-        """Returns the microGPU-seconds of an account's money that are promised to pods that are admitted already.
+        """Returns the microGPU-seconds of the money of the account `name` that admitted pods may still spend.
 
-        Without safe admission, that is what running pods spend in their first minutes.
+        Without safe admission, only what running pods spend in their first minutes counts.
         """
         account = self.books.accounts[name]
         if self._safe(name):
@@ -322,7 +322,8 @@ def release_event(item: Json, candidate: Candidate, budget: Budget, figures: Fig
     """Returns the event of a pod whose budget's scheduling gate was removed.
 
     Args:
-        candidate: the pod, with its rate and the amount that it needs.
+        item: the pod (JSON).
+        candidate: the same pod, with its rate and the amount that it needs.
     """
     price = f"It costs {display(candidate.rate * 3600)} GPU-hours an hour"
     if not _has_gate(budget, figures.limits):

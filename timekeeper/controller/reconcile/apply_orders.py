@@ -100,7 +100,7 @@ def _apply(
 ) -> Iterator[tuple[Entry, PeriodTotals | StoreError, bool]]:
     """Sends orders to the store by `send`; yields each with the store's answer, and whether replicas hold all of them.
 
-    `kind` names the orders in the log.
+    `send` gets the store's client, the fencing token, `now` and the orders. `kind` names the orders in the log.
 
     Raises:
         StoreError: every order would meet it, for example because the store does not answer.

@@ -49,7 +49,7 @@ POST_EVERY = HOUR
 
 
 def is_entry_due(posted_at: Instant, until: Instant) -> bool:
-    """Returns whether a running session needs a new ledger entry: its last one is old, or lies in the future.
+    """Returns whether a running session needs a new ledger entry: its last is POST_EVERY old, or lies in the future.
 
     An entry in the future was written by a clock that was ahead.
 
@@ -66,7 +66,7 @@ class Basis(NamedTuple):
     Attributes:
         assignments: keyed by namespace, its payers.
         accounts: the accounts, keyed by name; their periods are open up to the instants of settlement.
-        surely_past: the instant up to which time has passed by every clock. Periods that end later are not final.
+        surely_past: the present by our clock or, if earlier, by the store's. Periods that end later are not final.
         bill: whether reservations, usage or the larger of both is billed.
         present: gets a namespace and an instant; returns the payer and the start of its period then, and the period's
             end; None if no period is open.
@@ -87,7 +87,7 @@ def make_basis(
 ) -> Basis:
     """Returns the basis of settlements; see `Basis` for the arguments.
 
-    It keeps the periods that it has found, since most sessions of a namespace are settled up to the same instant.
+    Its `present` keeps its answers, since most sessions of a namespace are settled up to the same instant.
     """
     answers: dict[tuple[str, int], tuple[Key, int] | None] = {}
 
@@ -150,7 +150,7 @@ class _Inputs(NamedTuple):
         payers: the payers of its namespace, in order of time.
         accounts: the accounts, keyed by name.
         until: the instant up to which it is charged, in nanoseconds since 1970.
-        surely_past: the instant up to which time has passed by every clock, in nanoseconds since 1970.
+        surely_past: the present by our clock or, if earlier, by the store's, in nanoseconds since 1970.
     """
 
     acknowledged: Acknowledged
@@ -221,10 +221,10 @@ Grown = tuple[MeteredSession, Key, int]
 def split_grown(
     basis: Basis, cases: Iterable[tuple[MeteredSession, int]]
 ) -> tuple[list[Grown], list[tuple[MeteredSession, int]]]:
-    """Returns the sessions in which only the amount grew, and the sessions that need a whole settlement.
+    """Returns the sessions in which only the amount grew, and those of `cases` that need a whole settlement.
 
-    A session in which not even the amount changed is in neither list. The function may be used only if reservations are
-    billed.
+    An entry of the first list is a session, its period's account and start, and the new amount in microGPU-seconds. A
+    session in which not even the amount changed is in neither. Use it only if reservations are billed.
 
     Args:
         basis: the leader's state.
@@ -246,7 +246,7 @@ def split_grown(
 def gets_entry(metered: MeteredSession, until: Instant) -> bool:
     """Returns whether a session gets a ledger entry when it is settled, even if nothing is added to its amount.
 
-    It does if it has ended, or if its last entry is old.
+    It does if it has ended and the store does not hold its end yet, or if its last entry is POST_EVERY old.
 
     Args:
         until: the instant up to which the session is charged.
@@ -262,7 +262,7 @@ def is_closed(acknowledged: Acknowledged) -> bool:
 
 
 def compute_settlements(basis: Basis, cases: Iterable[Case]) -> list[Settlement]:
-    """Computes the settlements of sessions, each charged up to an instant of its own."""
+    """Returns the settlement of each case, in order; each session is charged up to an instant of its own."""
     settlements = []
     for case in cases:
         until = _computable_until(case, basis.surely_past)
@@ -311,10 +311,10 @@ def _settlement(inputs: _Inputs, end: int, bill: Bill) -> Settlement:
 def _computable_until(case: Case, surely_past: int) -> int:
     """Returns the instant up to which a session is charged, in nanoseconds since 1970.
 
-    It is `case.until`, but not before the instant from which the session's use can be computed again. The store keeps
-    the totals of its reports from the last final periods on, and no later settlement could charge earlier ones again.
-    So if `case.until` goes back, as for a node that turns silent, what the session cost before that instant stays
-    until its end is known. An instant after `surely_past`, which a clock that was ahead has written, does not count.
+    It is `case.until`, but not before the first use that can be computed again: the store keeps the totals of the
+    session's reports only from the last final periods on. So if `case.until` goes back, as for a node that turns
+    silent, the cost of the time before that use stays until the session's end is known. What a clock that was ahead has
+    written, after `surely_past`, does not count.
     """
     use = case.acknowledged.use
     if case.session.end is not None or not use.billed:
@@ -373,9 +373,9 @@ def _is_shortened(inputs: _Inputs, bill: Bill) -> bool:
 
 
 def _charged(inputs: _Inputs, final: int) -> tuple[list[Segment], dict[Key, int]]:
-    """Returns the session's segments in the periods that end after the instant `final`, in order of time.
+    """Returns the session's segments in the periods that end after the instant `final`, and their cost.
 
-    Also returns the cost of the session's reservation in each of these periods, in microGPU-seconds.
+    The cost is that of its reservation, in microGPU-seconds, keyed by account and start of the period.
     """
     session = inputs.facts.session
     after = max(final, session.start - 1)
@@ -472,14 +472,14 @@ def _recorded(use: RecordedUse) -> RecordedUse:
 def _amounts_due(
     inputs: _Inputs, bill: Bill, use: RecordedUse, reserved: Mapping[Key, int], session_segments: Sequence[Segment]
 ) -> dict[Key, int]:
-    """Returns the amount of each period in microGPU-seconds, if usage is billed.
+    """Returns the session's amount in microGPU-seconds, keyed by account and start of the period, if usage is billed.
 
     Devices that no report has named are billed as reserved, so that silence is not free. If reports are lost, what was
     billed before stays.
 
     Args:
         use: the totals of the session's reports at the start of each segment.
-        reserved: the cost of the reservation in each period, in microGPU-seconds.
+        reserved: the cost of the reservation in each period, keyed and measured alike.
     """
     known, reports = inputs.acknowledged.periods, inputs.facts.reports
     if use.total is None:
@@ -508,7 +508,7 @@ def _amounts_due(
 def _missing(inputs: _Inputs, key: Key, session_segments: Sequence[Segment]) -> int:
     """Returns the reserved rate of the devices that no report had named when the session left a period, or by now.
 
-    It is in microGPU-seconds a second.
+    It is in microGPU-seconds a second; `key` is the period's account and start.
     """
     samples, reports = inputs.facts.samples, inputs.facts.reports
     end = _left_at(inputs, key, session_segments)
@@ -519,7 +519,7 @@ def _missing(inputs: _Inputs, key: Key, session_segments: Sequence[Segment]) -> 
 
 
 def _left_at(inputs: _Inputs, key: Key, session_segments: Sequence[Segment]) -> int | None:
-    """Returns when a session left a period for another, in nanoseconds since 1970; None if it is or ended there.
+    """Returns when a session left the period `key` (account, start) for another (ns since 1970); None if it did not.
 
     A session that leaves at the very instant of settlement has no segment yet in the period after it.
     """
@@ -532,7 +532,7 @@ def _left_at(inputs: _Inputs, key: Key, session_segments: Sequence[Segment]) -> 
 
 
 def _taken_back(inputs: _Inputs) -> dict[Key, int]:
-    """Returns the amount 0 for each period that a session turns out not to have reached, as it ended earlier."""
+    """Returns, keyed by account and start, 0 for each period that the session turns out not to have reached."""
     reached = {(span.account, span.period) for span in _charged(inputs, inputs.until)[0]}
     later = {
         (name, period.start)
@@ -543,12 +543,11 @@ def _taken_back(inputs: _Inputs) -> dict[Key, int]:
 
 
 def _totals(inputs: _Inputs, taken_back: Mapping[Key, int], due: Mapping[Key, int], last: Key | None) -> dict[Key, int]:
-    """Returns the amount to write in each period; 0 where the session turns out not to have reached the period.
+    """Returns the amount to write, keyed by account and start of the period; 0 for a period that was not reached.
 
     Args:
-        inputs: the session.
-        taken_back: the 0 of periods that it has not reached.
-        due: the amounts as they were computed.
+        taken_back: the amount 0 for each period that a session which ended earlier turns out not to have reached.
+        due: the computed amount of each period that it did reach, in microGPU-seconds.
         last: the period that the session is in, or ended in.
     """
     totals = {**dict.fromkeys(inputs.acknowledged.periods, 0), **taken_back, **due}
@@ -606,7 +605,7 @@ def _items(
 def _is_posted(inputs: _Inputs, key: Key, known: AcknowledgedAmount, last: Key | None) -> bool:
     """Whether the ledger holds the whole amount of a running session in a period that it has left for another one.
 
-    `known` is the amount that the store holds; `last` is the period that the session is in.
+    `key` is the period's account and start, `known` the amount that the store holds, `last` the present period's key.
     """
     point, left = known.last_point, key != last and key[0] == inputs.acknowledged.open_under
     posted = point is not None and point.until >= inputs.ends[key] > 0 and point.billed == known.amount
@@ -614,10 +613,10 @@ def _is_posted(inputs: _Inputs, key: Key, known: AcknowledgedAmount, last: Key |
 
 
 def _used(inputs: _Inputs, use: RecordedUse, session_segments: Sequence[Segment]) -> dict[Key, int]:
-    """Returns the GPU time of each period by the session's reports, in microGPU-seconds.
+    """Returns the reported GPU time in microGPU-seconds, keyed by account and start of the period.
 
-    It is at least what the period's hourly points in the store already contain.
-    A period is left out if no report was received before the session left it.
+    It is at least what the period's hourly points in the store already contain. A period is left out if no report was
+    received before the session left it.
     """
     samples = inputs.facts.samples
     if not samples:
@@ -701,10 +700,10 @@ def _action(inputs: _Inputs, key: Key, last: Key | None, *, stale: bool, changed
 
 
 def _is_behind(inputs: _Inputs, key: Key) -> bool:
-    """Whether a session that is charged only up to an instant in a period, which is over, needs a ledger entry there.
+    """Whether a session on a silent node, charged only up to an instant in a period that is over, needs an entry there.
 
-    Such a session is on a silent node. Without the entry its use would be missed: use that the ledger does not hold is
-    looked up in an account's last two periods alone.
+    Without the ledger entry its use would be missed: use that the ledger does not hold is looked up in an account's
+    last two periods alone.
     """
     known = inputs.acknowledged.periods.get(key)
     point = None if known is None else known.last_point
@@ -781,7 +780,7 @@ def _following(inputs: _Inputs, items: Mapping[Key, Item], use: RecordedUse) -> 
 
 
 def _open_under(before: str, items: Mapping[Key, Item]) -> str:
-    """Returns the account under which the session is open once the items are stored, until then `before`, or empty."""
+    """Returns the account under which the session is open once the items are stored, empty for none; now `before`."""
     for (account, _), item in items.items():
         if item.action is LedgerAction.OPEN:
             return account
@@ -790,7 +789,7 @@ def _open_under(before: str, items: Mapping[Key, Item]) -> str:
 
 
 def _ended_under(before: str, items: Mapping[Key, Item]) -> str:
-    """Returns the account with the record of the session's end once the items are stored, until then `before`."""
+    """Returns the account with the record of the session's end after the items are stored: a new one, or `before`."""
     return next((account for (account, _), item in items.items() if item.action is LedgerAction.CLOSE), before)
 
 
@@ -813,6 +812,6 @@ def _acknowledged_amount(acknowledged: Acknowledged, key: Key, item: Item) -> Ac
 
 
 def _ends(accounts: Mapping[str, Account], keys: Iterable[Key]) -> dict[Key, int]:
-    """Returns the end of each period, in nanoseconds since 1970; 0 for one that is not open."""
+    """Returns, keyed by account and start, the end of each period in nanoseconds since 1970; 0 for one not open."""
     periods = {key: accounts[key[0]].period_at(key[1]) for key in keys}
     return {key: 0 if period is None else period.end for key, period in periods.items()}

@@ -73,7 +73,7 @@ class ReconcileContext:
     _counter: int = 0
 
     def surely_past(self, now: Instant) -> Instant:
-        """Returns the instant up to which time has passed by our clock and by the store's.
+        """Returns the earlier of our clock's time, `now`, and the store's: time has passed up to then by both clocks.
 
         Irrevocable changes are made only up to that instant, so that a clock that was ahead leaves no trace once it is
         right.
@@ -81,7 +81,7 @@ class ReconcileContext:
         return min(now, self.store_time)
 
     def perhaps_past(self, now: Instant) -> Instant:
-        """Returns the later of our clock's time and the store's.
+        """Returns the later of our clock's time, `now`, and the store's.
 
         Only a clock that was ahead has written later instants.
         """
@@ -103,7 +103,7 @@ class ReconcileContext:
         )
 
     def held_of(self) -> HeldOf:
-        """Returns a function that decides what parts of GPUs a bound pod holds by another stack.
+        """Returns a function from a bound pod (JSON) to the decision what parts of GPUs it holds by other stacks.
 
         It decides by the nodes as they are now. If pods of other stacks are not metered, it finds no parts.
         """

@@ -132,7 +132,7 @@ def phases_after(rule: PeriodRule, end: Instant) -> tuple[int, ...]:
 
 
 def final_until(metered: MeteredSession, until: Instant) -> Instant:
-    """Returns the instant up to which a session's periods are final: reports must stay separated at later ends.
+    """Returns the instant up to which a session's periods are final; its reports stay separated where later ones end.
 
     Args:
         until: the instant up to which it is charged. On a silent node that may be earlier than what was settled.

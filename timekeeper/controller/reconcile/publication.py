@@ -96,5 +96,5 @@ def _offset(name: str) -> int:
 
 
 def _in_steps(amount: int, available: int) -> int:
-    """Returns an amount in whole hundredths of the available money: a finer change is not published at once."""
+    """Returns how many hundredths of the available money an amount is: a finer change is not published at once."""
     return amount * 100 // max(available, 1)

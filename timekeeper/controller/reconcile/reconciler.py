@@ -118,7 +118,7 @@ class Reconciler:
         self._latest = 0
         """The instant of the last reconciliation."""
         self._past = 0
-        """The instant up to which time had passed by every clock at the last reconciliation of this or another leader.
+        """The instant of the last reconciliation of any leader: our clock's time or, if earlier, the store's.
 
         The store has it as `past` once a reconciliation begins to settle. It is adopted here once that is done.
         """
@@ -140,7 +140,7 @@ class Reconciler:
 
     @property
     def past(self) -> int:
-        """The instant up to which time had passed by every clock at the last reconciliation; 0 before the first.
+        """The instant of the last reconciliation: our clock's time or, if earlier, the store's; 0 before the first.
 
         It is in nanoseconds since 1970. A clock of ours that is behind does not count if the store's clock confirms
         the timestamps of the API server.
@@ -148,7 +148,7 @@ class Reconciler:
         return self._past
 
     def surely_past(self, now: Instant) -> Instant:
-        """Returns the instant up to which time has passed by our clock and by the store's.
+        """Returns the earlier of our clock's time and the store's: time has passed up to then by both clocks.
 
         Args:
             now: our clock's time. The store's time is that of the last reconciliation.
@@ -295,7 +295,7 @@ class Reconciler:
             self._loaded = False
 
     def _not_before_the_past(self, now: Instant) -> int:
-        """Returns `now` by our clock, or, if later, the latest settled instant that is past by the store's clock.
+        """Returns `now` by our clock or, if later, the last reconciliation's instant, but not past the store's time.
 
         While our clock is behind, time stands still for the ledger, so that nothing that was charged is taken back.
         """

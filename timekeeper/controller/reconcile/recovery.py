@@ -128,8 +128,8 @@ def take_over(context: ReconcileContext, now: Instant, stored_past: Instant | No
 
     Args:
         context: the leader's state, which is filled, the store and the cluster.
-        stored_past: the instant up to which time had passed by every clock as the last reconciliation began to settle;
-            None if the store holds none.
+        stored_past: the instant of the last reconciliation that began to settle: the leader's time or, if earlier, the
+            store's; None if the store holds none.
         watched: the instant up to which the last leader watched pods; None if the store holds none.
 
     Returns:
@@ -271,7 +271,7 @@ def _mark_lost_budgets(context: ReconcileContext) -> None:
 
 
 def _report_losses(context: ReconcileContext, lost: AbstractSet[str]) -> None:
-    """Logs each account that starts again from its checkpoint, and records an event for the first budgets of them."""
+    """Logs each account that starts again from its checkpoint; records events for at most MAX_NOTICES budgets."""
     objects = context.books.budgets.objects
     for name in sorted(lost):
         _log.error("account was not in the store: it starts again from its checkpoint", account=name)

@@ -60,12 +60,7 @@ KEEPING = frozenset(LedgerAction) - REMOVING
 
 
 class Prepared(NamedTuple):
-    """A session and its settlement, ready to be written.
-
-    Attributes:
-        metered: the session.
-        settlement: the settlement.
-    """
+    """A session and its settlement, ready to be written."""
 
     metered: MeteredSession
     settlement: Settlement
@@ -204,10 +199,10 @@ def _read_reports(
 
 
 def _phases(books: Books, cases: Iterable[tuple[MeteredSession, int]]) -> list[tuple[int, ...]]:
-    """Returns for each session the distance of the starts of its coming periods from a quarter of an hour.
+    """Returns for each session the nanoseconds after a full quarter of an hour at which its coming periods start.
 
-    The distances are nanoseconds. Each session counts from its own instant, up to which its periods are final: one on a
-    silent node may still be in a period that others have left, and its reports must stay separated where that ends.
+    Each session counts from its own instant, up to which its periods are final: one on a silent node may still be in a
+    period that others have left, and its reports must stay separated where that ends.
 
     Args:
         books: the leader's state.
@@ -258,12 +253,11 @@ def _has_points(settlement: Settlement) -> bool:
 
 
 def _ends_session(prepared: Prepared) -> bool:
-    """Whether the settlement closes the session; once it is stored, the session is not computed again."""
     return prepared.metered.session.end is not None
 
 
 def _send(context: ReconcileContext, work: Work, now: Instant) -> set[Refused]:
-    """Sends all items, batched by account and period; returns those that the store refused.
+    """Sends all items, batched by account and period; returns account, period and uid of those that were refused.
 
     Items that remove a session's record under an account are sent once the store holds all other items of that session:
     a leader that follows in between finds the record and writes the rest.
@@ -287,7 +281,7 @@ def _send(context: ReconcileContext, work: Work, now: Instant) -> set[Refused]:
 
 
 def _items_sent(settlement: Settlement, actions: AbstractSet[LedgerAction]) -> Mapping[Key, Item]:
-    """Returns the items of a settlement to send now: in the first pass, KEEPING, or in the second, REMOVING.
+    """Returns the part of `settlement.items` that one of two passes sends; `actions` is KEEPING, then REMOVING.
 
     Items that remove a session's record are of the second pass. A settlement's only item is of the first.
     """
@@ -298,7 +292,7 @@ def _items_sent(settlement: Settlement, actions: AbstractSet[LedgerAction]) -> M
 
 
 def _add_items(batches: dict[Key, list[Item]], work: Work, actions: AbstractSet[LedgerAction]) -> None:
-    """Adds each prepared item that is sent with these actions to the batch of its account and period."""
+    """Adds the items of prepared settlements that one pass sends (see `_items_sent`) to `batches`."""
     for _, settlement in work.prepared:
         for key, item in _items_sent(settlement, actions).items():
             batches.setdefault(key, []).append(item)
@@ -312,7 +306,7 @@ def _send_batches(
     batches: Mapping[Key, list[Item]],
     actions: AbstractSet[LedgerAction],
 ) -> set[Refused]:
-    """Sends one batch for each account and period, adopts the amounts that were taken, returns the refused items.
+    """Sends the batches of one pass, adopts the amounts that were taken, and returns the refused items.
 
     A settlement of several items that was refused is sent item by item: one session stops no other.
 
@@ -321,7 +315,7 @@ def _send_batches(
         revision: the revision of all items.
         work: the sessions that the items belong to.
         batches: the items to send, by account and period.
-        actions: KEEPING or REMOVING, with which the items are sent.
+        actions: the pass, KEEPING or REMOVING (see `_items_sent`).
     """
     settlements = [SettlementBatch(account, period, items) for (account, period), items in batches.items()]
     try:
@@ -350,7 +344,7 @@ def _send_batches(
 
 
 def _note_unanswered(work: Work, actions: AbstractSet[LedgerAction]) -> None:
-    """Adds to `also_open` the accounts under which unanswered items open sessions: the store may have taken the items.
+    """Adds accounts to sessions' `also_open`: the store may have opened them there by items that it did not answer.
 
     A later settlement removes a session from an account that the session turns out not to have reached.
     """
@@ -425,7 +419,7 @@ def _write_index(context: ReconcileContext, changed: list[Prepared]) -> None:
 
 
 def _end_reports(context: ReconcileContext, changed: list[Prepared]) -> None:
-    """Deletes the stored reports of sessions that close, but for totals; those of deleted pods expire soon."""
+    """Deletes the reports of sessions that close, but for time and GPU time, which for deleted pods expire soon."""
     closed, finalized, expiring = list[str](), list[str](), list[str]()
     for metered, settlement in changed:
         if _closes(settlement):

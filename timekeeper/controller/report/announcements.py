@@ -287,7 +287,7 @@ class NotificationSender:
         self._failing: tuple[str, int] = ("", 0)
 
     def run(self, wait: Wait, now: Callable[[], float], random: Callable[[], float]) -> None:
-        """Delivers notifications until the process ends.
+        """Delivers notifications until `wait`, which sleeps for seconds, returns that the process ends.
 
         Args:
             now: returns seconds since 1970.
@@ -423,6 +423,7 @@ def change_of_state(item: Json, budget: Budget, figures: Figures, before: Budget
     """Returns the event of a budget's change of state; None if the change needs no event.
 
     Args:
+        item: the GPUBudget (JSON).
         before: the state that was last announced.
     """
     if figures.state in SPENT_UP:

@@ -180,7 +180,7 @@ def deprioritizes(budget: Budget) -> bool:
 
 
 def _runs_out_early(figures: Figures, now: Instant) -> Json:
-    """Returns the condition that the money runs out before the period ends; `forecast` has the instants."""
+    """Returns the condition RunsOutEarly of a budget: whether its money runs out before the period ends."""
     kind = "RunsOutEarly"
     if figures.remaining <= 0:
         return _condition(kind, True, "Spent", "All that is available is spent before the period's end.")
@@ -226,7 +226,7 @@ def with_conditions(status: Json, conditions: Iterable[Json], before: Json, gene
 
 
 def lasting(status: Json) -> Json:
-    """Returns the part of a budget's status whose changes are written at once; other changes may be written later."""
+    """Returns a budget's status without PASSING fields, times and versions, whose changes may be written later."""
     return {key: value for key, value in timeless(status).items() if key not in PASSING}
 
 

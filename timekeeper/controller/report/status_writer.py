@@ -148,7 +148,7 @@ class StatusWriter:
         self._waiting = sorted(objects, key=lambda name: last[name], reverse=True)
 
     def _send_on(self, objects: Mapping[str, Json], now: Instant) -> None:
-        """Submits the next statuses that must be written to the pool.
+        """Hands the next statuses that must be written to the threads that send them.
 
         Only the caller's thread reads and changes the leader's memory.
         """
@@ -293,7 +293,7 @@ class OrderAnswers:
         return True
 
     def _waiting(self, kind: str, name: str, budget: str, generation: int, now: Instant, before: Json) -> Json | None:
-        """Returns the status of an order whose budget does not exist; None before PATIENCE, or if it has this status.
+        """Returns the status of an order that has waited PATIENCE for its budget to exist; None if it has it already.
 
         Args:
             kind: the noun for the order: grant or correction.
@@ -312,7 +312,7 @@ class OrderAnswers:
         return refused_order(NO_BUDGET, message, generation, now, before)
 
     def _status(self, kind: str, name: str, before: Json, generation: int, now: Instant) -> Json | None:
-        """Returns the status of an order, `before` until now; None as long as it is neither applied nor refused."""
+        """Returns the new status of an order, whose present one is `before`; None until it is applied or refused."""
         view = self.books.budgets
         fault = (view.grant_faults if kind == "grant" else view.correction_faults).get(name)
         if fault is not None:

@@ -210,7 +210,7 @@ class Account:
         that have not begun do not count among the kept ones: a clock that was ahead has opened them.
 
         Args:
-            now: an instant by which time has passed by every clock.
+            now: the present by our clock or, if earlier, by the store's.
         """
         if len(self.period_totals) <= KEPT_PERIODS:
             return
@@ -260,7 +260,7 @@ def reassigned(
         assignments: keyed by namespace, its payers until now.
         payers: keyed by namespace, the budget that names it and pays for it.
         namespaces: further namespaces that are metered.
-        latest: the latest instant that any clock says is now.
+        latest: the present by our clock or, if later, by the store's.
     """
     changed: dict[str, Assignments] = {}
     for namespace in {*payers, *namespaces, *assignments}:

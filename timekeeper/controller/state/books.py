@@ -93,7 +93,7 @@ class ControllerRules:
         bill: whether reservations, usage or the larger of both is billed.
         template: the budget of a namespace that no budget names; without an allowance it limits nothing.
         holds_pods: whether a finalizer keeps pods on the API server until their end is in the ledger.
-        own_resources: keyed by resource, the admin's settings for resources of other stacks; None if pods of other
+        own_resources: the extended resources of other stacks that the admin lists, keyed by name; None if pods of other
             stacks are not metered.
         overhead: the namespaces that are charged to the account overhead.
         drivers: the drivers of Dynamic Resource Allocation whose devices are charged.
@@ -326,7 +326,7 @@ def due_grants(
 
     Args:
         names: the accounts whose grants are wanted.
-        latest: the latest instant that any clock says is now.
+        latest: the present by our clock or, if later, by the store's.
 
     Returns:
         Pairs of a due grant and its period; and, for each grant whose period never opened, its account and its name.

@@ -209,7 +209,7 @@ class ClaimView:
         return changed
 
     def _begin(self, facts: ClaimFacts, item: Json, at: _Observation) -> set[str]:
-        """Opens the session of a claim's allocation; returns its uid as a set, empty for one without an accelerator."""
+        """Opens the session of a claim (`item`); returns its uid as a set, empty for a claim without an accelerator."""
         devices, rules, now = self._published(at.mirrors), at.rules, at.now
         decision = decide(item, devices, rules.drivers or frozenset())
         if not (holdings := decision.holdings):

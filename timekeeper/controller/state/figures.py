@@ -196,7 +196,7 @@ def _safe(account: Account, figures: Figures) -> SafeAdmission | None:
 def _must_publish(before: NamespaceState | None, after: NamespaceState) -> bool:
     """Returns whether a namespace's state differs enough from the published one to be published again.
 
-    The remaining amount counts only once it has changed by a certain share of the available amount.
+    The remaining amount counts only once it has changed by 1 / REFRESH_SHARE of the available amount.
 
     Args:
         before: the state that was last published; None where none was.

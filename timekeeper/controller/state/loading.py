@@ -222,8 +222,8 @@ def load(client: Store, epoch: FencingToken, books: Books, now: Instant, surely_
 
     Args:
         now: nanoseconds since 1970.
-        surely_past: the instant up to which time has passed by every clock. Periods that end
-            later are not final.
+        surely_past: the earliest of our clock's time, the store's and the last reconciliation's. Periods that end later
+            are not final.
 
     Raises:
         redis.RedisError: the store does not answer.
@@ -423,8 +423,8 @@ def _with_record(metered: MeteredSession, record: Session, account: str, *, payi
     else the first one added. The accounts of the other records are in `also_open`.
 
     Args:
-        metered: the session.
-        account: the account that holds it.
+        record: the record of the open session.
+        account: the account that has this record.
         paying: whether that account pays for the namespace now.
     """
     known = metered.acknowledged
@@ -509,7 +509,7 @@ def _with_amounts(
 
     Args:
         amounts: the session's stored amounts, keyed by account and start of the period.
-        surely_past: the instant up to which time has passed by every clock, in nanoseconds since 1970.
+        surely_past: the earliest of our clock's time, the store's and the last reconciliation's, in ns since 1970.
     """
     known, session = metered.acknowledged, metered.session
     periods = {

@@ -306,7 +306,7 @@ class PodView:
         return changed
 
     def _stated_ends(self, departures: Iterable[Departure]) -> list[int]:
-        """Returns the ends that deleted pods state, of those whose sessions have not ended yet."""
+        """Returns the ends (ns since 1970) that deleted pods state whose sessions have not ended yet."""
         metered = [(each, self.sessions.get(uid_of(each.item))) for each in departures]
         running = [each.item for each, known in metered if known is not None and known.session.end is None]
         return [end for item in running if (end := _end_of(read_pod(item))) is not None]

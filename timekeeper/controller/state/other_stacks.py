@@ -51,13 +51,13 @@ HeldOf = Callable[[Mapping[str, object]], Decision]
 
 
 def holdings_of(mirrors: Mirrors, own: Mapping[str, Listed], drivers: frozenset[str]) -> HeldOf:
-    """Returns a function that decides what parts of GPUs a bound pod holds by other stacks.
+    """Returns a function from a bound pod (JSON) to the decision what parts of GPUs it holds by other stacks.
 
     The first call of that function reads the mirror of nodes. Extended resources that a pod has by a claim are left
     out, since the claim is metered.
 
     Args:
-        own: keyed by resource, the admin's settings for resources of other stacks.
+        own: the extended resources of other stacks that the admin lists, keyed by name.
         drivers: the drivers of Dynamic Resource Allocation whose claims are metered.
     """
 
@@ -95,8 +95,8 @@ class NodeCapacity:
         """Returns, keyed by model, the number of GPUs of all nodes, whether FairGPU or another stack shares them.
 
         Args:
-            own: keyed by resource, the admin's settings for resources of other stacks; None if pods of other stacks
-                are not metered.
+            own: the extended resources of other stacks that the admin lists, keyed by name; None if pods of other
+                stacks are not metered.
         """
         known: dict[str, tuple[Json, Mapping[str, Fraction]]] = {}
         for node in nodes:
@@ -224,7 +224,7 @@ def _labelled_later(mirrors: Mirrors, own: Mapping[str, Listed]) -> Callable[[Se
     feature discovery, or of that resource, which names the model.
 
     Args:
-        own: keyed by resource, the admin's settings for resources of other stacks.
+        own: the extended resources of other stacks that the admin lists, keyed by name.
     """
     nodes = cache(lambda: {name_of(node): node for node in mirrors.nodes.items()})
     defaults = listed.default_models(TABLE) | listed.default_models(own)

@@ -50,8 +50,8 @@ class RecordedUse(NamedTuple):
     """The part of a session's record that its reports fill. Amounts are microGPU-seconds.
 
     Attributes:
-        billed: if usage is billed, the cost of the reported use at the start of each segment.
-        reported: the reported GPU time at the start of each segment.
+        billed: if usage is billed, for each segment its account, its period, and the cost of use reported before it.
+        reported: for each segment its account, its period, and the GPU time reported before it.
         total: if usage is billed, the cost of all reported use; None before the first report.
         missing: if usage is billed, the reserved rates of the devices that no report has named, and of all devices, in
             microGPU-seconds a second; (0, 0) if reports have named every device.
@@ -258,11 +258,7 @@ class Meters:
 
 
 class Decided(NamedTuple):
-    """The start of a session, and the parts of GPUs that it holds by another stack, as they were decided once.
-
-    Attributes:
-        holdings: the parts of GPUs.
-    """
+    """The start of a session, and the parts of GPUs that it holds by another stack, as they were decided once."""
 
     start: Instant
     holdings: tuple[Holding, ...]
@@ -368,7 +364,9 @@ def end_deleted(
     reported: Instant | None,
     now: Instant,
 ) -> None:
-    """Ends the session of a deleted pod.
+    """Ends the session of a deleted pod: as its last version states, or else with the deletion or a last sign of life.
+
+    The last sign of life counts on a silent node, and if the watch missed the deletion.
 
     Args:
         departure: the deletion as observed: its proof and instant.
@@ -386,7 +384,7 @@ def end_deleted(
 
 
 def missing(metered: MeteredSession, last_seen: Instant, reported: Instant | None, now: Instant) -> None:
-    """Ends the session of a pod that no longer exists and whose deletion was not observed.
+    """Ends the session of a pod whose deletion was not observed, with the pod's last sign of life.
 
     Args:
         last_seen: the last instant at which the pod was seen.
