@@ -1,4 +1,4 @@
-"""The ASGI application of a REST worker: its routes, its probes, and the thread that follows the states."""
+"""The ASGI application of a REST worker: its routes, its probes, and the thread that reads the states of namespaces."""
 
 from __future__ import annotations
 
@@ -41,8 +41,9 @@ def follow(read: ReadChanges, deliver: Callable[[Changes], None], wait: Wait) ->
     """Reads changed states of namespaces from the store and delivers them, until the process ends.
 
     Args:
-        read: reads the changes since a cursor from the store; None for the cursor asks for all states.
+        read: returns the changes in the store since a cursor, or all states for the cursor None; None for no change.
         deliver: receives the changes; called in this thread.
+        wait: sleeps that many seconds; returns true once the process ends, which ends this function.
     """
     cursor: Cursor | None = None
     answering = True
@@ -101,7 +102,7 @@ class Loop:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def __call__(self) -> asyncio.AbstractEventLoop:
-        """Returns the event loop; to be called only from threads that start after the worker."""
+        """Returns the worker's event loop; raises RuntimeError if the worker has not started yet."""
         if self._loop is None:
             raise RuntimeError("the worker has not started")
         return self._loop
@@ -120,7 +121,7 @@ class RestApplication:
         self._trusted_proxies = trusted_proxies
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serves one ASGI connection scope."""
+        """Serves one ASGI scope; a request that a trusted proxy passed on gets its client's address."""
         if scope["type"] == "lifespan":
             self._loop.note()
         elif self._trusted_proxies:
@@ -227,7 +228,7 @@ def build_application(
 
 
 def _missing(store: Freshness, feed: StatesFeed) -> tuple[str, ...]:
-    """Returns, in words for the probe, what a worker still waits for before it is ready; empty once it is ready."""
+    """Returns the things that a worker still waits for, as phrases for the readiness probe; empty once it is ready."""
     silent = () if store.is_fresh() else ("an answer from the store of the ledger",)
     unknown = () if feed.cursor is not None else ("states, which fairgpu timekeeper jobs publishes",)
     return (*silent, *unknown)

@@ -83,6 +83,7 @@ def may(access: AccessControl, action: Action) -> Caller:
 
     Args:
         access: authenticates the caller and decides the caller's rights.
+        action: a verb of the Kubernetes API and the object that it concerns.
 
     Raises:
         UnauthenticatedError: the request has no valid token.
@@ -94,25 +95,25 @@ def may(access: AccessControl, action: Action) -> Caller:
 
 
 def may_read_namespace(access: AccessControl, namespace: str) -> Caller:
-    """Returns the HTTP request's caller; raises an error of `may` if they may not read a namespace's budget."""
+    """Returns the caller; raises ForbiddenError if they may not read the namespace's budget, or errors of `may`."""
     return may(access, Action("get", GPU_BUDGETS, namespace))
 
 
 def may_read_budget(access: AccessControl, name: str) -> Caller:
-    """Returns the HTTP request's caller; raises an error of `may` if they may not read the budget with this name."""
+    """Returns the request's caller; raises ForbiddenError if they may not read the budget, or errors of `may`."""
     return may(access, Action("get", GPU_BUDGETS, name=name))
 
 
 def may_read_all(access: AccessControl) -> Caller:
-    """Returns the HTTP request's caller; raises an error of `may` if they may not read every budget."""
+    """Returns the request's caller; raises ForbiddenError if they may not read all budgets, or errors of `may`."""
     return may(access, Action("list", GPU_BUDGETS))
 
 
 def may_grant(access: AccessControl) -> Caller:
-    """Returns the HTTP request's caller; raises an error of `may` if they may not grant money to budgets."""
+    """Returns the request's caller; raises ForbiddenError if they may not grant money, or errors of `may`."""
     return may(access, Action("create", GPU_GRANTS))
 
 
 def may_correct(access: AccessControl) -> Caller:
-    """Returns the HTTP request's caller; raises an error of `may` if they may not correct budgets' spending."""
+    """Returns the request's caller; raises ForbiddenError if they may not correct spending, or errors of `may`."""
     return may(access, Action("create", GPU_CORRECTIONS))

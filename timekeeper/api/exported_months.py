@@ -60,7 +60,8 @@ class ExportedMonths:
 
         Args:
             sums: the sums; they already contain the store's usage.
-            held: pairs of an account and a past month of which the store still holds usage.
+            now: the instant of the query: it decides of which months the store is sure to hold the usage.
+            held: pairs of an account and an earlier month, such as 2026-10, of which the store still holds usage.
             only: the namespaces to add; None for all.
 
         Raises:
@@ -84,7 +85,7 @@ class ExportedMonths:
                 sums.add(account, use, only)
 
     def kept_from(self, now: Instant) -> Instant:
-        """Returns the start of the first month whose usage the store is sure to hold."""
+        """Returns the start of the first month whose usage the store is sure to hold at an instant."""
         return month_start(now, -self._retention_months)
 
     def _month(
@@ -148,7 +149,7 @@ class ExportedMonths:
 
 
 def held_before(account: str, use: Use, before: Instant) -> set[tuple[str, str]]:
-    """Returns the pairs of an account and a month, such as 2026-10, in which it has usage before an instant.
+    """Returns pairs of the account and each month, such as 2026-10, in which it has usage before an instant.
 
     Args:
         use: the account's usage in the store.

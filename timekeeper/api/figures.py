@@ -106,21 +106,14 @@ class Book:
         return account in self._accounts_of(namespace)
 
     def has_taken(self, account: str, kind: str, name: str) -> bool:
-        """Returns whether a budget's ledger has taken an order of this name.
-
-        Args:
-            kind: the kind of the order: GPUGrant or GPUCorrection.
-        """
+        """Returns whether an account's ledger has an order of this kind (GPUGrant or GPUCorrection) and name."""
         names = keys.AccountKeys(account)
         return bool(self._client.hexists(names.grants if kind == "GPUGrant" else names.corrections, name))
 
     def present_use(self, budgets: Sequence[Summary]) -> dict[str, NamespaceUse]:
-        """Returns how busy the pods of each namespace keep their GPUs now, keyed by namespace.
+        """Returns how busy the pods in each namespace of these budgets keep their GPUs now, keyed by namespace.
 
         A namespace without a known figure is left out.
-
-        Args:
-            budgets: the budgets whose namespaces are wanted.
         """
         names = sorted({name for budget in budgets for name in budget.namespaces})
         return present_use.of_namespaces(self._client, names, self._now())

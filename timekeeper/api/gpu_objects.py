@@ -1,7 +1,7 @@
 """GPUNodes and GPUPods: read from Nodes and Pods, listed, and watched as in the Kubernetes API.
 
-Every figure of these objects comes from one of three places: `fairgpu.io/inventory` states what a node offers,
-`fairgpu.io/allocation` what a bound pod holds, and two conditions why a pod waits.
+Every figure of these objects comes from one of three places: the annotation `fairgpu.io/inventory` states what a node
+offers, the annotation `fairgpu.io/allocation` what a bound pod holds, and two conditions of a pod why it waits.
 
 `GET /apis/fairgpu.io/v1/gpunodes` and `gpupods` answer lists, and watches that can be resumed:
 https://kubernetes.io/docs/reference/using-api/api-concepts/#efficient-detection-of-changes
@@ -203,9 +203,9 @@ def _figures(held: Held) -> dict[str, int]:
 
 
 def _allocation(annotations: Json, node: str) -> tuple[allocation.Allocation | None, str]:
-    """Returns the allocation of a pod that is bound to a node, and its fault; a faulty one is None and does not count.
+    """Returns the allocation in the annotations of a pod that is bound to this node, and its fault.
 
-    The fault is empty if the allocation is sound or absent.
+    The allocation is None if it is absent or faulty, such as one of another node. The fault is empty if there is none.
     """
     text = annotations.get(names.ALLOCATION)
     if not isinstance(text, str):
@@ -258,7 +258,7 @@ def _held(pod_allocation: allocation.Allocation, spec: Json) -> dict[str, Held]:
 
 
 def _stage(spec: Json, status: Json, node: str) -> str:
-    """Returns the stage of a pod's life: `ended`, `placed`, `gated`, or `waits` for a node."""
+    """Returns the stage of a pod's life: `ended`, `placed` on a node, `gated`, or `waits` for a node without a gate."""
     if status.get("phase") in names.TERMINAL_PHASES:
         return "ended"
     if node:
@@ -267,7 +267,10 @@ def _stage(spec: Json, status: Json, node: str) -> str:
 
 
 def _waits(spec: Json, status: Json) -> list[dict[str, str]]:
-    """Returns why a pod waits: each scheduling gate, and the words of kube-scheduler and of its extender."""
+    """Returns the reasons for which a pod waits, as maps with `by` and `why`.
+
+    They are its scheduling gates or, without gates, the messages of kube-scheduler and of FairGPU's extender.
+    """
     gates = [str(gate.get("name")) for gate in mappings(spec.get("schedulingGates"))]
     if gates:
         return [{"by": "gate", "why": gate} for gate in gates]
@@ -299,7 +302,7 @@ class ExpiredError(ValueError):
 
 
 class VersionError(ValueError):
-    """The error of a text that is no resourceVersion of this kind of object."""
+    """The error of a text that is no resourceVersion of GPUNodes, or none of GPUPods."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,7 +340,7 @@ class _Changes:
     born: dict[str, int] = field(default_factory=dict)
 
     def add(self, source: str, version: int, key: str, deleted: tuple[str, bytes] | None = None) -> None:
-        """Adds a change, and drops the oldest beyond MAX_CHANGES."""
+        """Adds a change with these fields of a _Change, and drops the oldest changes beyond MAX_CHANGES."""
         self.number += 1
         if deleted is None:
             self.born.setdefault(key, self.number)
@@ -457,7 +460,8 @@ class GPUFeed:
     def _hold(self, before: GPUPod | None, pod: GPUPod | None, version: int) -> None:
         """Stores on which node a pod holds GPUs now, and adds a change for each node whose holders have changed.
 
-        `before` is the pod as it was; None for a new one. `pod` is the pod now; None if it was deleted.
+        `before` is the pod as it was; None for a new one. `pod` is the pod now; None if it was deleted. `version` is
+        the resourceVersion of the pod's change.
         """
         if before is not None and pod is not None and (before.node, before.held) == (pod.node, pod.held):
             if pod.node:
@@ -489,12 +493,12 @@ class GPUFeed:
     # Questions of clients.
 
     def is_known(self) -> bool:
-        """Returns whether the nodes and the pods have been read once."""
+        """Returns whether both the nodes and the pods have been read at least once."""
         with self._lock:
             return {NODES, PODS} <= self._reached.keys()
 
     def listed(self, kind: str, namespace: str = "") -> bytes:
-        """Returns the document that lists the objects of a kind, sorted by name.
+        """Returns the JSON document that lists the objects of a kind, sorted by name.
 
         Args:
             kind: gpunodes or gpupods.
@@ -579,7 +583,9 @@ class GPUFeed:
         """Returns the type and the object's JSON of the event that a watch gets for an object's last change.
 
         Args:
-            number: the number of the change after which the watch continues: a later object is ADDED for it.
+            kind: gpunodes or gpupods.
+            change: the object's last change.
+            number: the number of the change after which the watch continues: an object that came later is ADDED.
             namespace: the namespace that is watched; empty for all. None is returned for an object of another one.
         """
         if change.deleted is not None:
@@ -616,7 +622,7 @@ class _View:
         self._version = 0
 
     def decode(self, data: bytes) -> Json:
-        """Decodes a page of a list or an event of a watch, and keeps its version."""
+        """Decodes a page of a list or an event of a watch from JSON, and remembers its resourceVersion for the feed."""
         body: Json = orjson.loads(data)
         metadata = mapping(mapping(body.get("object")).get("metadata")) or mapping(body.get("metadata"))
         version = str(metadata.get("resourceVersion") or "")
@@ -625,7 +631,7 @@ class _View:
         return body
 
     def read(self, item: Json) -> Json:
-        """Returns the key of a Node or Pod, and the GPUNode or GPUPod that it makes, in place of the whole object."""
+        """Returns a map with a Node's name or a Pod's uid as KEY, and the GPUNode or GPUPod parsed from it as READ."""
         metadata = mapping(item.get("metadata"))
         key = metadata.get("uid") if self._source == PODS else metadata.get("name")
         value = read_pod(item) if self._source == PODS else read_node(item)
@@ -638,7 +644,7 @@ class _View:
         replace(values, self._version)
 
     def changed(self, kind: str, item: Json) -> None:
-        """Applies one event of the watch to the feed; `item` is the answer of `read`."""
+        """Applies an event of the watch (ADDED, MODIFIED or DELETED) to the feed; `item` is the answer of `read`."""
         value = None if kind == "DELETED" else item[READ]
         put = self._feed.put_pod if self._source == PODS else self._feed.put_node
         put(item[KEY], value, self._version)
@@ -648,7 +654,6 @@ class _View:
         self._feed.reach(self._source, self._version)
 
     def failed(self, error: ApiError) -> None:
-        """Logs that a request to the API server failed; the feed stays as it is."""
         _log.warning("collection not refreshed", collection=self._source, status=error.status, reason=error.reason)
 
 
@@ -669,7 +674,8 @@ class GPUWatches:
         """Makes watches that follow nothing yet.
 
         Args:
-            random: returns a number in [0, 1).
+            wait: sleeps that many seconds, or until the process ends; returns whether it ends.
+            random: returns a number in [0, 1), which varies the waits between requests to the API server.
             loop: returns the event loop of the worker.
         """
         self._api = api
@@ -719,15 +725,15 @@ class GPUWatches:
     ) -> AsyncGenerator[bytes]:
         """Yields the events of a watch, each a line of JSON, until the time is up or the worker ends.
 
-        All events of a batch but the last carry the version before the batch, so that a watch that breaks in the middle
-        continues at the right place.
+        Changes that are sent together are a batch. All its events but the last have the resourceVersion before the
+        batch, so that a client whose watch breaks in the middle gets the batch again.
 
         Args:
             kind: gpunodes or gpupods.
             number: the number of the change after which the watch begins; None to begin with all objects.
             version: the resourceVersion at which the watch begins.
             namespace: the namespace of the objects; empty for all.
-            seconds: the duration of the watch.
+            seconds: the longest duration of the watch.
             bookmarks: whether to send bookmarks, events that carry only a resourceVersion.
         """
         loop = asyncio.get_running_loop()
@@ -765,7 +771,7 @@ class GPUWatches:
             await _set(self._changed, deadline)
 
     def _note_change(self) -> None:
-        """Wakes the watches soon; called in any thread."""
+        """Wakes the watches after GATHER_SECONDS, in which further changes gather; may be called in any thread."""
         with suppress(RuntimeError):  # the loop of a worker that ends is closed
             self._loop().call_soon_threadsafe(self._ring)
 

@@ -551,11 +551,7 @@ class Problem(Answer):
 
 
 def money(amount: int) -> Money:
-    """Returns an amount as REST answers show it.
-
-    Args:
-        amount: microGPU-seconds.
-    """
+    """Returns an amount in microGPU-seconds as REST answers show it."""
     return Money(microGPUSeconds=str(amount), gpuHours=gpu_hours(amount))
 
 
@@ -610,11 +606,7 @@ def ancestor_budget(figures: Summary | None) -> AncestorBudget:
 
 
 def rate(amount: int) -> Rate:
-    """Returns a rate as REST answers show it.
-
-    Args:
-        amount: microGPU-seconds a second.
-    """
+    """Returns a rate in microGPU-seconds a second as REST answers show it."""
     return Rate(microGPUSecondsPerSecond=str(amount), gpus=amount / GPU_SECOND)
 
 

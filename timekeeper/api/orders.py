@@ -196,7 +196,7 @@ def place_order(
 
 
 def common_fields(stored: Json, noun: str) -> tuple[dict[str, str], Json]:
-    """Returns the fields that the answers to all orders have, such as the name, and the stored spec.
+    """Returns the fields that the answers to all orders have, such as the name, and the order's spec as stored.
 
     Args:
         stored: the object of the order as the store answered it.
@@ -212,12 +212,8 @@ def common_fields(stored: Json, noun: str) -> tuple[dict[str, str], Json]:
 def _ordered(stored: Json, noun: str) -> tuple[Json, Json]:
     """Returns the metadata and the spec of a stored order.
 
-    Args:
-        stored: the object as the store answered it.
-        noun: the noun for the order in the error: grant or correction.
-
     Raises:
-        ProblemError: the object lacks one of them.
+        ProblemError: the object lacks one of them; the message calls the order by the noun, grant or correction.
     """
     metadata, spec = stored.get("metadata"), stored.get("spec")
     if not isinstance(metadata, dict) or not isinstance(spec, dict):
@@ -348,7 +344,7 @@ def missing_key(alternative: str) -> ProblemError:
 
 
 def _same(spec: Json, wanted: Json) -> bool:
-    """Whether two specs of orders are equal once amounts and instants are parsed; false if one cannot be parsed."""
+    """Whether two specs order the same, by the same user or not; false if an amount or instant cannot be parsed."""
     try:
         return _plain(spec) == _plain(wanted)
     except (MoneyError, TimeError):

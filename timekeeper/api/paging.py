@@ -91,11 +91,7 @@ def by_amount() -> bool:
 
 
 def cursor_after(item: str) -> str:
-    """Returns the cursor of the page that begins after an item.
-
-    Args:
-        item: the item's key in ASCII, such as a name.
-    """
+    """Returns the cursor of the page that begins after the item with this key, such as a name in ASCII."""
     return base64.urlsafe_b64encode(item.encode("ascii")).rstrip(b"=").decode("ascii")
 
 

@@ -98,11 +98,7 @@ def invalid(name: str, given: Any, allowed: str) -> ProblemError:
 
 
 def not_found(what: str) -> ProblemError:
-    """Returns the problem of an object that does not exist.
-
-    Args:
-        what: the message for people.
-    """
+    """Returns the problem of an object that does not exist; `what` is the message for people."""
     return ProblemError(404, "not-found", what)
 
 

@@ -51,7 +51,7 @@ class Batcher(Generic[Item, Result]):
         self._running: asyncio.Task[None] | None = None
 
     async def submit(self, item: Item) -> Result:
-        """Submits one item and waits for its result.
+        """Submits one item and waits for its result, or raises the item's error.
 
         Raises:
             OverloadedError: too many items are waiting.
@@ -124,7 +124,10 @@ class ReportRoute:
         interval_seconds: int,
         measures: Measures,
     ) -> None:
-        """Makes the route; `now` returns nanoseconds since 1970, and sidecars are asked to report at the interval."""
+        """Makes the route; sidecars are asked to report at the interval.
+
+        `recognise` authenticates pods, `submissions` stores their reports, `now` returns nanoseconds since 1970.
+        """
         self._recognise = recognise
         self._submissions = submissions
         self._now = now
@@ -132,7 +135,7 @@ class ReportRoute:
         self._outcomes = {outcome: measures.reports.labels(outcome.value) for outcome in IntakeOutcome}
 
     async def __call__(self, request: Request) -> Response:
-        """Stores one report; answers with the interval until the next."""
+        """Stores one report; answers with the seconds until the pod's next report."""
         pod = await self._recognise(request.text_header(b"authorization"))
         if len(request.body) > MAX_REPORT_BYTES:
             raise ProblemError(413, "content-too-large", f"a report has at most {MAX_REPORT_BYTES} bytes")

@@ -109,12 +109,9 @@ def compressed(response: Response) -> Response:
 
 
 def add_page_files(app: Flask, assets: Assets) -> None:
-    """Adds the route of the dashboard's files under the paths of other versions.
+    """Adds the WSGI route of the dashboard's files under paths with the version of another replica.
 
-    The event loop serves the files of this version.
-
-    Args:
-        app: the WSGI application.
+    The event loop serves the files under paths with the version of these assets.
     """
 
     @app.get(f"{PREFIX}<version>/<path:name>")
@@ -369,7 +366,7 @@ def _usage_response(usage: Usage, media: str, currency: Currency | None) -> Resp
 
 
 def _media() -> str:
-    """Returns the media type of the answer, by the parameter `format`, else by the Accept header, else JSON.
+    """Returns the media type of the answer by the request's parameter `format`, else by its Accept header, else JSON.
 
     Raises:
         ProblemError: `format` is neither json nor csv.
@@ -427,10 +424,11 @@ def add_correction_routes(app: Flask, parts: Dependencies) -> None:
 
 
 def _name_of(book: Book, caller: Caller, wanted: GrantRequest | CorrectionRequest, noun: str) -> str:
-    """Returns the name of an order for a budget that exists.
+    """Returns the name of a wanted order: that in the body, or else one made from the header Idempotency-Key.
 
     Raises:
-        ProblemError: the order has no name, or no GPUBudget has the name that it gives.
+        ProblemError: there is neither, or no GPUBudget has the name of the order's budget. The message calls the order
+            by the noun, grant or correction.
     """
     name = order_name(caller.name, wanted.name, request.headers.get("Idempotency-Key"), noun)
     known_budget(book, wanted.budget)

@@ -128,9 +128,9 @@ class StatesFeed:
         self._changed = asyncio.Event()
 
     def _document(self, since: Cursor | None) -> bytes:
-        """Returns the document with the states that changed since a cursor.
+        """Returns the JSON document with the states that changed since a cursor.
 
-        It has all states without a cursor, and for one of another store id or of a version that the store has lost.
+        It has all states if the cursor is None, of another store id, or later than what this worker has read.
         """
         assert self._cursor is not None  # noqa: S101 - the caller has looked
         whole = since is None or since.store_id != self._cursor.store_id or since.version > self._cursor.version
@@ -190,7 +190,7 @@ def _cursor(text: str) -> Cursor | None:
 
 
 def _wait(text: str) -> float:
-    """Returns the seconds that the parameter `wait` gives, at most MAX_WAIT_SECONDS."""
+    """Returns the seconds that the parameter `wait` states, at most MAX_WAIT_SECONDS; may raise ProblemError."""
     if not (text.isascii() and text.replace(".", "", 1).isdigit() and len(text) <= 16):
         raise invalid("wait", text, f"seconds from 0; more than {MAX_WAIT_SECONDS:g} count as {MAX_WAIT_SECONDS:g}")
     return min(float(text), MAX_WAIT_SECONDS)

@@ -1,9 +1,9 @@
 """Usage queries: their parameters and cursors, the answers as JSON and CSV, and how many a caller may have under way.
 
-Answers come from the store and from exported months. Sums of closed days are cached, so that a query over all accounts
-does not add up a million rows again. Accounts are divided into parts. The sums of a part by day are cached for each
-aggregation, with the `past` of each of its accounts: as soon as one of these changes, the part is added up again. Days
-that close, and new accounts, are added to it.
+Answers come from the store and from exported months. A query over all accounts would add up a million rows each time.
+So accounts are divided into groups, and the sums of a group by closed day are cached for each aggregation. The store
+gives the older usage of each account a version, which is cached with the sums: once it changes, the sums of the group
+are computed anew. Days that close, and new accounts, are added to cached sums.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Query:
 
     Attributes:
         window: the window of time.
-        step: the length of the steps into which the window is divided, as written; None for the whole window.
+        step: the length of the steps into which the window is divided, as the caller wrote it; None for one step.
         aggregate: the dimensions by which usage is added up, such as namespace.
         limit: the most items of an answer.
         after: the number of the step and the key after which the page begins; None for the first page.
@@ -114,6 +114,7 @@ def read_query(
     Args:
         arguments: the parameters' values, keyed by name.
         labels: the labels of pods by which usage can be queried.
+        now: the present instant, at which a window such as `7d` ends.
         namespace: the only namespace to count; None for all.
 
     Raises:
@@ -237,16 +238,16 @@ class Part:
         return len(self.past) + sum(map(len, self.days))
 
     def answers(self, first: int, closed: int) -> bool:
-        """Returns whether the sums begin with this hour or earlier, and are recent enough to be worth completing.
+        """Returns whether the sums include an hour, and lack at most LAGGING_DAYS of the days that are closed now.
 
         Args:
             first: the hour, counted from 1970.
-            closed: the hour before which all days are closed.
+            closed: the hour before which all days are closed, counted from 1970.
         """
         return self.first <= first < self.end and closed - self.end <= LAGGING_DAYS * HOURS_OF_A_DAY
 
     def add_days_to(self, sums: UsageSums, first: int, end: int) -> None:
-        """Adds the usage of these accounts on some of the cached days to the sums that a query computes.
+        """Adds the group's usage on some of the cached days to the sums that a query computes.
 
         Args:
             sums: the sums of the query.
@@ -312,7 +313,7 @@ def divided(accounts: Iterable[str]) -> dict[int, list[str]]:
 
 
 def closed_before(now: Instant) -> int:
-    """Returns the hour before which all days are closed, counted from 1970; a day begins with it."""
+    """Returns the start of the first day that is not closed at an instant, in hours since 1970."""
     return (now - OPEN_HOURS * HOUR) // DAY * HOURS_OF_A_DAY
 
 
@@ -512,10 +513,11 @@ def find(
 
 
 def _comes_in_order(client: Store, query: Query) -> bool:
-    """Whether a page of a query can be found by reading namespaces in order, and not the usage of all accounts.
+    """Whether a page of a query can be found by reading a few namespaces at a time, and not the usage of all accounts.
 
-    It cannot if idle capacity is asked for and all items fit one page: it is computed from the same reads as they are.
-    Nor if a forecast is asked for, which may name keys that the window does not have.
+    The query must order its items by namespace. It must ask for no forecast, which may name keys that the window does
+    not have. Idle capacity takes the usage of all accounts; so if a query asks for it and all namespaces fit on the
+    page, all is read at once.
     """
     if query.aggregate[0] != "namespace" or query.namespace is not None:
         return False
@@ -525,7 +527,7 @@ def _comes_in_order(client: Store, query: Query) -> bool:
 
 
 def _forecast(client: Store, query: Query, now: Instant, end: int) -> UsageForecast:
-    """Returns the forecast of each key up to `end`, at the pace of its pods' use in the last hour and the last day."""
+    """Returns the forecast of each key's use up to the instant `end`, at the pace of the last hour and the last day."""
     edges = edges_at(now)
     within = Window(edges.day, now // HOUR * HOUR + HOUR)
     sums = UsageSums(Steps([Window(edges.day, edges.hour), Window(edges.hour, within.end)]), query.aggregate)
@@ -566,17 +568,17 @@ def _not_known(
     assignments: Mapping[str, Assignments],
     span: Window,
 ) -> tuple[tuple[str, ...], frozenset[Key]]:
-    """Returns the late accounts whose own use of some namespaces is not known, and the keys whose sums may lack use.
+    """Returns the accounts that may owe more than is stored, sorted by name, and the keys whose sums may lack use.
 
-    What a late account pays for after its last settlement is not known. Such an account is returned if it has paid for
-    one of the namespaces since, or has open sessions of one. The keys are those of these sessions, and of all use in
-    the span by namespaces that it has paid for since, whichever account paid.
+    What a late account pays for after its last settlement is not known. A late account is returned if it has paid for
+    one of the namespaces since then, or has open sessions in one. The keys are those of these open sessions, and those
+    of all use in the span by namespaces that a late account has paid for since then.
 
     Args:
         aggregate: the dimensions of the keys.
-        late: the accounts that are not settled, each with the instant (ns since 1970) of its last settlement.
-        assignments: the payers of the namespaces that are asked about.
-        span: the time whose use is looked through.
+        late: keyed by account whose settlement is failing, the instant of its last one, in nanoseconds since 1970.
+        assignments: keyed by namespace, the payers of the namespaces that the query asks about.
+        span: the window of time in which keys with use are looked for.
     """
     hidden = {
         name: {account for account, settled in late.items() if account in payers_since(payers_of, settled)}
@@ -630,11 +632,10 @@ def _everything(client: Store, query: Query, now: Instant, closed: ClosedDays | 
 
 
 def _in_order(client: Store, query: Query, divided_window: Steps, now: Instant) -> UsageSums | None:
-    """Returns sums that fill the query's page and have one item more, by reading few namespaces at a time, in order.
+    """Returns sums with the items of the query's page and one more, from reads of a few namespaces at a time, in order.
 
-    None if STEPS_IN_ORDER steps have too few items. If no more steps follow, the page may be short.
-
-    Steps that begin more than a day from now have no usage: no clock is that far ahead.
+    None if the first STEPS_IN_ORDER steps of the page do not fill it and more steps follow. Steps that begin more than
+    a day from now have no usage, as no clock is that far ahead: they are not read.
     """
     after = query.after
     first = 0 if after is None else after[0]
@@ -672,7 +673,7 @@ def _add(
 
 
 def _are_enough(sums: UsageSums) -> bool:
-    """Whether the store's sums over many hours answer a query, so that no row of a single hour is read."""
+    """Whether the query of these sums has one step, and dimensions by which the store has sums over many hours."""
     return len(sums.steps.windows) == 1 and asks_for_sums(sums.aggregate)
 
 
@@ -683,7 +684,10 @@ def _read(
     within: Window,
     sums: UsageSums,
 ) -> Iterator[AccountUsage]:
-    """Yields each account's use in a window, read from the store in no more detail than the sums need."""
+    """Yields each account's use in a window, read from the store in no more detail than `sums` need.
+
+    `assignments` have, keyed by namespace, its payers in order of time.
+    """
     view = View(asks_for_details(sums.aggregate), _are_enough(sums))
     return accounts_usage(client, accounts, assignments, within, view=view)
 
@@ -698,7 +702,7 @@ FIGURES = ("billed", "core", "memory", "used")
 def as_json(usage: Usage, currency: Currency | None) -> bytes:
     """Returns a page of usage as the JSON of a UsageAnswer.
 
-    It is written without the model, as fast as it is read.
+    For speed, it is made without the pydantic model.
 
     Args:
         currency: the currency of costs; None for none.
