@@ -142,7 +142,10 @@ class AuditEnvironment:
     """The store, the cluster and the clock that an audit works with.
 
     Attributes:
+        client: the client of the store; it returns bytes.
         read_cluster: returns the API server's objects; None if they cannot be read.
+        now: returns the present instant.
+        wait: sleeps that many seconds, or until the process ends; returns whether it ends.
     """
 
     client: Store
@@ -316,7 +319,8 @@ def _unreadable_payers(client: Store) -> Iterator[Difference]:
 def _wait_for_what_follows(environment: AuditEnvironment, request: AuditRequest, doubtful: list[Difference]) -> None:
     """Waits until the leader has settled all sessions once more, so that late figures can be compared a second time.
 
-    It waits for the request's patience at most, and for all of it if a GPUBudget's status is among the differences.
+    It waits for the request's `patience_seconds` at most, and for all of them if a GPUBudget's status is among the
+    doubtful differences, which may be such late figures.
     """
     asked, waited = environment.now(), 0.0
     shows_status = any(each.figure is Figure.STATUS for each in doubtful)
@@ -330,7 +334,7 @@ def _wait_for_what_follows(environment: AuditEnvironment, request: AuditRequest,
 
 
 def _identity(difference: Difference) -> tuple[object, ...]:
-    """Returns the fields of a difference by which a second comparison recognises it.
+    """Returns the fields of a difference by which the same one is recognised after a second comparison.
 
     The expected value is not among them, as it may have changed meanwhile.
     """

@@ -46,10 +46,10 @@ def read_price_list(text: str | bytes | None) -> PriceList:
 
 
 def pod_rate(pod: Json, prices: PriceList, instant: Instant) -> int | None:
-    """Returns the rate of a pod in microGPU-seconds a second; None if its allocation alone does not decide it.
+    """Returns the rate that follows from a pod's allocation, in microGPU-seconds a second; None if none follows.
 
-    The allocation does not decide it if it lacks the devices of a container with a GPU request, or is of another node.
-    It does not decide it for best effort either: the least rate then follows from a setting of an earlier time.
+    None follows from an allocation that is of another node or lacks the devices of a container with a GPU request. Nor
+    does one for best effort: its rate follows from a setting, which may have changed since the session opened.
 
     Args:
         prices: the price of each model over time.
@@ -86,11 +86,7 @@ def _device_rate(device: Json, prices: PriceList, instant: int) -> int:
 
 
 def price_at(prices: PriceList, model: str, instant: Instant) -> Fraction:
-    """Returns the price of a model at an instant; 1 if it has none.
-
-    Args:
-        prices: the price of each model over time.
-    """
+    """Returns the price of a model at an instant by the prices of all models over time; 1 if it has none."""
     current = {key: price for key, points in prices.items() for since, price in points if since <= instant}
     named = [key for key, price in current.items() if price >= 0 and key not in {ANY_MODEL, BY_WORDS}]
     key = best_key(named, model) if BY_WORDS in current else model
@@ -137,11 +133,7 @@ def rate_at(record: SessionRecord, instant: Instant) -> int:
 
 
 def payer_at(payers: Changes, instant: Instant) -> str:
-    """Returns the account that pays for a namespace at an instant.
-
-    Args:
-        payers: the payers of the namespace, in order of time.
-    """
+    """Returns the account that pays for a namespace at an instant, by the namespace's payers in order of time."""
     account: str = _at(payers, instant)
     return account
 

@@ -87,11 +87,7 @@ def state(limits: BudgetLimits, available: int | None, spent: int, exhausted_at:
 
 
 def acted_on(limits: BudgetLimits, true_state: str) -> str:
-    """Returns the state on which admission acts: open if the budget's limit is only observed, else the true state.
-
-    Args:
-        true_state: the state that the budget's figures imply.
-    """
+    """Returns the state on which admission acts: the true one, or open if the budget's limit is only observed."""
     return "open" if limits.observed and true_state != "unlimited" else true_state
 
 

@@ -88,8 +88,8 @@ def check_published(
 def _credits(snapshot: Snapshot) -> list[list[Any]]:
     """Returns the credits that a summary must list, from the period's own record; unreadable ones are left out.
 
-    Each has the grant's name, what it brought (or, if expired, what was spent of it), when it expires, what the period
-    had spent when it arrived, and whether it has expired. Amounts are microGPU-seconds.
+    Each is a list: the grant's name, what it brought (or, if expired, what was spent of it), when it expires, what the
+    period had spent when it arrived, and whether it has expired. Amounts are microGPU-seconds.
     """
     credits_read = []
     for name, text in sorted(snapshot.credits.items()):
@@ -236,6 +236,7 @@ def check_burning(snapshot: Snapshot, item: Json) -> Iterator[Difference]:
 
     Args:
         snapshot: the period that the status describes.
+        item: the GPUBudget as JSON.
     """
     status = mapping(item.get("status"))
     spent, available, granted = (_money(status, name) for name in ("spent", "available", "granted"))
@@ -412,7 +413,7 @@ def _check_status_state(snapshot: Snapshot, status: Json, limits: BudgetLimits, 
 def _growth(snapshot: Snapshot, payers: Mapping[str, Changes], since: int) -> int:
     """Returns the most microGPU-seconds that can have been spent in a snapshot's period since an instant.
 
-    What a session had spent by then follows from its rate and time if it has a record, else from ledger entries.
+    What a session had spent by that instant follows from its rate and time if it has a record, else from the ledger.
 
     Args:
         payers: keyed by namespace, its payers in order of time.

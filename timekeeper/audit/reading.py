@@ -132,13 +132,15 @@ def _call(name: str, start: int, most_rows: int) -> Call:
 
 
 def _with_rest(client: Store, name: str, start: int, answer: Any) -> tuple[Any, Rest, Rest]:
-    """Returns the answer of the script that reads a snapshot, with the rows and the sums that were too many for it.
+    """Returns the answer of the script that reads a snapshot, and the rows and sums of hours that it did not read.
 
-    The script is run again if the rows have changed since, up to the number of ATTEMPTS.
+    The script reads no more than a number of rows. If the others have changed since it ran, it is run again, up to the
+    number of ATTEMPTS.
 
     Args:
         name: the account's name.
         start: the period's start.
+        answer: the script's first answer.
     """
     for bounds in ATTEMPTS[1:]:
         rest = _rest(client, name, _unread(start, answer))
@@ -149,9 +151,9 @@ def _with_rest(client: Store, name: str, start: int, answer: Any) -> tuple[Any, 
 
 
 def _rest(client: Store, name: str, unread: Unread) -> tuple[Rest, Rest] | None:
-    """Returns the rows, packed ones among them, and the sums of the hours that the script did not read.
+    """Returns the rows of usage, packed ones among them, and the sums by hour that the snapshot's script left unread.
 
-    None if some of them have changed since the script ran.
+    `unread` names them. The result is None if some of them have changed since the script ran.
     """
     rest = read_rest(client, name, unread, ())
     sums = read_rest(client, name, replace(unread, parts=()), (), details=False) if unread.hours else Rest()
@@ -197,7 +199,7 @@ def _snapshot(
 
 
 def _reports(client: Store, uids: Sequence[str]) -> dict[str, tuple[str, str]]:
-    """Returns the report limits and the reports so far of sessions, as JSON, by uid; those without are left out."""
+    """Returns, keyed by uid, the report limits and the reports so far of the sessions that have both, as JSON."""
     pipeline = client.pipeline(transaction=False)
     for uid in uids:
         pipeline.hmget(keys.report(uid), ["terms", "state"])

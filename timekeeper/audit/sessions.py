@@ -130,7 +130,7 @@ def _used_in(snapshot: Snapshot, record: SessionRecord, total: int) -> int | Non
 
 
 def _may_borrow(pod: Json | None) -> bool:
-    """Whether a pod may use more than it reserves (best effort, elastic), or this is unknown."""
+    """Whether a pod may use more than it reserves (best effort, elastic); true also if this is unknown."""
     annotations = ((pod or {}).get("metadata") or {}).get("annotations") or {}
     try:
         containers = json.loads(annotations[names.ALLOCATION])["containers"]
@@ -296,7 +296,10 @@ def _unmetered_claims(cluster: ClusterView, metered: set[str], settled: int) -> 
 
 
 def _asks_for_a_part(pod: Json) -> bool:
-    """Whether a pod's own resources are a bill: those of KAI's reservations and a priority alone are none."""
+    """Whether a pod is charged for the GPUs among its own resources.
+
+    It is not if they are all covered by a claim, or if the pod is one by which KAI reserves a GPU for other pods.
+    """
     asking = read_bound_pod(pod)
     covered = extended_claim(pod)
     by_claim = frozenset[str]() if covered is None else covered.resources
@@ -304,7 +307,7 @@ def _asks_for_a_part(pod: Json) -> bool:
 
 
 def bound_at(pod: Json) -> Instant | None:
-    """Returns the instant at which a pod was bound by the API server's clock.
+    """Returns the instant, by the API server's clock, at which a pod was bound to its node.
 
     Returns:
         None if the pod has no node, or its status does not state the instant.

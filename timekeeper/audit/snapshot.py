@@ -53,15 +53,17 @@ class Snapshot:
         head: the fields of the account as a whole.
         periods: keyed by the start of each of its periods, the end.
         sums: keyed by name, the period's sums.
-        amounts: keyed by session, `epoch counter amount posted flag`.
+        amounts: keyed by session, `epoch counter amount posted flag`, which `read_amount` parses.
         sessions: keyed by session, the records of open sessions.
         ended: keyed by session, the records of closed sessions whose pods still exist.
         grants: keyed by name, `START amount`; START is the period's start.
         corrections: keyed by name, `START amount`.
-        credits: keyed by the grant's name, `amount expires since flag` of the period's credits.
+        credits: keyed by the grant's name, `amount expires since flag` of the period's credits: `since` is what the
+            period had spent when the credit arrived, and `flag` is `l` once it has expired.
         entries: the ledger's entries of this period.
-        hours: keyed by `HOUR DIMENSIONS`, the use `billed core memory used`, whichever period it belongs to.
-        hour_sums: keyed likewise, the sums of these rows for each hour, namespace and model.
+        hours: keyed by `HOUR DIMENSIONS`, the use `billed core memory used`, whichever period it belongs to. HOUR is
+            counted from 1970, and DIMENSIONS are JSON.
+        hour_sums: keyed as `hours`, the sums of these rows for each hour, namespace and model.
         folded: packed values with the rows of older hours and days around the period.
         before: the total of the preceding period; empty if it is unknown.
         reports: keyed by open session, its report limits and its reports so far, as JSON, read a moment later.

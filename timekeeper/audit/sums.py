@@ -36,7 +36,8 @@ def hours_around(start: Instant) -> tuple[int, int]:
 def check_hours(snapshot: Snapshot) -> Iterator[Difference]:
     """Checks the usage by hour in a period against its ledger entries, and yields each difference.
 
-    A period is skipped if it does not begin and end with an hour, is too long, or was restored after its end.
+    A period is skipped if it does not begin and end with an hour, is longer than LONGEST_DAYS, or was restored from a
+    checkpoint after its end.
     """
     start, end = snapshot.start, snapshot.end
     if end is None or not _reads_all_hours(snapshot):
@@ -122,7 +123,7 @@ def _reads_all_hours(snapshot: Snapshot) -> bool:
 
 
 def _rows_by_dimensions(snapshot: Snapshot) -> Iterator[tuple[int, int, Dimensions, int]]:
-    """Yields of each row the first hour since 1970, the number of hours, the dimensions, and the microGPU-seconds."""
+    """Yields, for each row of usage, its first hour since 1970, its hours, dimensions and billed microGPU-seconds."""
     for field, text in snapshot.hours.items():
         if (row := _row_of(field, text)) is not None:
             hour, to, figures = row
@@ -133,7 +134,7 @@ def _rows_by_dimensions(snapshot: Snapshot) -> Iterator[tuple[int, int, Dimensio
 
 
 def _check_sums(snapshot: Snapshot) -> Iterator[Difference]:
-    """Checks the sums of hours by namespace and model against the rows of these hours."""
+    """Checks the stored sums by hour, namespace and model against the rows of these hours; yields each difference."""
     rows, sums = _added_up(snapshot.hours), _added_up(snapshot.hour_sums)
     for place in sorted({*rows, *sums}):
         stored, expected = sums.get(place, UsageFigures()), rows.get(place, UsageFigures())
@@ -158,7 +159,7 @@ def _added_up(rows: Mapping[str, str]) -> dict[tuple[int, str, str], UsageFigure
 
 
 def _row_of(field: str, text: str) -> tuple[int, Dimensions, UsageFigures] | None:
-    """Returns a row's hour since 1970, dimensions and figures, from its key and its text; None if unreadable."""
+    """Returns a row's hour since 1970, dimensions and figures; None if its key `HOUR DIMENSIONS` or text is broken."""
     hour, _, dimensions = field.partition(" ")
     row = _ROW.fullmatch(text)
     try:
@@ -172,7 +173,7 @@ def _row_of(field: str, text: str) -> tuple[int, Dimensions, UsageFigures] | Non
 
 
 def _restored_late(snapshot: Snapshot) -> bool:
-    """Whether the period was restored after its end: its use is attributed to the hour of the restoration."""
+    """Whether the period was restored from a checkpoint after its end: its use then counts in the hour of that."""
     end = snapshot.end or 0
     return any(entry.kind == CHECKPOINT and entry.at >= end for entry in snapshot.entries)
 
@@ -256,7 +257,7 @@ def check_sums(snapshot: Snapshot, sums: Sums) -> Iterator[Difference]:
 
 
 def check_closing_balance(snapshot: Snapshot, now: Instant) -> Iterator[Difference]:
-    """Checks the closing balance of the preceding period, as the present one recorded it; yields at most a difference.
+    """Checks the closing balance of the preceding period that the present one has recorded; yields a difference if any.
 
     It must be the total of the preceding period, since money was carried over according to it.
 
@@ -312,7 +313,7 @@ def _check_postings(
 
 
 def _check_orders(snapshot: Snapshot) -> Iterator[Difference]:
-    """Checks each stored grant, correction and credit against the sum of the ledger entries of its name."""
+    """Yields the differences between stored grants, corrections and credits and the ledger entries of their names."""
     granted = _by_name(entry for entry in snapshot.entries if entry.kind == GRANT)
     corrected = _by_name(entry for entry in snapshot.entries if _of_no_session(entry))
     moved = _by_name(entry for entry in snapshot.entries if entry.kind in MONEY)
