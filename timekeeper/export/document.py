@@ -28,11 +28,7 @@ _NAME = re.compile(r"usage-([0-9]{4}-(?:0[1-9]|1[0-2]))\.csv\.gz", re.ASCII)
 
 
 def window_of(month: str) -> Window:
-    """Returns the start and end of a month in UTC.
-
-    Args:
-        month: the month, such as 2026-10.
-    """
+    """Returns the start and the end, in UTC, of a month such as 2026-10."""
     start = parse_month(month)
     return Window(start, month_start(start, 1))
 
@@ -43,11 +39,7 @@ def month_at(instant: Instant) -> str:
 
 
 def file_name(month: str) -> str:
-    """Returns the name of the file with a month's usage.
-
-    Args:
-        month: the month, such as 2026-10.
-    """
+    """Returns the name of the file with the usage of a month such as 2026-10."""
     return f"usage-{month}.csv.gz"
 
 
@@ -81,11 +73,7 @@ def closed_months(now: Instant, hourly_days: int, known: Iterable[str]) -> list[
 
 
 def months_between(first: str, last: str) -> list[str]:
-    """Returns the months from the first to the last, both included; empty if the last precedes the first.
-
-    Args:
-        first: the first month, such as 2026-10.
-    """
+    """Returns all months, such as 2026-10, from the first to the last; empty if the last precedes the first."""
     months = []
     while first <= last:
         months.append(first)
