@@ -132,7 +132,7 @@ Route = Callable[[Request], Awaitable[Response]]
 
 
 def page_routes(assets: Assets) -> dict[tuple[str, str], Route]:
-    """Returns the routes of the dashboard's document and of every other file, by method and path."""
+    """Returns the routes of the dashboard's document and of every other file, keyed by method and path."""
     served = {"/": _route(assets.document, ASK_AGAIN)}
     for name, asset in assets.by_name.items():
         served[f"{PREFIX}{assets.version}/{name}"] = _route(asset, FOR_EVER)
@@ -140,7 +140,7 @@ def page_routes(assets: Assets) -> dict[tuple[str, str], Route]:
 
 
 def of_another_version(assets: Assets, name: str, accept_encoding: str) -> Response | None:
-    """Answers a request for a dashboard file under the path of another version; None where there is no such file.
+    """Answers a request for the dashboard file `name` under the path of another version; None if there is no such file.
 
     During a rolling update, a document from one replica may ask the other replica for its files. Browsers must not
     cache the answer.
