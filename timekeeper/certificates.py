@@ -36,7 +36,7 @@ _log = structlog.get_logger()
 
 
 class VaultError(RuntimeError):
-    """The error of a stored certificate with its key that cannot be read or written now."""
+    """The error of a certificate with its key that a Vault cannot read or write now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +83,12 @@ def service_names(service: str = names.TIMEKEEPER_SERVICE) -> list[str]:
 
 
 def read_chain(vault: Vault, server_names: Sequence[str], now: Callable[[], datetime]) -> Chain:
-    """Returns the certificate chain that the REST API presents now; makes or renews the certificates if that is due.
+    """Returns the REST API's certificate with its authority's, and its key; makes or renews what is missing or due.
 
     Args:
         vault: stores the certificates.
         server_names: the DNS names and addresses of the server.
+        now: returns the present time, with a time zone.
 
     Raises:
         ChainError: a stored certificate cannot be read, written or used.
@@ -106,6 +107,7 @@ def keep_store_certificate(vault: Vault, server_names: Sequence[str], now: Calla
     Args:
         vault: stores the certificates.
         server_names: the DNS names of that Redis.
+        now: returns the present time, with a time zone.
 
     Raises:
         ChainError: a stored certificate cannot be read, written or used.
@@ -252,7 +254,7 @@ _BETWEEN = b"-----BEGIN PRIVATE KEY-----"
 class FolderVault:
     """Stores each certificate with its key in one file, which only its owner may read.
 
-    The certificate comes before the key, so that one step replaces both.
+    One rename replaces both at once. In the file, the certificate comes before the key.
     """
 
     def __init__(self, folder: Path) -> None:

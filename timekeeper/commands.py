@@ -59,7 +59,7 @@ def run_serve(arguments: argparse.Namespace) -> int:
 
 
 def run_jobs(arguments: argparse.Namespace) -> int:
-    """Runs the leader's tasks whenever this process leads, until a signal ends it; returns the exit status."""
+    """Meters pods and keeps the ledger while this process leads, until a signal ends it; returns the exit status."""
     from timekeeper.controller.service import run
 
     return _run_until_signalled(arguments, run, "work")
@@ -89,7 +89,7 @@ def run_doctor(arguments: argparse.Namespace) -> int:
 
 
 def run_gpubudgets(arguments: argparse.Namespace) -> int:
-    """Prints the budgets of the mode look's ConfigMap as manifests of GPUBudgets; returns the exit status."""
+    """Prints as GPUBudgets the budgets that the mode look has in a ConfigMap; returns the exit status."""
     import sys
 
     from fairgpu.cluster.api import ApiError
@@ -111,7 +111,10 @@ def run_gpubudgets(arguments: argparse.Namespace) -> int:
 
 
 def run_months(arguments: argparse.Namespace) -> int:
-    """Lists the closed months with the states of their files, or resolves a conflict; returns the exit status."""
+    """Lists the closed months with the states of their exported files, or resolves a conflict; returns the exit status.
+
+    In a conflict, a month's file and the store differ: the admin keeps the file, or has it written anew from the store.
+    """
     from timekeeper.controller.month_conflicts import run
     from timekeeper.ledger.connection import connect
 

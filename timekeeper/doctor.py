@@ -113,7 +113,8 @@ class Findings:
         pods: the pods and ResourceClaims that hold GPUs, the most expensive first.
         waiting: the number of pods that ask for GPUs and have no node.
         unlisted: the drivers of Dynamic Resource Allocation whose devices are not metered.
-        policies: keyed by the policy's name, its fault as a phrase; policies without a fault are left out.
+        policies: keyed by the name of a ValidatingAdmissionPolicy of FairGPU's, its fault as a phrase; policies without
+            a fault are left out.
         unreadable: the collections of Dynamic Resource Allocation that could not be read, or its API group.
     """
 
@@ -146,7 +147,7 @@ def run(api: KubernetesAPI, settings: TimekeeperSettings, output: str, now: int)
 
 @dataclass(frozen=True, slots=True)
 class _Report:
-    """All that is printed: what pods hold, and what each mode would change, needs and has."""
+    """The report of `fairgpu doctor`: what pods hold, what each mode would change and lacks, what is installed."""
 
     findings: Findings
     changes: ModeChanges
@@ -155,7 +156,6 @@ class _Report:
     pools: tuple[NodePool, ...]
 
     def document(self) -> Json:
-        """Returns the report as a JSON object."""
         installation = None if self.installation is None else installation_document(self.installation)
         return {
             **as_document(self.findings),
@@ -166,7 +166,6 @@ class _Report:
         }
 
     def text(self, prices: Prices) -> str:
-        """Returns the report as a person reads it."""
         lines = [as_text(self.findings, prices), "", *changes_lines(self.changes), *missing_lines(self.missing)]
         lines += ["", *pools_lines(self.pools)] if self.pools else []
         lines += ["", *installation_lines(self.installation)] if self.installation is not None else []
@@ -188,7 +187,8 @@ def _examined(api: KubernetesAPI, settings: TimekeeperSettings, rules: Controlle
 def _holders(api: KubernetesAPI, rules: ControllerRules, now: int) -> tuple[Findings, dict[str, PoolNode]]:
     """Reads the cluster; returns the findings, and the nodes that offer GPUs, keyed by name.
 
-    `now` is the instant of the prices, in nanoseconds since 1970.
+    `rules` have the prices and the settings for other stacks' resources. `now` is the instant of the prices, in
+    nanoseconds since 1970.
 
     Raises:
         CommandError: the API server refuses the list of pods or of nodes, or does not answer.
@@ -240,9 +240,10 @@ def _installation(api: KubernetesAPI, settings: TimekeeperSettings, now: int) ->
 def _pools(
     nodes: Mapping[str, PoolNode], holding: Iterable[HoldingPod], changes: ModeChanges, left_alone: frozenset[str]
 ) -> tuple[NodePool, ...]:
-    """Returns the nodes grouped by pool, stacks and models, with the GPU pods on them.
+    """Returns the nodes grouped by pool, stacks and models, with the pods that hold GPUs or ask for them.
 
-    Pods of the namespaces in `left_alone` do not count: they need not move with the nodes.
+    `holding` are the pods that hold GPUs, and `changes` have those that ask for them. Pods that ask in a namespace in
+    `left_alone` do not count: they need not move with the nodes.
     """
     held = (HeldThere(pod.node, pod.namespace, pod.rate) for pod in holding)
     asked = (AskedThere(pod.node, pod.namespace, pod.readable) for pod in changes.pods)
@@ -274,14 +275,17 @@ def _pool_nodes(
 
 
 def _fields(own: Mapping[str, Listed], pod: Json) -> Json | None:
-    """Returns the fields of a pod that metering reads; None for a pod that has ended, or asks for no GPU."""
+    """Returns the fields of a pod that metering reads; None for a pod that has ended, or asks for no GPU.
+
+    `own` has, keyed by resource, the admin's settings for resources of other stacks.
+    """
     return None if mapping(pod.get("status")).get("phase") in names.TERMINAL_PHASES else metered_pod(pod, own=own)
 
 
 def _dynamic(api: KubernetesAPI, unread: list[str]) -> tuple[list[Json], list[Json]]:
-    """Returns the claims and the slices of Dynamic Resource Allocation; none if the API server does not have it.
+    """Returns the ResourceClaims and the ResourceSlices; none if the API server does not have these collections.
 
-    What the API server refuses to show, or cannot show now, is named in `unread`.
+    It adds to `unread` the names of collections that the API server refuses to show, or cannot show now.
     """
     try:
         version = resource_claims.RESOURCE.served_version(api)
@@ -306,9 +310,10 @@ def _dynamic(api: KubernetesAPI, unread: list[str]) -> tuple[list[Json], list[Js
 
 
 def _policies(api: KubernetesAPI) -> dict[str, str]:
-    """Returns the fault of each policy that differs from the webhook's settings or is missing, keyed by its name.
+    """Returns the faults of FairGPU's own ValidatingAdmissionPolicies as phrases, keyed by the policy's name.
 
-    It is empty if none of these policies is installed. The webhook compares them, and writes a condition into each.
+    A policy is at fault if it is missing, or if a condition in it says that it differs from the webhook's settings. The
+    webhook writes that condition. The result is empty if none of these policies is installed.
     """
     faults: dict[str, str] = {}
     for name in (*names.POLICIES, *names.COMPONENT_POLICIES):
@@ -325,7 +330,7 @@ def _policies(api: KubernetesAPI) -> dict[str, str]:
 
 
 def _matter(policy: Json) -> str:
-    """Returns a policy's fault as a phrase, by the condition that the webhook wrote into it; empty if it has none."""
+    """Returns the fault of one of FairGPU's policies as a phrase, by the webhook's condition in it; empty for none."""
     conditions = mappings(mapping(policy.get("status")).get("conditions"))
     said = next((one for one in conditions if one.get("type") == names.RENDERED_CONDITION), None)
     if said is None:
@@ -464,7 +469,7 @@ def _by_namespace(pods: Sequence[HoldingPod]) -> list[list[str]]:
 
 
 def as_document(findings: Findings) -> dict[str, Any]:
-    """Returns the findings on a cluster as a JSON object; rates are in microGPU-seconds a second, as text."""
+    """Returns the findings on a cluster for `fairgpu doctor -o json`; rates are text, in microGPU-seconds a second."""
     return {
         "version": findings.version,
         "stacks": dict(findings.stacks),

@@ -81,7 +81,8 @@ class Observed:
         bundles: keyed by service, such as `the webhook`, the CAs (PEM) that its clients trust; empty if none is
             published yet.
         behind: the names of the budgets whose status describes an older spec.
-        lines: the names of the budgets in the mode look's ConfigMap that are no GPUBudgets; empty where they count.
+        lines: the names of the budgets that are written in the mode look's ConfigMap alone, and have no effect since
+            this installation takes its budgets from GPUBudgets; empty if it takes them from the ConfigMap.
         modes: the labels that choose a mode, keyed by namespace; empty without the webhook, which reads them.
         unreadable: the collections and objects that could not be read.
     """
@@ -113,7 +114,7 @@ class Installation:
 def read_installation(api: KubernetesAPI, lease: str) -> Observed | None:
     """Returns the objects of an installation of FairGPU; None if FairGPU is not installed.
 
-    If no workload of FairGPU is found and a collection of workloads may not be read, the result only names that one.
+    If no workload of FairGPU is found and some workloads may not be read, the result has `unreadable` alone.
 
     Args:
         lease: the name of the leader's Lease.
@@ -155,8 +156,8 @@ def judge(observed: Observed, version: str, lease_seconds: int, now: int) -> Ins
     """Judges the objects of an installation of FairGPU; returns its parts and its faults.
 
     Args:
-        version: the version of this command.
-        lease_seconds: the length of the leader's Lease.
+        version: the version of this command; parts of another version are a fault.
+        lease_seconds: the duration of the leader's Lease; a leader that has not renewed it for long is a fault.
         now: nanoseconds since 1970.
     """
     return Installation(
@@ -174,7 +175,7 @@ def judge(observed: Observed, version: str, lease_seconds: int, now: int) -> Ins
 
 
 def as_lines(installation: Installation) -> list[str]:
-    """Returns the findings on an installation as lines of text."""
+    """Returns the findings on an installation as lines of text for `fairgpu doctor`."""
     if not installation.parts:
         return [f"It is not known whether FairGPU is installed. Not read: {', '.join(installation.unreadable)}."]
     rows = [[part.name, str(part.ready), str(part.wanted), ", ".join(part.versions)] for part in installation.parts]
@@ -189,7 +190,7 @@ def as_lines(installation: Installation) -> list[str]:
 
 
 def as_document(installation: Installation) -> dict[str, Any]:
-    """Returns the findings on an installation as a JSON object."""
+    """Returns the findings on an installation as a JSON object for `fairgpu doctor -o json`."""
     return {
         "parts": [
             {"name": part.name, "ready": part.ready, "wanted": part.wanted, "versions": part.versions}
@@ -290,7 +291,7 @@ def _part(item: Json) -> InstalledPart:
 
 
 def _takes_gpubudgets(workload: Json) -> bool:
-    """Returns whether a workload is the timekeeper of the mode look with the component deploy/look-gpubudgets."""
+    """Returns whether a workload is a timekeeper whose environment says that it takes its budgets from GPUBudgets."""
     pod = mapping(mapping(mapping(workload.get("spec")).get("template")).get("spec"))
     variables = (one for container in mappings(pod.get("containers")) for one in mappings(container.get("env")))
     return any(one.get("name") == BUDGETS_FROM and one.get("value") == "objects" for one in variables)
@@ -324,9 +325,9 @@ def _get(api: KubernetesAPI, path: str, unreadable: list[str]) -> Json | None:
 
 
 def _note(error: ApiError, path: str, unreadable: list[str]) -> None:
-    """Adds the path of a failed read to `unreadable`, unless the API server has no such object; raises other errors.
+    """Adds the path of a failed read to `unreadable` if it was refused (403) or its API group is unavailable (503).
 
-    Refusals (403) are noted, and API groups that are unavailable now (503).
+    Nothing is added if the API server has no such object (404). Any other error is raised.
     """
     if error.status not in {403, 404, 503}:
         raise error

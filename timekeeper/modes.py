@@ -1,9 +1,9 @@
 """The modes for `fairgpu doctor`: the rights and features that they need, and the changes that they would bring.
 
-The API server answers access reviews and stores none of them.
+It reads rights by access reviews, which the API server answers and does not store.
 
-A node works for one stack. A team that moves to share takes nodes with it, so every team with pods on these nodes
-moves, too. Pools on which one namespace has pods therefore belong to one move.
+A node works for one stack. A team that moves to the mode share takes nodes with it, so every team with pods on these
+nodes moves, too. So all pools of nodes on which one namespace has pods move together.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def may_write_gpu_pods(api: KubernetesAPI, account: str) -> bool:
 
 
 def missing_lines(missing: Missing) -> list[str]:
-    """Returns the missing rights and features as lines of text; empty if nothing is missing."""
+    """Returns the missing rights and features as lines of text for `fairgpu doctor`; empty if nothing is missing."""
     lines = []
     for mode, rights in (("look", missing.rights_for_look), ("account or share", missing.rights_for_account)):
         if rights:
@@ -139,7 +139,7 @@ def missing_lines(missing: Missing) -> list[str]:
 
 
 def missing_document(missing: Missing) -> dict[str, Any]:
-    """Returns the missing rights and features as a JSON object."""
+    """Returns the missing rights and features as a JSON object for `fairgpu doctor -o json`."""
     return {
         "rightsForLook": missing.rights_for_look,
         "rightsForAccount": missing.rights_for_account,
@@ -169,7 +169,7 @@ def _review(api: KubernetesAPI, kind: str, spec: Mapping[str, Any]) -> bool | No
 
 
 def _volumes(api: KubernetesAPI) -> Iterable[str]:
-    """Yields a sentence if no StorageClass is the default; nothing if one is, or if the caller may not read them."""
+    """Yields a sentence for people if no StorageClass is the default; nothing if one is, or if none may be read."""
     try:
         classes = mappings(api.get("/apis/storage.k8s.io/v1/storageclasses").get("items"))
     except ApiError as error:
@@ -211,7 +211,7 @@ _CLASSES: Final = "/apis/scheduling.k8s.io/v1/priorityclasses"
 
 @dataclass(frozen=True, slots=True)
 class AskingPod:
-    """A pod that asks for GPUs of another stack, or has a claim, and has not ended.
+    """A pod that asks for GPUs by another stack's names or by a ResourceClaim, and has not ended.
 
     Attributes:
         namespace: its namespace.
@@ -244,7 +244,7 @@ class GPUQueue:
 
     @property
     def counts_share(self) -> bool:
-        """Whether the ClusterQueue covers all resources for which a pod asks in the mode share."""
+        """Whether the ClusterQueue covers all of FairGPU's own resources, for which pods ask in the mode share."""
         return set(names.CANONICAL_RESOURCES) <= set(self.resources)
 
 
@@ -254,11 +254,12 @@ class ModeChanges:
 
     Attributes:
         pods: the pods that ask for GPUs.
-        refused_schedulers: keyed by scheduler, the number of its pods. The mode account refuses these schedulers' pods
-            while their budget is held.
+        refused_schedulers: keyed by scheduler, the number of its pods. While a pod's budget is held, the mode account
+            refuses the pods of these schedulers, as it is not known that they start no pod with a scheduling gate.
         writers: keyed by stack, the service accounts, as NAMESPACE:NAME, that write the status or annotations by which
             GPU pods are charged, and still lack the right to do so.
-        nothing_yields: the budgets whose only effect is to deprioritize; without priority classes they change no pod.
+        nothing_yields: the names of the budgets without any effect: they only lower the priority of pods, and the
+            settings give pods no priority classes.
         idle_quotas: the namespaces with a quota on FairGPU's own resources, which counts no pod in the mode account.
         queues: Kueue's ClusterQueues that cover GPUs.
         unreadable: the collections that could not be read.
@@ -314,7 +315,10 @@ def read_mode_changes(
 
 
 def _lacking(api: KubernetesAPI, stacks: AbstractSet[str]) -> dict[str, tuple[str, ...]]:
-    """Returns, keyed by stack, its service accounts in WRITERS that may not write what GPU pods are charged by."""
+    """Returns the service accounts of stacks that lack the right to write what GPU pods are charged by, keyed by stack.
+
+    Only the given stacks count. WRITERS has the service accounts that need the right.
+    """
     lacking = {
         stack: tuple(account for account in accounts if not may_write_gpu_pods(api, account))
         for stack, accounts in WRITERS.items()
@@ -324,7 +328,11 @@ def _lacking(api: KubernetesAPI, stacks: AbstractSet[str]) -> dict[str, tuple[st
 
 
 def _queues(api: KubernetesAPI, own: Mapping[str, Listed], unreadable: list[str]) -> tuple[GPUQueue, ...]:
-    """Returns Kueue's ClusterQueues that cover GPUs, by name; none if the API server does not have or show Kueue."""
+    """Returns Kueue's ClusterQueues that cover GPUs, sorted by name; none if the API server has or shows no Kueue.
+
+    `own` has, keyed by resource, the admin's settings for other stacks' resources. Collections that cannot be read are
+    added to `unreadable`.
+    """
     try:
         version = KUEUE.served_version(api)
     except ApiError as error:
@@ -347,7 +355,7 @@ def _queues(api: KubernetesAPI, own: Mapping[str, Listed], unreadable: list[str]
 
 
 def changes_lines(changes: ModeChanges) -> list[str]:
-    """Returns the changes that the modes account and share would bring, as lines of text."""
+    """Returns the changes that the modes account and share would bring, as lines of text for `fairgpu doctor`."""
     rows: dict[str, list[int]] = {}
     for pod in changes.pods:
         row = rows.setdefault(pod.namespace, [0, 0, 0, 0])
@@ -405,7 +413,7 @@ _ADD_SCHEDULER: Final = "Try it with a gated pod; where it leaves the pod alone,
 
 
 def changes_document(changes: ModeChanges) -> dict[str, Any]:
-    """Returns the changes that the modes account and share would bring, as a JSON object."""
+    """Returns the changes that the modes account and share would bring, as JSON for `fairgpu doctor -o json`."""
     namespaces = sorted({pod.namespace for pod in changes.pods})
     return {
         "namespaces": [
@@ -435,9 +443,10 @@ def changes_document(changes: ModeChanges) -> dict[str, Any]:
 
 
 def _asking(stack: StackNames, pod: Json) -> Json | None:
-    """Returns the fields of an AskingPod, with `class`, its priority class, in place of `own_class`.
+    """Returns the fields of an AskingPod as JSON; `class`, the pod's priority class, is in place of `own_class`.
 
-    It is None for a pod that has ended, or asks for no GPU by a claim or the names in `stack`, those of other stacks.
+    None for a pod that has ended, or that asks for a GPU neither by a claim nor by the names in `stack`: the resources
+    and annotations of other stacks.
     """
     metadata, spec = mapping(pod.get("metadata")), mapping(pod.get("spec"))
     claims = len(mappings(spec.get("resourceClaims")))
@@ -456,9 +465,9 @@ def _asking(stack: StackNames, pod: Json) -> Json | None:
 
 
 def _optional(api: KubernetesAPI, path: str, unreadable: list[str]) -> list[Json]:
-    """Returns the objects of a collection; none if it cannot be read.
+    """Returns the objects of the collection at a path of the API; none if it cannot be read.
 
-    Its name is added to `unreadable` then, unless the API server does not have it.
+    Then the collection's name is added to `unreadable`, unless the API server does not have the collection.
     """
     try:
         items, _ = list_collection(api, Collection(path, {}))
@@ -593,8 +602,8 @@ def node_pools(
 
     Args:
         nodes: keyed by name, the nodes with GPUs.
-        held: the pods and claims that hold GPUs; the ones on other nodes are left out.
-        asked: the pods that ask for GPUs and move with a team; the ones on other nodes are left out.
+        held: the pods and claims that hold GPUs; the ones on nodes that are not in `nodes` are left out.
+        asked: the pods that ask for GPUs and move with a team; the ones on nodes that are not in `nodes` are left out.
     """
     counts: dict[PoolNode, int] = {}
     for node in nodes.values():
@@ -630,7 +639,7 @@ def moves(pools: Sequence[NodePool]) -> tuple[tuple[NodePool, ...], ...]:
 
 
 def pools_lines(pools: Sequence[NodePool]) -> list[str]:
-    """Returns a table of node pools and the order in which they can change to the mode share, as lines of text."""
+    """Returns lines of text: a table of node pools, and which of them must change to the mode share together."""
     if not pools:
         return []
     head = ["pool", "nodes", "stack", "model", "namespaces", "pods", "share reads", "GPU-hours an hour"]
@@ -653,7 +662,7 @@ def pools_lines(pools: Sequence[NodePool]) -> list[str]:
 
 
 def pools_document(pools: Sequence[NodePool]) -> dict[str, Any]:
-    """Returns node pools, and which of them must change to the mode share together, as a JSON object.
+    """Returns node pools, and which must change to the mode share together, as JSON for `fairgpu doctor -o json`.
 
     Rates are in microGPU-seconds a second, as text.
     """
@@ -678,11 +687,7 @@ def pools_document(pools: Sequence[NodePool]) -> dict[str, Any]:
 
 
 def gpu_hours(rate: int) -> str:
-    """Formats a rate as GPU-hours an hour, with up to six decimal places.
-
-    Args:
-        rate: microGPU-seconds a second.
-    """
+    """Formats a rate in microGPU-seconds a second as GPU-hours an hour, with up to six decimal places."""
     return f"{rate / GPU_SECOND:.6f}".rstrip("0").rstrip(".")
 
 

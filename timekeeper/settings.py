@@ -65,7 +65,7 @@ def address(node: str, port: int) -> tuple[str, int]:
 
 
 def _certificate_name(name: str) -> str:
-    """Returns a DNS name or address unchanged; refuses others, which no client would find in a certificate."""
+    """Returns a DNS name or an IP address unchanged; raises ValueError for any other text."""
     try:
         ip_address(name)
     except ValueError as error:
@@ -90,7 +90,7 @@ def _has_nodes(given: Any) -> bool:
 
 
 class SentinelSettings(Section):
-    """Sentinels that know which of several servers is the master (https://redis.io/docs/latest/develop/reference/sentinel-clients)."""
+    """The Redis Sentinels that know which server is the master (https://redis.io/docs/latest/develop/reference/sentinel-clients)."""
 
     nodes: Nodes = ()
     """Each Sentinel as host:port; the default port is 26379. With any, `redis.url` is not used."""
@@ -278,7 +278,7 @@ class ServeSettings(ServerSettings):
 
 
 def _dated(given: Any) -> Any:
-    """Refuses a bare number: pydantic takes 2026 for seconds since 1970, and the price would hold from then on."""
+    """Returns a timestamp unchanged; raises ValueError for a number, as pydantic takes 2026 for seconds since 1970."""
     if isinstance(given, int | float) or (isinstance(given, str) and "-" not in given[1:]):
         raise ValueError(f"allowed: {TIME}")
     return given
@@ -345,7 +345,7 @@ class MeteringSettings(Section):
 
 
 class UsageSettings(Section):
-    """The dimensions of use, and its retention."""
+    """The labels of pods by which use can be queried, and the time for which use is kept."""
 
     labels: tuple[Annotated[str, Field(min_length=1, max_length=317, pattern=r"^[^,\s]+$")], ...] = (
         "app.kubernetes.io/name",
@@ -366,7 +366,7 @@ class UsageSettings(Section):
 
 
 class JobsSettings(Section):
-    """The intervals of the leader's tasks."""
+    """The intervals of the leader's tasks, its Lease and its metrics."""
 
     react_seconds: Annotated[float, Field(ge=0.05, le=10)] = 0.25
     """The delay until a change of a pod, a budget or a grant is reconciled."""
@@ -468,7 +468,7 @@ class PrometheusSettings(Section):
 
 
 class ResourceSetting(Section):
-    """An extended resource of accelerators that the admin adds to those known to FairGPU, and what a unit of it is."""
+    """An extended resource of accelerators beside those that FairGPU knows: the units of a device, and its model."""
 
     parts: Annotated[int, Field(ge=1, le=1_000_000)] = 1
     """The units of a whole device."""
@@ -549,7 +549,10 @@ class TimekeeperSettings(Section):
 
     @property
     def overhead_namespaces(self) -> frozenset[str]:
-        """The namespaces that are charged to the account overhead; none if pods of other stacks are not metered."""
+        """The namespaces, such as kube-system, whose pods are charged to the account `overhead`.
+
+        There are none if pods of other stacks are not metered.
+        """
         return frozenset() if self.mode == "share" else SYSTEM_NAMESPACES.union(self.existing.left_alone)
 
 
@@ -564,7 +567,7 @@ def read_settings(environ: Mapping[str, str], file: Path | None, usual: Path = U
     """Reads the timekeeper's settings from the environment and a file; the environment counts more.
 
     Args:
-        file: the settings file; None for the usual one, if it exists.
+        file: the settings file; None for the one at `usual`, if it exists.
 
     Raises:
         SettingsError: a setting is invalid.
