@@ -127,7 +127,7 @@ def _unfit(safe: SafeAdmission) -> BudgetState:
 
 
 def _shortfall(state: NamespaceState, request: BudgetRequest, states: BudgetStates) -> str | None:
-    """Returns the warning with which safe admission does not admit a pod as within budget; None if it does.
+    """Returns a warning if safe admission finds too little money for a pod; None if there is enough, or it is off.
 
     The remaining money, less what other pods may still spend, must pay for the pod's longest run.
     """

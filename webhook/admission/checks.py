@@ -43,6 +43,7 @@ def check_pod(
     Args:
         pod: the pod or the pod template, as JSON with `metadata` and `spec`.
         reading: the GPU requests that were read from it.
+        permissions: the permissions of its namespace.
         knowledge: the priority classes of the cluster.
         root: the field path of a pod template in its object; empty for a pod.
     """

@@ -187,7 +187,7 @@ def _option(words: list[str], names: tuple[str, ...]) -> str | None:
 
 
 def _most_nodes(words: list[str]) -> str | None:
-    """Returns the largest number of nodes among torchrun's options, as written; None if no option gives one."""
+    """Returns the most nodes that torchrun's option --nnodes allows, such as 4 of `1:4`; None without the option."""
     given = _option(words, _NODES)
     return None if given is None else given.rpartition(":")[2]
 

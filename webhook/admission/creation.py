@@ -135,10 +135,9 @@ def _annotate(subject: Subject, reading: PodReading, granted: Granted, budget: B
 
 
 def label(pod: dict[str, Any]) -> list[Operation]:
-    """Returns the JSON Patch operations that add the label by which policies and webhooks select GPU pods.
+    """Returns the JSON Patch operations that add to a pod the label by which policies and webhooks select GPU pods.
 
-    Args:
-        pod: the pod, as JSON. A pod without metadata gets no operation.
+    A pod without metadata gets no operation.
     """
     metadata = pod.get("metadata")
     return change_map(metadata, "/metadata", "labels", LABELS, ()) if isinstance(metadata, dict) else []

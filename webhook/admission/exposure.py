@@ -83,7 +83,7 @@ def exposures(pod: dict[str, Any], reading: PodReading, root: Path = ()) -> tupl
 
 
 def _is_exposed(container: dict[str, Any]) -> bool:
-    """Whether a container may need a warning; a quick test before the full one, as every container is tested."""
+    """Whether a container may reach GPUs beyond its share; a quick test of all containers before the full test."""
     security = container.get("securityContext")
     if isinstance(security, dict) and (security.get("privileged") is True or _added_powers(security)):
         return True
@@ -102,13 +102,13 @@ def _is_exposed(container: dict[str, Any]) -> bool:
 
 
 def _environment(container: dict[str, Any]) -> Any:
-    """Returns a container's list of environment variables if it may name one with VISIBLE_DEVICES; else None."""
+    """Returns a container's list of environment variables if NVIDIA_VISIBLE_DEVICES may be among them; else None."""
     variables = container.get("env")
     return decoded(variables) if may_have(variables, _VISIBLE_DEVICES) else None
 
 
 def _added_powers(security: dict[str, Any]) -> list[str]:
-    """Returns, of the capabilities that a security context adds, those with which a container can mount.
+    """Returns, of the capabilities that a security context adds, those that let a container mount file systems.
 
     Runtimes take their names in upper or lower case.
     """

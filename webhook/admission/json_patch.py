@@ -30,11 +30,7 @@ def add(path: str, value: Any) -> Operation:
 
 
 def remove(path: str) -> Operation:
-    """Returns the JSON Patch operation that removes a key of a map or an element of a list.
-
-    Args:
-        path: the JSON Pointer of the key or the element.
-    """
+    """Returns the JSON Patch operation that removes the key of a map or the element of a list at a JSON Pointer."""
     return {"op": "remove", "path": path}
 
 

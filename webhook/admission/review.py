@@ -59,8 +59,9 @@ def answer(route: str, body: bytes, knowledge: Knowledge, settings: Webhook, now
     """Returns the answer to an admission review: decodes it, decides on it and encodes the verdict.
 
     Args:
-        route: the webhook that the API server called, one of ROUTES.
+        route: the webhook that the API server called: `mutate`, `validate` or `account`.
         body: the AdmissionReview as JSON.
+        knowledge: the webhook's knowledge of the cluster, by which it decides.
         now: the present time, in seconds of the monotonic clock.
 
     Raises:
@@ -157,7 +158,7 @@ def judge(route: str, subject: Subject, knowledge: Knowledge, settings: Webhook,
     label counts at once, without a watch in this process. Policies read the same label.
 
     Args:
-        route: the webhook that the API server called, one of ROUTES.
+        route: the webhook that the API server called: `mutate`, `validate` or `account`.
         knowledge: budgets, namespaces and priority classes as last observed.
         now: the present time, in seconds of the monotonic clock.
     """

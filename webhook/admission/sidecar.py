@@ -113,7 +113,7 @@ def shared_volumes(settings: Sidecar) -> list[dict[str, Any]]:
 
 
 def usage_mount(container: str) -> dict[str, str]:
-    """Returns the mount by which a GPU container gets its own folder of the usage volume, as JSON of the API."""
+    """Returns the mount by which the GPU container with this name gets its folder of the usage volume, as JSON."""
     return {"name": names.USAGE_VOLUME, "mountPath": names.USAGE_MOUNT_PATH, "subPath": container}
 
 

@@ -60,7 +60,7 @@ def pod_template(kind: str, item: dict[str, Any]) -> tuple[tuple[str, ...], dict
 
 
 def pod_templates(kind: str, item: dict[str, Any]) -> list[PodTemplate]:
-    """Returns all pod templates in a built-in workload, or in a custom resource of JOBS; empty for any other kind.
+    """Returns all pod templates in a built-in workload, or in a custom resource of a kind in JOBS; else none.
 
     Args:
         kind: the object's kind, such as `Job` or `JobSet`.
@@ -107,7 +107,7 @@ def _kubeflow(field: str) -> Callable[[dict[str, Any]], list[PodTemplate]]:
 
 
 def _count(item: dict[str, Any], field: str) -> int:
-    """Returns a number of pods or jobs; 1 where none is given, as all of these resources default to."""
+    """Returns the number of pods or jobs in a field; 1, the default of the resources in JOBS, where none is given."""
     value = item.get(field, 1)
     return value if type(value) is int and value >= 0 else 1
 

@@ -114,9 +114,10 @@ def _validate_templates(subject: Subject, knowledge: Knowledge, settings: Webhoo
 
 
 def _one_of_several(kind: str, template: PodTemplate, together: int) -> Sign | None:
-    """Returns the field of a pod template whose pods work together, for a warning; None if they work alone.
+    """Returns the field path of a pod template, with the words of a warning that its workload's pods work together.
 
-    `together` is the number of the workload's pods with GPUs that work together.
+    `together` is the number of the workload's pods with GPUs that work together; if it is 1 or less, None is returned.
+    `kind` is the workload's kind.
     """
     if together <= 1:
         return None
