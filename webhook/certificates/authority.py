@@ -118,7 +118,10 @@ def next_step(observed: Observation, settings: Certificates, now: datetime) -> S
 def _step_of_renewal(
     authorities: Authorities, published_at: datetime, leaf: Pair, settings: Certificates, now: datetime
 ) -> Step:
-    """Returns the next step while API servers trust the certificate that replicas serve (`leaf`)."""
+    """Returns the next step while API servers trust the certificate that replicas serve (`leaf`).
+
+    `published_at` is the time at which every webhook configuration was seen to have the CAs.
+    """
     spread = timedelta(seconds=settings.spread_seconds)
     if not serves(leaf.certificate_pem, authorities.trusted[-1], settings.names):
         return Step.ISSUE_LEAF if now >= published_at + spread else Step.NOTHING
@@ -181,11 +184,7 @@ def new_leaf(authorities: Authorities, settings: Certificates, now: datetime) ->
 
 
 def certificates_in(bundle: bytes) -> tuple[bytes, ...]:
-    """Returns the certificates of a bundle, each in PEM.
-
-    Args:
-        bundle: the bundle: certificates in PEM, one after the other.
-    """
+    """Splits a bundle, which has certificates in PEM one after the other; returns each certificate in PEM."""
     return tuple(_CERTIFICATE.findall(bundle))
 
 

@@ -58,7 +58,7 @@ class Places:
 
 @dataclass(frozen=True, slots=True)
 class _Snapshot:
-    """An observation, with the version of each stored object, so that a change of a newer version fails."""
+    """An observation, with the versions of the objects that were read: a step overwrites none that has changed."""
 
     observed: Observation
     configurations: Sequence[Configuration]
@@ -89,10 +89,7 @@ def reconcile(places: Places, settings: Certificates, now: Callable[[], datetime
 
 
 def chain_of(observed: Observation) -> Chain:
-    """Returns the certificate and the key that the webhook's server presents.
-
-    Args:
-        observed: the stored certificates.
+    """Returns the certificate and the key, among the stored ones, that the webhook's server presents.
 
     Raises:
         ChainError: there is no certificate.
