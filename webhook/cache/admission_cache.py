@@ -92,11 +92,7 @@ class AdmissionCache:
             self.knowledge = replace(self.knowledge, other_claims=others)
 
     def learn_authority(self, pem: str) -> None:
-        """Stores the CA by which sidecars verify the timekeeper.
-
-        Args:
-            pem: the CA's certificate in PEM.
-        """
+        """Stores the certificate, in PEM, of the CA by which sidecars verify the timekeeper."""
         with self._lock:
             if pem != self.knowledge.timekeeper_ca:
                 self.knowledge = replace(self.knowledge, timekeeper_ca=pem)

@@ -32,10 +32,9 @@ class _Logged:
     """The base of the views: it logs failed requests to the API server."""
 
     def confirmed(self) -> None:
-        """Does nothing: no decision depends on the age of these objects."""
+        """Does nothing: no decision on a review depends on how long ago the objects were seen."""
 
     def failed(self, error: ApiError) -> None:
-        """Logs that a request to the API server failed; the view stays as it is."""
         _log.warning("watch failed", view=type(self).__name__, error=str(error))
 
 
@@ -71,7 +70,7 @@ class NamespacesView(_Logged):
 
 
 class PriorityClassesView(_Logged):
-    """A view of PriorityClasses; it stores them, and logs if one of FairGPU's is missing or has another value."""
+    """A view of PriorityClasses; it stores them in the cache, and logs if one of FairGPU's is missing or differs."""
 
     def __init__(self, cache: AdmissionCache, settings: Priorities) -> None:
         self._cache = cache
@@ -125,7 +124,7 @@ class ClaimsView(_Logged):
         """Whether the API server lacks the collection in the version that was requested."""
 
     def read(self, item: Json) -> Json:
-        """Returns the fields of a ResourceClaim or a template that this view reads, in the form of a claim."""
+        """Returns a ResourceClaim's metadata and spec; of a ResourceClaimTemplate, the spec of its claims."""
         metadata, spec = mapping(item.get("metadata")), mapping(item.get("spec"))
         named = {key: metadata[key] for key in ("namespace", "name", "resourceVersion") if key in metadata}
         return {"metadata": named, "spec": mapping(spec.get("spec")) or spec}
