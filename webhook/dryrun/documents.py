@@ -82,21 +82,18 @@ class _Loader(yaml.SafeLoader):
         return str(super().resolve(kind, value, implicit))  # type: ignore[no-untyped-call] # it ships none
 
     def construct_number(self, node: yaml.ScalarNode) -> int | float:
-        """Returns the number in a YAML node that is tagged as a number."""
         number = _read_number(str(node.value))
         if number is None or (node.tag == f"{_BASE_TAG}int" and not isinstance(number, int)):
             raise yaml.constructor.ConstructorError(None, None, f"{node.value[:20]!r} is no number", node.start_mark)
         return number
 
     def construct_choice(self, node: yaml.ScalarNode) -> bool:
-        """Returns the truth value in a YAML node that is tagged as one."""
         found = self.bool_values.get(str(node.value).lower())
         if found is None:
             raise yaml.constructor.ConstructorError(None, None, f"{node.value[:20]!r} is no bool", node.start_mark)
         return found
 
     def construct_text(self, node: yaml.ScalarNode) -> str:
-        """Returns the text of a node, whatever its tag."""
         return str(node.value)
 
 

@@ -162,11 +162,10 @@ class _Request:
         return DryRun(self.manifest, self.namespace, outcome, item, item, [], self.manifest.repeated, message)
 
     def refused(self, message: str) -> DryRun:
-        """Returns the result that the manifest's object is refused as a whole; `message` says why."""
         return self.outcome(Outcome.REFUSED, message)
 
     def ask(self, route: str, kind: str, item: dict[str, Any]) -> dict[str, Any]:
-        """Returns the webhook's response to a review of the creation of `item`, the object or a pod, as JSON."""
+        """Returns the response of the webhook `route` to a review of the creation of an object or a pod, as JSON."""
         return _ask(route, kind, item, self.namespace, self.user, self.review)
 
 
@@ -232,7 +231,7 @@ def _pod_result(  # noqa: PLR0913 - the fields of a value
 
 
 def _in_object(line: str, template: Template) -> str:
-    """Returns a line that names a field of a pod, with the field's path in the object in place of that in the pod."""
+    """Returns a line that begins with a field path in a pod, with the field's path in the template's object instead."""
     numbered = _NUMBER.match(line)
     start = numbered.end() if numbered else 0
     number, path = line[:start], line[start:]
@@ -294,7 +293,11 @@ def _ask(route: str, kind: str, item: dict[str, Any], namespace: str, user: str,
 
 
 def _patched(pod: dict[str, Any], encoded: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Returns the JSON Patch operations in an answer, where they are in base64, and the pod after them."""
+    """Returns the JSON Patch operations that an answer has in base64 (`encoded`), and the pod after them.
+
+    Raises:
+        DryRunError: the text is no patch, or does not fit the pod.
+    """
     try:
         operations = orjson.loads(base64.b64decode(encoded))
         return operations, jsonpatch.apply_patch(pod, operations)

@@ -192,9 +192,12 @@ def _with_text_keys(value: Any) -> Any:
 
 
 def _key(key: Any) -> Any:
-    """Returns a map's key as kubectl writes it: a fraction with the fewest digits that name its 32-bit float.
+    """Returns a map's key as kubectl writes it into JSON: a fraction as the shortest text of the nearest 32-bit float.
 
     (https://github.com/kubernetes-sigs/yaml/blob/v1.6.0/yaml.go, `convertToJSONableObject`)
+
+    Raises:
+        TypeError: the key is null.
     """
     if key is None:
         raise TypeError("null stands as a key of a map; allowed: text")
@@ -213,7 +216,7 @@ def _key(key: Any) -> Any:
 
 
 def _number(text: str) -> int | float:
-    """Returns a whole number that fits into 64 bits unchanged, any other as the nearest double (RFC 8259 section 6)."""
+    """Reads a whole number of JSON; one of more than 64 bits becomes the nearest double (RFC 8259 section 6)."""
     value = int(text)
     if value.bit_length() < 64:
         return value
@@ -221,7 +224,7 @@ def _number(text: str) -> int | float:
 
 
 def _fraction(text: str) -> int | float:
-    """Returns a fraction; a whole number that fits into 64 bits if it is one, as Go writes `1.0` into JSON as `1`."""
+    """Reads a fraction of JSON; `1.0` gives the whole number 1, as Go writes it so, if that fits into 64 bits."""
     value = float(text)
     return int(value) if value.is_integer() and int(value).bit_length() < 64 else value
 

@@ -148,9 +148,9 @@ def _texts(metadata: Any, path: Path) -> Iterator[Fault]:
 
 
 def _above(item: dict[str, Any], path: tuple[str, ...]) -> Iterator[Fault]:
-    """Yields the fault of the first field on the way to a workload's pod template that is not an object.
+    """Yields the fault of the first field that is not an object on the path from a workload down to its pod template.
 
-    `path` is the field path of the template.
+    `item` is the workload, as JSON, and `path` the template's field path in it.
     """
     value: Any = item
     for depth, part in enumerate(path, start=1):
@@ -229,7 +229,10 @@ def _container_lists(container: dict[str, Any], path: Path) -> Iterator[Fault]:
 
 
 def _maps(parent: dict[str, Any], key: str, path: Path, allowed: str) -> Iterator[Fault]:
-    """Yields the faults of a field that must be a list of maps; `allowed` says for the error what it may have."""
+    """Yields the faults of the field `key` of `parent` (at the field path `path`), which must be a list of maps.
+
+    `allowed` describes such a list for the error. A missing field has no faults.
+    """
     given = parent.get(key)
     if given is None:
         return
@@ -242,7 +245,7 @@ def _maps(parent: dict[str, Any], key: str, path: Path, allowed: str) -> Iterato
 
 
 def _quoted(given: Any, pattern: re.Pattern[str]) -> str | None:
-    """Returns, for an error, how to write a value in quotes that matches the pattern only as text; None for others."""
+    """Returns the advice to write a value in quotes, if it is no text and matches the pattern as a text; else None."""
     text = show(given)
     return f'"{text}", in quotes' if not isinstance(given, str) and pattern.fullmatch(text) else None
 

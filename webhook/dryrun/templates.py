@@ -71,7 +71,7 @@ def is_custom(manifest: Manifest) -> bool:
 def is_searched(manifest: Manifest) -> bool:
     """Returns whether a dry run searches an object for pods.
 
-    The object's API group has a dot then, and is none whose objects are patterns of pods, such as Kyverno's.
+    It does if the object's API group has a dot, unless the group's objects are patterns of pods, such as Kyverno's.
     """
     return "." in manifest.group and manifest.group not in _PATTERNS
 
@@ -137,7 +137,7 @@ def _inside(value: Any) -> list[tuple[str | int, Any]]:
 
 
 def _at(manifest: Manifest, place: Place, value: dict[str, Any]) -> list[Template]:
-    """Returns the pods that `value`, the part of an object at a field path, describes; none if it is no template."""
+    """Returns the pods that `value`, the part of an object at the path `place`, describes; none for no template."""
     if place and _has_containers(value.get("spec")):
         return [_whole(manifest, place, value)]
     if manifest.group == _KSERVE and manifest.kind == "InferenceService" and place[:1] == ("spec",) and len(place) == 2:
@@ -153,7 +153,7 @@ def _has_containers(spec: Any) -> bool:
 
 
 def _bare(manifest: Manifest, place: Place, spec: dict[str, Any], annotations: dict[str, Any]) -> Template:
-    """Returns the pod of a template that is a pod spec alone; the pod gets these annotations."""
+    """Returns the pod of a template that is a pod spec alone, at the path `place`; the pod gets these annotations."""
     metadata = {"generateName": manifest.pod_prefix, **({"annotations": annotations} if annotations else {})}
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
     return Template(place, pod, (("spec", field_path(*place)),))
