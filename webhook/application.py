@@ -1,4 +1,4 @@
-"""The webhook's application: two review routes, the probes, and the threads that keep the admission cache current."""
+"""The webhook's application: its review routes, the probes, and the threads that keep the admission cache current."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def review_answer(route: str, cache: AdmissionCache, settings: Webhook, measures
     """Returns the function that answers a review: from the body of a request to the response.
 
     Args:
-        route: the webhook, one of ROUTES.
+        route: the webhook: `mutate`, `validate` or `account`.
         cache: the worker's knowledge of the cluster.
         measures: counts each answer and its duration.
     """
@@ -136,7 +136,7 @@ def publish_measures(cache: AdmissionCache, missing: Missing, measures: Measures
 
     Args:
         cache: the worker's knowledge of the cluster.
-        missing: returns the names of the knowledge that the worker still waits for.
+        missing: returns the names of the knowledge that the worker still waits for; empty once it is ready.
         wait: sleeps that many seconds, or until the process ends; returns whether it ends, which ends this function.
     """
     while not wait(PUBLISH_SECONDS):

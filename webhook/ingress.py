@@ -159,11 +159,7 @@ def _peer_text(peer: Json) -> str:
 
 
 def is_open(policy: Json | None) -> bool:
-    """Returns whether a NetworkPolicy lets every address connect; a missing policy does so, too.
-
-    Args:
-        policy: the NetworkPolicy, as JSON; None where there is none.
-    """
+    """Returns whether a NetworkPolicy, as JSON, lets every address connect; a missing policy (None) does so, too."""
     if policy is None:
         return True
     spec = policy.get("spec") or {}

@@ -111,8 +111,8 @@ class Measures:
         """Counts the answer to an admission review. Only the thread of the event loop may call this.
 
         Args:
-            route: the webhook, one of ROUTES.
-            outcome: the kind of answer, one of OUTCOMES.
+            route: the webhook: `mutate`, `validate` or `account`.
+            outcome: the kind of answer: `untouched`, `changed`, `refused` or `unreadable`.
             seconds: the time from the body of the request to the answer.
         """
         tally = self._tallies[route]
@@ -136,11 +136,7 @@ class Measures:
         published.buckets, published.seconds = buckets, seconds
 
     def set_states_confirmed(self, moment: float) -> None:
-        """Sets the metric of the time at which the timekeeper last confirmed the budgets' states.
-
-        Args:
-            moment: the time, in seconds since 1970.
-        """
+        """Sets the metric of the time, in seconds since 1970, at which the timekeeper last confirmed the states."""
         self._states_confirmed.set(moment)
 
     def set_ready(self, is_ready: bool) -> None:  # noqa: FBT001 - a callback's argument

@@ -139,7 +139,7 @@ def differences(settings: Webhook, read: Callable[[str], Json | None]) -> tuple[
 
 @cache
 def _wanted(settings: Webhook) -> dict[tuple[str, str], Json]:
-    """Returns what each object does that the settings would write, keyed by kind and name."""
+    """Returns the parts that decide what each object does, as the settings would write it, keyed by kind and name."""
     documents = [document for text in render(settings).values() for document in yaml.safe_load_all(text)]
     keyed = {(document["kind"], document["metadata"]["name"]): document for document in documents}
     return {(kind, name): _decisive(kind, keyed[kind, name]) for kind, name in IN_FORCE}

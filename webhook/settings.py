@@ -58,7 +58,7 @@ class StatesSettings(StatesReaderSettings):
 
 
 class Priorities(Section):
-    """The priority classes that GPU pods get. If the API server has a class, its value and policy win over these."""
+    """The priority classes that GPU pods get. If the API server has a class, its own value and policy count."""
 
     in_budget_class: ObjectName = names.IN_BUDGET_CLASS
     """The PriorityClass of pods whose budget has money left."""
@@ -222,11 +222,7 @@ class Webhook(Section):
         return self._existing
 
     def beside(self, existing: Existing) -> Webhook:
-        """Returns a copy of these settings with another section `existing` beside it.
-
-        Args:
-            existing: the settings of other stacks that share the cluster's GPUs.
-        """
+        """Returns a copy of these settings with another section `existing`, on stacks that share the cluster's GPUs."""
         copied = self.model_copy()
         copied._existing = existing  # noqa: SLF001 - its own
         return copied
