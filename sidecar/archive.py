@@ -24,7 +24,7 @@ _TIMESTAMP = (1980, 1, 1, 0, 0, 0)  # the same sources give the same bytes
 
 
 def build(target: Path) -> None:
-    """Writes the sidecar as one archive that Python runs; missing folders on the path are created.
+    """Writes the sidecar to a path as one zip archive that Python runs; missing folders on the path are created.
 
     `python -I -S` finds modules in an archive, but not in a script's folder.
     """

@@ -12,6 +12,7 @@ def emit(level: str, event: str, **fields: str | float | None) -> None:
 
     Args:
         level: `info`, `warning` or `error`.
+        event: the event's name, such as `started`.
         fields: further fields of the line.
     """
     now = time.time()

@@ -143,7 +143,10 @@ class Reporter:
         events.emit("info", "stopped", reports=self._sequence, last_report="taken" if taken else "not taken")
 
     def _outcome_of(self, sequence: int, deadline: float) -> Outcome | None:
-        """Waits for the outcome of the report with this number; None if it is not known by a monotonic time."""
+        """Waits for the outcome of the report with this number; None if it is not known by the deadline.
+
+        The deadline is in seconds of the monotonic clock.
+        """
         while True:
             try:
                 event = self._events.get(timeout=max(0.0, deadline - time.monotonic()))
