@@ -69,11 +69,7 @@ class Environment:
         self.sidecars.append(child)
 
     def command(self, *arguments: str) -> None:
-        """Runs a command of `fairgpu`, and shows the command and its output.
-
-        Args:
-            arguments: the command's arguments.
-        """
+        """Runs a command of `fairgpu` with these arguments, and shows the command and its output."""
         run_client(self.screen, self.client_environment(), arguments)
 
     def watch(self, *states: BudgetState) -> Reading:
