@@ -135,10 +135,10 @@ def read_asked(pod: Mapping[str, Any], names: StackNames, dialects: DialectSetti
 def _own_memory(
     annotations: Mapping[str, Any], containers: list[Any], init: list[Any]
 ) -> dict[tuple[str, int], UnplacedShare]:
-    """Returns the share of each container for which KAI's annotations (NvFractions) ask for memory of a GPU.
+    """Returns the share of each container for which annotations of the pod ask for memory of a GPU, as KAI reads them.
 
-    The key is the container's list, `containers` or `initContainers`, and its index there. If only a memory limit is
-    given, it is the request. A value that is no quantity of memory asks for whole GPUs.
+    The key is the container's list, `containers` or `initContainers`, and its index there. A container with only a
+    memory limit requests that limit. A value that is no quantity of memory asks for whole GPUs.
     """
     shares = {}
     count = min(max(_units(annotations.get(kai.DEVICES, 1)), 1), MOST_UNITS)

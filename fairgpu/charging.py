@@ -21,8 +21,8 @@ class ChargeRules:
 
     Attributes:
         best_effort_floor_percent: the least cost of a best-effort share, in percent of a whole GPU's cost.
-        unknown_device_mib: the memory that a device is assumed to have while a pod has none, in MiB. A request for
-            memory counts as a share of it.
+        unknown_device_mib: the memory of the device, in MiB, that is assumed while no device is chosen for a pod. The
+            pod's request for memory counts as a share of it.
     """
 
     best_effort_floor_percent: int = 10

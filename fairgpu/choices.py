@@ -242,13 +242,16 @@ class _Reader:
         return None
 
     def one_of(self, key: str, choices: type[_Choice]) -> _Choice | None:
-        """Returns the value of an annotation that must be a word of an enumeration; None if absent or invalid."""
+        """Returns the value of the annotation `key` that must be a word of the enumeration `choices`.
+
+        It is None if the annotation is absent, or if it is invalid: a fault is then added.
+        """
         words = " or ".join(choice.value for choice in choices)
         return self.read(key, choices, words, next(iter(choices)).value)
 
     def list_of(self, key: str, item: re.Pattern[str], example: str) -> tuple[str, ...]:
         """Returns the names in an annotation that lists them, separated by commas; empty if absent or invalid.
 
-        Each name must match `item`; the fault of an invalid value proposes `example`.
+        Each name must match `item`. For an invalid value a fault is added, which proposes `example`.
         """
         return self.read(key, lambda text: parse_list(text, item), LIST_ALLOWED, example) or ()

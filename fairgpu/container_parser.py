@@ -55,7 +55,8 @@ class ContainerParser:
         dialects: the dialects that are read.
         annotations: the pod's annotations.
         labels: the pod's labels.
-        requested_by_annotation: whether the pod's annotations request a GPU, which any container may claim.
+        requested_by_annotation: whether annotations of the pod request a GPU. Each container is then read, since it may
+            be the one that they are meant for.
     """
 
     def __init__(

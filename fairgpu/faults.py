@@ -75,7 +75,7 @@ def guess(misspelt: str, known: Sequence[str], cutoff: float = 0.6) -> str | Non
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One fault of a manifest, in words for its author.
+    """One fault of a manifest, as texts for its author.
 
     Attributes:
         path: the field path.

@@ -40,7 +40,7 @@ def mappings(value: Any) -> list[dict[str, Any]]:
 
 
 def versioned(text: str, version: int, noun: str) -> dict[str, Any]:
-    """Parses a JSON object whose field `v` must be a version.
+    """Parses a JSON object whose field `v` must be `version`.
 
     Args:
         noun: the name of the document in the error's message.

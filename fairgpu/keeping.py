@@ -21,12 +21,13 @@ LONGEST_PAUSE_SECONDS = 60.0
 def keep_running(name: str, part: Callable[[], None], wait: Wait, failed: Callable[[], object] = lambda: None) -> None:
     """Runs a part of a service until it returns, and again after each exception that it raises.
 
-    It stops as well when `wait` returns true. Without this, the part's thread would end, and the rest of the service
-    would go on without it.
+    An exception would otherwise end the part's thread, and the rest of the service would go on without the part.
 
     Args:
         name: the part's name in the log.
         part: the part; it returns soon once the service ends.
+        wait: called with the seconds to wait after an exception; returns whether the service ends, and the part is not
+            run again.
         failed: called after each exception of the part.
     """
     pause = 0.0
@@ -50,6 +51,7 @@ def start_thread(name: str, part: Callable[[], None], wait: Wait) -> threading.T
     Args:
         name: the name of the thread, and of the part in the log.
         part: the part; it returns soon once the service ends.
+        wait: as for `keep_running`.
     """
     thread = threading.Thread(target=keep_running, args=(name, part, wait), name=name, daemon=True)
     thread.start()

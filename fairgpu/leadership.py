@@ -45,12 +45,12 @@ class Term:
     def hold(self, number: int, until: float, looked_at: float = float("inf")) -> None:
         """Begins or renews a term.
 
-        A reading of the Lease that began before the term was last lost changes nothing.
+        It changes nothing if the Lease was read before this process last lost a term.
 
         Args:
             number: the number of the term.
             until: the time at which the term ends if it is not renewed.
-            looked_at: the time at which the reading of the Lease began; by default, the reading is taken as the newest.
+            looked_at: the time at which the Lease began to be read; by default, it counts as just read.
         """
         with self._changed:
             if looked_at < self._lost_at:
@@ -105,7 +105,7 @@ class Observation:
 
 
 def observe(previous: Observation | None, record: LeaseRecord, now: float) -> Observation:
-    """Returns the observation after another reading of the Lease; an unchanged Lease keeps the time of its first one.
+    """Returns the observation after another reading of the Lease; an unchanged Lease keeps its first reading's time.
 
     Args:
         previous: the observation before; None for the first reading.
@@ -190,13 +190,14 @@ def campaign(
     clock: Callable[[], float],
     wait: Wait,
 ) -> None:
-    """Takes the Lease whenever it is free, and renews it; releases it when the process ends.
+    """Takes the Lease whenever it is free, and renews it; releases it and returns once `wait` returns true.
 
     Args:
         options: the Lease, its candidate and its durations.
         term: updated as terms begin, are renewed and end.
         floor: returns the highest term that the store has recorded; if it raises, no term begins.
         clock: returns the seconds of a monotonic clock.
+        wait: sleeps for the given seconds, and returns whether the process ends.
     """
     collection = f"/apis/coordination.k8s.io/v1/namespaces/{options.namespace}/leases"
     last = _Attempt()

@@ -35,7 +35,9 @@ MAX_ANNOTATIONS_LENGTH: Final = 256 * 1024
 
 
 def oversized(annotations: dict[str, Any], root: Path) -> tuple[Fault, ...]:
-    """Returns the fault of annotations beyond the API server's limit, which it checks only after admission.
+    """Returns the fault of annotations that are longer together than the API server allows; empty for any others.
+
+    The API server checks its limit only after admission.
 
     Args:
         annotations: the pod's annotations, as JSON.
@@ -104,7 +106,7 @@ def _characters(annotations: dict[str, Any]) -> int:
 
 
 def oversized_pod(size: int) -> list[Fault]:
-    """Returns the fault of a GPU pod larger than MAX_POD_BYTES: etcd may refuse a later write of such a pod.
+    """Returns the fault of a GPU pod larger than MAX_POD_BYTES, since etcd may refuse to store it later; else none.
 
     Args:
         size: the bytes of the pod as JSON.
@@ -122,9 +124,9 @@ def oversized_pod(size: int) -> list[Fault]:
 
 
 def oversized_debuggers(containers: Any) -> list[Fault]:
-    """Returns the fault of ephemeral containers that together take more than MAX_DEBUGGERS_BYTES of a GPU pod.
+    """Returns the fault of ephemeral containers that together have more than MAX_DEBUGGERS_BYTES; else none.
 
-    Ephemeral containers are never removed from a pod.
+    Ephemeral containers are never removed from a pod, which must not become too large.
 
     Args:
         containers: the pod's list of ephemeral containers, as JSON; None if there is none.
@@ -183,7 +185,7 @@ def mistyped_annotations(given: Mapping[Any, Any], dialects: DialectSet, root: P
 
 
 def misplaced(container: ContainerReading) -> list[Fault]:
-    """Returns the fault of a GPU request in a container that can have no GPU: FairGPU's sidecar or an ephemeral one."""
+    """Returns the fault of a GPU request in FairGPU's sidecar or an ephemeral container; none for other containers."""
     if container.name == names.SIDECAR_CONTAINER:
         return [
             Fault(

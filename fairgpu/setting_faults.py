@@ -67,7 +67,7 @@ def explain(error: ValidationError, model: type[BaseModel], variables: Mapping[K
 
 
 def words(info: FieldInfo) -> tuple[str, ...]:
-    """Returns the values that a setting may have, where it is one of a few; else nothing."""
+    """Returns the words that a setting may have as its value (Literal, Enum or bool); empty for any other type."""
     annotation = info.annotation
     if get_origin(annotation) is Literal:
         return tuple(str(word) for word in get_args(annotation))
@@ -77,7 +77,7 @@ def words(info: FieldInfo) -> tuple[str, ...]:
 
 
 def bounds(info: FieldInfo) -> str:
-    """Returns the bounds of a setting that is a number, such as `from 1 to 64`; nothing where it has none."""
+    """Returns the bounds of a setting that is a number, such as `from 1 to 64`; an empty text if it has none."""
     found = [
         (word, getattr(bound, name))
         for bound in info.metadata
@@ -127,20 +127,23 @@ def _allowed(fault: ErrorDetails, path: Keys, model: type[BaseModel]) -> str:
 
 
 def _number(annotation: Any, info: FieldInfo | None) -> str:
-    """Returns which numbers are allowed, such as `a whole number from 1 to 64`; nothing for what is no number."""
+    """Returns which numbers are allowed, such as `a whole number from 1 to 64`; an empty text for another type."""
     name = next((text for kind, text in _NUMBERS.items() if _bare(annotation) is kind), "")
     return f"{name} {bounds(info)}".rstrip() if name and info is not None else name
 
 
 def _given(value: Any) -> str:
-    """Returns a value for people; of a group only its keys, since its values may be secrets."""
+    """Returns a given value as text for a message; of a map only its keys, since its values may be secrets."""
     if isinstance(value, dict):
         return f"a group with {', '.join(map(str, value)) or 'nothing'}"
     return "nothing" if value is None else repr(value)
 
 
 def _meant(path: Keys, model: type[BaseModel], known: Sequence[Keys]) -> str:
-    """Returns the end of a message about an unknown key: the setting that it may mean, else those allowed there."""
+    """Returns the end of a message about an unknown key: the setting that it may mean, else the keys of its group.
+
+    It is empty without either. `known` has the paths of all settings.
+    """
     group = _group(_found(model, path[:-1])[0])
     beside = sorted(group.model_fields) if group else []
     name = path[-1]
@@ -155,7 +158,7 @@ def _meant(path: Keys, model: type[BaseModel], known: Sequence[Keys]) -> str:
 
 
 def _found(model: type[BaseModel], path: Sequence[str]) -> tuple[Any, FieldInfo | None]:
-    """Returns the type of the value at a path, and its field if it is one; items of lists and maps have none."""
+    """Returns the type of the value at a path, and its field of the model (None for an item of a list or a map)."""
     annotation: Any = model
     info: FieldInfo | None = None
     for part in path:
@@ -183,7 +186,7 @@ def _group(annotation: Any) -> type[BaseModel] | None:
 
 
 def _bare(annotation: Any) -> Any:
-    """Returns a type without its annotations, and without None beside it."""
+    """Returns the type T of `Annotated[T, ...]` and of `T | None`; any other type unchanged."""
     if get_origin(annotation) is typing.Annotated:
         return _bare(get_args(annotation)[0])
     if get_origin(annotation) in {UnionType, typing.Union}:

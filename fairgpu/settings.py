@@ -120,7 +120,7 @@ def _read_file(file: Path) -> dict[str, Any]:
 
 
 def _refuse_unknown(sections: Iterable[Any], model: type[BaseModel]) -> None:
-    """Refuses a section that no service has: its settings would have no effect, without a message."""
+    """Raises SettingsError if a section in the file is none of any service: its settings would have no effect."""
     allowed = list(dict.fromkeys((*model.model_fields, *SECTIONS)))
     for section in sections:
         if section in allowed:

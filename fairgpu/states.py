@@ -91,7 +91,7 @@ class StatesDocument:
 
 
 def encode_state(state: NamespaceState) -> dict[str, Any]:
-    """Encodes the state of a namespace's budget as JSON, without `enforced` and `safe` if these are the default."""
+    """Encodes the state of a namespace's budget as JSON, without `enforced` if true, and without `safe` if None."""
     document: dict[str, Any] = {
         "namespace": state.namespace,
         "budget": state.budget,

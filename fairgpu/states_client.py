@@ -42,11 +42,7 @@ class StatesCache(Protocol):
         """The timekeeper's CA that was stored last, in PEM; empty before the first."""
 
     def learn_authority(self, pem: str) -> None:
-        """Stores the timekeeper's CA.
-
-        Args:
-            pem: the CA's certificate in PEM.
-        """
+        """Stores the timekeeper's CA, a certificate in PEM."""
 
     def learn_states(self, document: StatesDocument, now: float) -> None:
         """Stores the timekeeper's answer; one that is not `full` replaces only the states that it names.
@@ -61,11 +57,7 @@ class FollowError(RuntimeError):
 
 
 def authority_file(file: Path) -> ReadAuthority:
-    """Returns a function that reads the timekeeper's CA from a file, and raises FollowError if it cannot.
-
-    Args:
-        file: the file, in PEM.
-    """
+    """Returns a function that reads the timekeeper's CA, in PEM, from a file, and raises FollowError if it cannot."""
 
     def read() -> str:
         try:
@@ -125,7 +117,8 @@ def follow_states(
     Args:
         settings: the timekeeper's address, and the token for it.
         clock: returns the seconds of the monotonic clock.
-        random: returns a number in [0, 1), so that many webhooks do not return at once.
+        random: returns a number in [0, 1), by which the pause after a failure varies: many clients then do not ask at
+            once.
     """
     cursor, retry_seconds = "", FIRST_RETRY_SECONDS
     poll = _Poll(settings)

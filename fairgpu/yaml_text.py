@@ -10,10 +10,10 @@ _MERGE = "tag:yaml.org,2002:merge"
 
 
 class _Loader(yaml.SafeLoader):
-    """PyYAML's safe loader keeps the last of two equal keys, against YAML 1.2.2, 3.2.1.3 (keys are unique)."""
+    """PyYAML's safe loader, for which two equal keys of a map are an error (YAML 1.2.2, section 3.2.1.3)."""
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
-        """Returns a map's node as it is written, before merged maps are copied into it.
+        """Returns the node of a map with the keys that were written, before `<<` copies those of other maps into it.
 
         Raises:
             yaml.constructor.ConstructorError: a key stands twice.
@@ -40,18 +40,18 @@ def load(text: str | bytes) -> Any:
 
     Raises:
         yaml.YAMLError: the text is no YAML, holds two documents, or has a key twice in one map.
-        ValueError: a value cannot be, such as the date `2026-02-30`.
+        ValueError: a value does not exist, such as the date `2026-02-30`.
         RecursionError: it is nested too deeply.
     """
     return yaml.load(text, _Loader)  # noqa: S506 - a safe loader
 
 
 def load_all(text: str | bytes) -> list[Any]:
-    """Returns the documents of a stream in YAML, as `load` does the one of a text.
+    """Returns all documents of a text in YAML, in order; an empty one is None.
 
     Raises:
         yaml.YAMLError: the text is no YAML, or has a key twice in one map.
-        ValueError: a value cannot be, such as the date `2026-02-30`.
+        ValueError: a value does not exist, such as the date `2026-02-30`.
         RecursionError: it is nested too deeply.
     """
     return list(yaml.load_all(text, _Loader))
