@@ -120,7 +120,9 @@ def state(budget: Json) -> str:
 
 
 def admission(budget: Json) -> str:
-    """Returns for people the condition for a new pod of a budget; under safe admission, also the committed amount.
+    """Returns for people when a new pod of a budget is admitted: while money is left, or if it pays for the whole run.
+
+    In the latter case (safe admission) the text also has the amount that admitted pods may still spend.
 
     Args:
         budget: a budget of the REST API.
@@ -131,11 +133,7 @@ def admission(budget: Json) -> str:
 
 
 def grace(budget: Json) -> str:
-    """Returns for people the remaining grace of a spent budget; empty if the budget is not in grace.
-
-    Args:
-        budget: a budget of the REST API.
-    """
+    """Returns for people the remaining grace of a spent budget of the REST API; empty if it is not in grace."""
     remaining_grace = budget.get("grace")
     if not remaining_grace:
         return ""

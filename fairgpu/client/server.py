@@ -75,7 +75,7 @@ def _tls(ca_file: str) -> ssl.SSLContext:
 
 
 def _token_of_kubeconfig(environ: Mapping[str, str]) -> str:
-    """Returns the bearer token of the kubeconfig's current user, which its exec plugin makes where it has one."""
+    """Returns the token of the kubeconfig's current user, or of the user's exec plugin; else raises CommandError."""
     # The Kubernetes client takes a quarter of a second to import, which only this path needs.
     from fairgpu.cluster.connect import KubeconfigError, read_kubeconfig  # noqa: PLC0415 - see above
 

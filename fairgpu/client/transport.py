@@ -186,13 +186,13 @@ def explain(status: int, reason: str, document: Any) -> str:
 
 
 def _of_fault(fault: Mapping[str, Any]) -> str:
-    """Returns a fault of a problem document, with the command's option in the place of the REST API's field."""
+    """Formats a fault of a problem document as a line, with the command's option in the place of the field's name."""
     field = str(fault.get("field"))
     return f"{_TYPED.get(field, field)}: given {fault.get('given')}; allowed: {fault.get('allowed')}"
 
 
 def _as_asked(line: str) -> str:
-    """Returns a line of a refusal with commands in the place of questions to the REST API."""
+    """Returns a line of a refusal whose advice names commands of `fairgpu` instead of requests to the REST API."""
     for question, command in _ASKED:
         line = line.replace(question, command)
     return line

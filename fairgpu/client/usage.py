@@ -172,7 +172,10 @@ def _worth(amount: Json, money: Json) -> Decimal:
 
 
 def _by_last_day(item: Json, figure: str) -> Any:
-    """Returns a figure of the forecast that an item of usage has by the pace of the last day; None if unknown."""
+    """Returns what an item of usage is expected to reach at the pace of the last day; None if that is unknown.
+
+    `figure` is `billed`, an amount of the REST API, or `cost`, in the currency.
+    """
     expected = item["forecast"]["lastDay"]
     return None if expected is None else expected[figure]
 
