@@ -267,7 +267,7 @@ class KubernetesAPI:
         return response
 
     def _silence(self, error: Exception) -> str:
-        """Returns which API server gave no answer, and why."""
+        """Returns the message of the error that this API server gave no answer, with its address and the cause."""
         return f"the API server at {self._configuration.host} does not answer: {cause_of(error)}"
 
 

@@ -148,7 +148,7 @@ class _LibraryErrors(logging.Filter):
 
 
 def _missing(file: str | None) -> str:
-    """Returns which file or context a kubeconfig lacks, and what to do; nothing if it lacks something else."""
+    """Returns which file or context a kubeconfig lacks, and what to do; an empty text if both are there."""
     from kubernetes.config import kube_config  # noqa: PLC0415 - as in connect
 
     named = file or kube_config.KUBE_CONFIG_DEFAULT_LOCATION

@@ -90,7 +90,8 @@ def reflect(api: KubernetesAPI, collection: Collection, view: View, wait: Wait, 
 
     Args:
         wait: sleeps for the given seconds between attempts, and returns whether to end; called with 0 between events.
-        random: returns a number in [0, 1), so that many clients do not return at once.
+        random: returns a number in [0, 1), by which the time between attempts varies: many clients then do not ask at
+            once.
     """
     retry_seconds = FIRST_RETRY_SECONDS
     version: str | None = None
@@ -144,7 +145,7 @@ def list_collection(api: KubernetesAPI, collection: Collection) -> tuple[list[Js
 
 
 def _watch(api: KubernetesAPI, collection: Collection, view: View, wait: Wait, version: str) -> str:
-    """Follows the collection until the server ends the watch; returns the resourceVersion to continue from."""
+    """Passes the watch's events to the view until the watch ends; returns the resourceVersion to continue from."""
     query: dict[str, str | int] = {
         **collection.selectors,
         "resourceVersion": version,

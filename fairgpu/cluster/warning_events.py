@@ -60,7 +60,7 @@ def warning_event(
             server requires.
         reason: one word in CamelCase.
         message: a sentence for people, cut to LONGEST_MESSAGE.
-        at: the present time in the API's format.
+        at: the present time in RFC 3339.
         source: the EventSource: `component`, and `host` if one node is meant.
         suffix: the end of the event's name; by default a digest of its content, so that two replicas write one event.
     """
@@ -102,7 +102,7 @@ def post(api: Creating, event: Json) -> None:
 class RepeatedWarnings:
     """Writes warnings of one component on one node, the same one at most once in REPEAT_SECONDS.
 
-    A refused event costs a log line; no caller waits for events or fails with them.
+    A warning that the API server refuses is logged, and raises no error.
     """
 
     def __init__(self, api: Creating, component: str, node: str) -> None:
