@@ -62,7 +62,7 @@ def read(container: Container, settings: DialectSettings) -> Reading | None:
 
 
 def _count(container: Container, amounts: dict[str, int]) -> tuple[int, list[Fault]]:
-    """Returns the number of GPUs, from the container's resource or else the pod's label, and the label's faults."""
+    """Returns the number of GPUs (of `amounts`, else of the pod's label, else 1), and the faults of the label."""
     if COUNT in amounts:
         return amounts[COUNT], []
     label = container.labels.get(COUNT)

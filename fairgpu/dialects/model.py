@@ -1,6 +1,6 @@
 """nvidia-gpu-scheduler: whole GPUs of one model (https://github.com/caden2016/nvidia-gpu-scheduler).
 
-Its annotation goes with `nvidia.com/gpu`; with HAMi's shares it chooses their model.
+Its annotation names the model of the GPUs that `nvidia.com/gpu` counts; beside HAMi's shares, the model of the shares.
 """
 
 from __future__ import annotations

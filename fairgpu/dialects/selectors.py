@@ -121,7 +121,7 @@ def _placement(container: Container, present: tuple[str, ...], selection: Select
 
 
 def _taken_as_well(container: Container, wanted: tuple[str, ...]) -> list[str]:
-    """Returns warnings about names of models that other models' names contain.
+    """Returns a warning about each of the `wanted` names of models that names of other models contain.
 
     nvidia-gpu-scheduler compares whole names; FairGPU's choice takes each model whose name contains the given one.
     """
