@@ -97,9 +97,9 @@ class Acceptor:
 
 
 async def first_bytes(loop: asyncio.AbstractEventLoop, connection: socket.socket, seconds: float) -> bool:
-    """Waits until a client has sent its first bytes; returns whether they came in time.
+    """Waits until a client has sent its first bytes, which stay unread; returns whether they came in time.
 
-    In a TLS handshake the client sends first. Until then, a connection costs a socket, and no TLS state.
+    In a TLS handshake the client sends first. A server that waits for it keeps no TLS state for silent clients.
 
     Args:
         connection: the client's connection.

@@ -65,7 +65,7 @@ class Application:
         self._options = lifecycle.options
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serves a request, or the worker's start and end."""
+        """Serves one ASGI scope: a request, or the lifespan, whose events are the worker's start and end."""
         if scope["type"] == "lifespan":
             await self._live(receive, send)
         elif scope["type"] == "http":

@@ -66,11 +66,11 @@ class BoundedConnection(ASGIProtocol):  # type: ignore[misc] # gunicorn ships no
             super().data_received(data)
 
     def cut_off_if_unread(self) -> None:
-        """Closes the connection if answers waited at the last call and the client has taken nothing since.
+        """Closes the connection if answers waited at the last call of this method and the client took nothing since.
 
-        The kernel's TCP_USER_TIMEOUT does not: each acknowledgement restarts the timer of its window probes, so that a
-        client that sends and never reads is kept. asyncio's flow control does not either: an answer that was handed on
-        whole counts as written.
+        The kernel's TCP_USER_TIMEOUT would keep a client that sends and never reads: each acknowledgement restarts the
+        timer of its window probes. asyncio's flow control keeps it, too: an answer counts as written once the kernel
+        has it whole.
         """
         connection = self.transport.get_extra_info("socket")
         try:
@@ -117,13 +117,13 @@ class BoundedConnection(ASGIProtocol):  # type: ignore[misc] # gunicorn ships no
         return bool(self._awaiting_request and not self._finishing_calls)
 
     def close_if_silent(self) -> None:
-        """Closes the connection if no request is under way and no byte has come since the last call."""
+        """Closes the connection if no request is under way and no byte has come since the last call of this method."""
         received, self._received = self._received, False
         if self.is_idle and not received:
             super()._keepalive_timeout()
 
     def note_answer(self) -> None:
-        """Restarts the time after which the idle connection is closed; it runs from the last byte that was received."""
+        """Restarts the keepalive time after an answer: it runs from the last byte that was received."""
         self._idle_since = self._received_at
         self._idle_limit = self._keepalive
 

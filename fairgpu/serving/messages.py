@@ -224,11 +224,7 @@ async def _leaves(receive: Receive) -> None:
 
 
 def body_came_late(seconds: float) -> Response:
-    """Returns the answer (408) to a request whose body did not arrive in time.
-
-    Args:
-        seconds: the time that the body had.
-    """
+    """Returns the answer (408) to a request whose body did not arrive within so many seconds."""
     return problem(408, HTTPStatus(408).phrase, LATE_BODY.format(seconds=seconds))
 
 

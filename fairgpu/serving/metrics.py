@@ -29,11 +29,7 @@ def share_metrics() -> tempfile.TemporaryDirectory[str]:
 
 
 def forget_process(pid: int) -> None:
-    """Removes a process that has ended from the gauges that count living processes.
-
-    Args:
-        pid: the process id.
-    """
+    """Removes a process that has ended, given by its id, from the gauges that count living processes."""
     multiprocess.mark_process_dead(pid)  # type: ignore[no-untyped-call] # it ships none
 
 

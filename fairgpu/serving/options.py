@@ -45,8 +45,8 @@ class ServerOptions:
         handshake_seconds: the time for a client to begin its TLS handshake, and again the time to complete it.
         max_handshakes: the most connections, per worker and port, that have not completed their handshake. A further
             one takes the place of the oldest of the address that has the most.
-        max_handshakes_of_address: the most of these from one address: room for the requests that an API server begins
-            at a time, 400 that read and 200 that change something, at two workers.
+        max_handshakes_of_address: the most of these from one address. By default two workers have room for the requests
+            that an API server begins at a time: 400 that read and 200 that change something.
         drain_seconds: the time after SIGTERM in which new connections are served, until load balancers know of it.
         finish_seconds: the time after that in which requests under way may end.
         reload_seconds: the interval at which the certificate chain is read again.

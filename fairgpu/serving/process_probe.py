@@ -28,7 +28,7 @@ class Progress:
     """
 
     def __init__(self, most_seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
-        """Begins without a note; `most_seconds` of `clock` is the longest that a healthy thread takes between two."""
+        """Begins without a note; a healthy thread takes at most `most_seconds` of `clock` from one note to the next."""
         self._most_seconds = most_seconds
         self._clock = clock
         self._last: tuple[int, float] | None = None
@@ -88,7 +88,7 @@ class _QuietHandler(WSGIRequestHandler):
         """Logs nothing: probes and scrapes are no events."""
 
     def get_stderr(self) -> TextIO:
-        """Returns where wsgiref writes tracebacks of answers that cannot be sent: not beside the log."""
+        """Returns a stream that is dropped, for wsgiref's tracebacks of answers that cannot be sent."""
         return io.StringIO()
 
 
@@ -101,7 +101,7 @@ class _Server(ThreadingMixIn, WSGIServer):
     then after two: a probe is over by then."""
 
     def handle_error(self, _request: Any, client_address: Any) -> None:
-        """Logs the error as an event; socketserver prints its traceback beside the log."""
+        """Logs the error of a request as an event, where socketserver would print its traceback."""
         client, error = plain_address(client_address[0]), sys.exception()
         if isinstance(error, OSError):
             _log.debug("no request", client=client, error=repr(error))
@@ -113,6 +113,6 @@ class _ServerOfIPv6(_Server):
     address_family = socket.AF_INET6
 
     def server_bind(self) -> None:
-        """Binds a socket that IPv4 asks as well, also where the kernel keeps the two apart."""
+        """Binds a socket on `::` that takes IPv4 as well, whatever the kernel's default (net.ipv6.bindv6only)."""
         self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
         super().server_bind()

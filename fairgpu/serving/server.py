@@ -83,7 +83,7 @@ class GunicornServer(BaseApplication):  # type: ignore[misc] # gunicorn ships no
 
 
 def _bound(address: Address) -> list[str]:
-    """Returns the addresses, with the port, that gunicorn binds: without a host, those that reach every address."""
+    """Returns an address as gunicorn's setting `bind` has it; without a host, one each for IPv6 and IPv4 if needed."""
     return [str(Address(host, address.port)) for host in ([address.host] if address.host else every_address())]
 
 
