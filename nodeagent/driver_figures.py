@@ -73,7 +73,7 @@ class Figure:
 class Placed:
     """The container of each process that the driver has named on a GPU.
 
-    A process that ended before its container was made is left out: after a fault a GPU can name one for hours.
+    A process that ended before its container was made is left out: after a fault, a driver names ended ones for hours.
 
     Attributes:
         slots: the slot on the GPU's schedule page of each process's container, keyed by the host's process id; None for

@@ -23,7 +23,7 @@ def encode(gpus: Mapping[str, Keyed]) -> bytes:
     """Returns the content of the file by which the agent passes the driver's figures to the writer of schedule pages.
 
     Args:
-        gpus: the figures of each GPU's containers, keyed by the GPU's uuid.
+        gpus: the figures of each GPU's containers by slot and key, keyed by the GPU's uuid.
     """
     listed = [
         {"uuid": uuid, "containers": [_entry(slot, key, figure) for (slot, key), figure in sorted(figures.items())]}

@@ -61,6 +61,8 @@ class Node:
 class Observation:
     """The result of asking the driver once about all GPUs of the node.
 
+    Figures by container and GPU are keyed by the pod's uid, the container's name and the GPU's uuid.
+
     Attributes:
         figures: the figures of each container on each GPU; the earlier ones if the driver's answer was incomplete.
         strays: for each process that no share limits, the uuid of its GPU, and the process.

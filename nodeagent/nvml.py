@@ -1,4 +1,4 @@
-"""Samples through NVML the memory and GPU time of each process, beside the writing of the schedule page.
+"""Samples through NVML the memory and GPU time of each process, in a thread beside the writer of a schedule page.
 
 NVML can take long; the writer of the page uses the latest finished sample.
 """
@@ -125,11 +125,7 @@ def living_pids(
 
 
 def own_pids(pids: Iterable[int]) -> dict[int, int]:
-    """Returns the id of each living process in its own PID namespace, keyed by the host's id; ended ones are left out.
-
-    Args:
-        pids: the host's process ids.
-    """
+    """Returns the id of each living process in its own PID namespace, keyed by the host's id, which `pids` has."""
     own = {}
     for pid in pids:
         with contextlib.suppress(OSError, ValueError):
@@ -165,7 +161,7 @@ def log(event: str, **fields: object) -> None:
 
 
 class Figures:
-    """The agent's figures of each container on one GPU, from the driver's latest sample.
+    """Computes the figures of each container on one GPU from the driver's latest sample; they are in `latest`, by slot.
 
     `look` renews them once, and `watch` repeatedly until it is stopped.
     """
@@ -231,7 +227,7 @@ class Figures:
         self._unregistered, self._reported = found, lasting
 
     def watch(self, stop: threading.Event) -> None:
-        """Asks the driver about the containers in `listed`, every INTERVAL_SECONDS, or sooner after `ask`.
+        """Asks the driver about the containers in the attribute `listed`, every INTERVAL_SECONDS, sooner after `ask`.
 
         It does so while the cgroup of at least one container is known. A failure of the driver is logged once, until
         the driver answers again.

@@ -53,9 +53,9 @@ def read(pod: Json) -> Json:
 
 
 def kubelets_uid(pod: Json) -> str:
-    """Returns the uid by which the kubelet knows a pod, in the names of cgroups and folders and in its events.
+    """Returns the uid by which the kubelet knows a pod: in the names of cgroups and folders, and in its events.
 
-    The mirror of a static pod has another one on the API server. `kubectl describe` looks for events by this one.
+    For a static pod it is another than `metadata.uid`. `kubectl describe` finds a pod's events by the kubelet's uid.
     """
     metadata = pod["metadata"]
     return str(metadata.get("annotations", {}).get(MIRROR) or metadata["uid"])
@@ -64,7 +64,8 @@ def kubelets_uid(pod: Json) -> str:
 def by_kubelets_uid(pods: Iterable[Json], uid: str) -> Json | None:
     """Returns the pod that has a uid, in the kubelet or on the API server; None if there is no such pod.
 
-    A uid on the API server comes first: who creates a pod chooses its annotations.
+    If two pods match, the one with this uid on the API server is returned: the kubelet's uid is in an annotation, into
+    which a pod's author can write another pod's uid.
     """
     listed = list(pods)
     by_either = {kubelets_uid(pod): pod for pod in listed} | {str(pod["metadata"]["uid"]): pod for pod in listed}

@@ -97,12 +97,9 @@ class Processes:
         self._known: Mapping[int, Process] = {}
 
     def look(self, pids: frozenset[int]) -> Mapping[int, Process]:
-        """Returns the processes that live now under these ids, keyed by the id.
+        """Returns the processes that live now under these ids of the host's PID namespace, keyed by the id.
 
         A process that has got an earlier one's id is read anew.
-
-        Args:
-            pids: the process ids, in the host's PID namespace.
         """
         found = {}
         for pid in pids:

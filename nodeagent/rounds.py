@@ -138,7 +138,7 @@ def step(
     """Returns the page writer's state and the containers' turns after one look at the containers' activity.
 
     A new period settles the time that containers used outside their turns in the last one. A look that comes late finds
-    time that was used since then: as much of it as was granted since then counts in the new period.
+    time that was used since the last one's end: as much of it as was granted since counts in the new period.
 
     Within a period, turns change only when a container becomes active or idle, starts or ends. The balance of a
     container that ends is dropped: the next one in its slot owes nothing. A container that starts again keeps its
@@ -201,7 +201,7 @@ def step(
 
 
 def rests_until_ns(state: State) -> int:
-    """Returns until when `rest` returns this state, if no container comes or goes; 0 if its next call may not.
+    """Returns until when `rest` returns this state unchanged, if no container comes or goes; 0 if not even once.
 
     Args:
         state: the state after the last look.
@@ -325,13 +325,13 @@ def _count(state: State, activities: Mapping[int, Activity], elapsed_ns: int, si
 def _next_period(state: State, ended: _Counted, passed: int, late_ns: int) -> _Period:
     """Settles the period that ended, and returns the next.
 
-    The overrun that a shim reports may be too low. So the time that a container used beyond all its turns counts if it
-    is more. Work that was reported too late leaves its container with less than its turn in one period and more in the
-    next. That surplus counts in the period after, so that a late report gains nothing.
+    A container's overrun is what its shim reports, which may be too low, or what the container used beyond all its
+    turns if that is more. Work that is reported too late shows as less than its container's turn in one period and more
+    in the next. That surplus counts in the period after, so that a late report gains nothing.
 
     Turns repeat until the page is written again. So a look that comes periods late settles the turns of all periods
-    that have passed. What a container used beyond these is the use of the next period, as far as turns were granted
-    between that period's beginning and the look. It counts in the next period and is no time beyond turns of this one.
+    that have passed. What a container used beyond these turns counts in the next period, as far as turns were granted
+    between that period's beginning and the look, and is no overrun of this one.
 
     Args:
         ended: the look that settles the period.

@@ -189,10 +189,10 @@ def rest_checksum(packed: bytes) -> int:
 
 
 def _moved_bytes() -> tuple[array[int], ...]:
-    """Returns four tables, one for each byte of a CRC-32: how its 256 values change once the rest of a page follows.
+    """Returns four tables by which the CRC-32 of a page's times becomes the CRC-32 of the whole page.
 
-    A CRC-32 is linear: the results of the four and the CRC-32 of the rest, combined by exclusive or, are the CRC-32 of
-    the whole page.
+    Each is for one byte of the former, the lowest first, and has an entry for each value of the byte. A CRC-32 is
+    linear: the four entries and the CRC-32 of the page's rest, combined by exclusive or, are that of the whole page.
     """
     zeros = bytes(CHECKSUM_AT - _REST_AT)
     none = zlib.crc32(zeros)

@@ -249,9 +249,9 @@ class Agent:
     def _open_or_withhold(self, node: Json) -> None:
         """Offers the kubelet the GPUs that the driver last named; writes inventory and capacity into the Node.
 
-        It offers none while `withholdings` gives reasons, and writes a warning event for each. It offers none either at
-        start, until the runtime, other drivers' offers and the shim are known, once a container was made without its
-        CDI spec, and while another device plugin has taken the resource.
+        While `withholdings` gives reasons, it offers none and writes a warning event for each. It offers none either at
+        start, until the runtime, other drivers' offers and the shim are known; nor once a container was made without
+        its CDI spec; nor while another device plugin has taken the resource.
         """
         silent_seconds = time.monotonic() - self._answered_at
         foreign = [*foreign_resources(node), *self._slices.offers]
@@ -455,9 +455,9 @@ class Agent:
         )
 
     def _watch_slices(self) -> None:
-        """Follows what NVIDIA's driver for Dynamic Resource Allocation offers; a cluster without that API has nothing.
+        """Follows the ResourceSlices by which NVIDIA's driver for Dynamic Resource Allocation offers the node's GPUs.
 
-        An API server that gets the API later is looked at when the agent starts again.
+        An API server without that API has none. If it gets the API later, the agent asks it at the agent's next start.
         """
         while not self._stop.is_set():
             try:
@@ -617,7 +617,7 @@ class Agent:
         _log.warning("watch of the node's objects failed", what=what, error=str(error))
 
     def _slices_not_read(self, error: ApiError) -> None:
-        """Logs that the ResourceSlices cannot be read, and warns while none were: nothing is offered until then."""
+        """Logs that the ResourceSlices cannot be read; if they never were, warns that no GPU is offered until then."""
         self._unreachable("resourceslices", error)
         if not self._slices.known.is_set():
             self._warn_node(

@@ -159,8 +159,8 @@ class Starter:
     def collect(self) -> None:
         """Removes the records and files of containers whose pods are deleted or have ended.
 
-        The other records are passed to `World.changed`, under the lock: those that were read before a start must not
-        follow the start's own. A pod that the watch has not delivered is requested: it may be newer than the watch.
+        The records that are left are passed to `World.changed`; a start that comes meanwhile waits, so that no older
+        records follow its own. A pod that the watch has not shown is read from the API server: it may be newer.
 
         Raises:
             OSError: the host has no room for the page writer's input; the ended containers' files are removed
@@ -238,7 +238,7 @@ class Starter:
     def _certain(
         self, pod: Mapping[str, Any], container: str, listing: list[Listed], slots: frozenset[str]
     ) -> tuple[Mapping[str, Any], str]:
-        """Asks the API server until it is certain which container of a pod starts; returns the pod and its name.
+        """Asks the API server until it is certain which container of a pod starts; returns the pod and that name.
 
         Args:
             container: the name of the init container that starts, by the pod's status so far.

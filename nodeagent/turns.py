@@ -246,9 +246,9 @@ def settle(made: Plan, overruns: Mapping[int, int], used: Mapping[int, int]) -> 
 def _loans(ordered: Sequence[Tenant], idle_ns: int, period_number: int) -> dict[int, int]:
     """Returns the idle time, in ns, that each active borrower gets in this period, keyed by slot, divided by weight.
 
-    In each period one half of the best-effort containers shares the part of all, so that a loan is long enough for a
-    kernel and no container waits for more than one period. Fewer than half share it if a loan would be shorter than
-    SHORTEST_LOAN_NS. The period's number decides which containers these are.
+    In each period one half of the best-effort containers shares what is lent to all of them, so that a loan is long
+    enough for a kernel and no container waits for more than one period. Fewer than half share it if a loan would be
+    shorter than SHORTEST_LOAN_NS. The period's number decides which containers these are.
     """
     elastic = [tenant for tenant in ordered if tenant.active and tenant.policy is Policy.ELASTIC]
     best_effort = [tenant for tenant in ordered if tenant.active and tenant.policy is Policy.BEST_EFFORT]
