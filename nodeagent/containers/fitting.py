@@ -100,7 +100,7 @@ def free_slot(uuid: str, held: Iterable[Held]) -> int:
 
 
 def is_whole(shares: Iterable[DeviceShare], offered: Mapping[str, Device]) -> bool:
-    """Returns whether a container's parts of GPUs are all of these GPUs.
+    """Returns whether a container's part of each of its GPUs is the whole GPU.
 
     The container is then alone on them, and no shim limits it.
 

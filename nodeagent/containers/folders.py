@@ -53,7 +53,7 @@ class Folders:
         return self.of_container(record.uid, record.container)
 
     def of_container(self, uid: str, container: str) -> Path:
-        """Returns the folder of a container's files."""
+        """Returns the folder of a container's files, given its pod's uid and its name."""
         return Path(f"{self.root}/containers/{uid}/{container}")
 
     def start(self, record: Record) -> Path:
@@ -63,7 +63,7 @@ class Folders:
     def ledger(self, record: Record) -> str:
         """Returns the path of the file in which the shim accounts for the GPU use of a container's present start.
 
-        It is text and no Path: each change of the schedule names these files of all containers.
+        It is text, which is made faster than a Path: each change of the schedule names these files of all containers.
         """
         return f"{self.root}/containers/{record.uid}/{record.container}/{record.start}/ledger"
 
@@ -126,8 +126,8 @@ def write(folders: Folders, record: Record, vendor: Sequence[tuple[str, Mapping[
 
     Args:
         vendor: the answer of `vendor_edits` for each of the container's GPUs, in order.
-        shim: the shim's file on the host; None if it could not be written, which only containers that have all of
-            their GPUs do without.
+        shim: the shim's file on the host; None if it could not be written. Only a container that has its GPUs whole can
+            do without it.
 
     Raises:
         OSError: the host has no room, or refuses, or the shim is not there; nothing of this start is left, and the
@@ -186,7 +186,7 @@ def remove(folders: Folders, record: Record, keep: Record | None = None) -> None
 
 
 def remove_unread(folders: Folders, uid: str, container: str) -> None:
-    """Removes the folder of a container whose record cannot be read."""
+    """Removes the folder of a container whose record cannot be read, given its pod's uid and its name."""
     folder = folders.of_container(uid, container)
     shutil.rmtree(folder, ignore_errors=True)
     _remove_if_empty(folder.parent)

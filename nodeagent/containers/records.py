@@ -64,7 +64,7 @@ class Record:
         start: the number of its start, from 1; each start has its own folder.
         whole: whether no other container may use its GPUs, so that no shim limits it.
         policy: how it may use GPU time beyond its share.
-        task_priority: the priority that the pod's annotation chose.
+        task_priority: 0 to go before other containers on its GPUs, 1 not to.
         devices: its parts of GPUs, in the order in which it sees them.
     """
 

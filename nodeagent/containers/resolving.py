@@ -158,8 +158,8 @@ def container_of(pod: Mapping[str, Any], listing: Iterable[Listed], slots: froze
 def start_is_certain(pod: Mapping[str, Any], container: str) -> bool:
     """Returns whether a pod's status shows that an init container which started before starts once more.
 
-    The kubelet reports an init container that completed to the API server while it already starts the next one with the
-    same slots. A status that says neither how the last start ended nor that it failed may be older than that.
+    It shows this by a failure, or by a wait for a restart. Any other status may be outdated: the kubelet may start the
+    next init container, with the same slots, before it reports that this one has completed.
     """
     for status in pod.get("status", {}).get("initContainerStatuses") or []:
         if status.get("name") == container:
