@@ -214,6 +214,7 @@ def register(folder: Path, endpoint: str, resource: str) -> None:
     """Registers the device plugin with the kubelet. The plugin must already listen on its socket.
 
     Args:
+        folder: the folder with the sockets of the kubelet and its plugins.
         endpoint: the name of the plugin's socket in the folder.
         resource: the name of the extended resource that the plugin offers.
 
@@ -336,7 +337,7 @@ class Checkpoint:
     def answered_by_others(self) -> frozenset[Holder]:
         """Returns the pod's uid and the container's name for each container whose slots another plugin allocated.
 
-        For these the file has another answer than that of `allocated`.
+        The kubelet's file has the plugin's answer for each; another plugin's differs from that of `allocated`.
         """
         self._renew()
         return self._others

@@ -1,9 +1,9 @@
 """Decides when the device plugin registers with the kubelet again. Pure.
 
-The kubelet asks the plugin that registered a resource last. It sends the one before no message, and ends none of its
-calls. When the call of either ends, it stops the one that it asks, whichever that is (k8s.io/kubernetes,
-pkg/kubelet/cm/devicemanager: PluginConnected, PluginDisconnected). So a plugin has to look for itself whether the
-kubelet asks it.
+The kubelet asks the plugin that registered a resource last. It does not notify the plugin that it asked before, and
+ends none of its calls. When a call of either plugin ends, the kubelet no longer asks any: not even the one whose call
+goes on (k8s.io/kubernetes, pkg/kubelet/cm/devicemanager: PluginConnected, PluginDisconnected). So a plugin has to look
+for itself whether the kubelet asks it.
 """
 
 from __future__ import annotations
@@ -88,8 +88,8 @@ class Registration:
         delay_seconds: the least time from that to the next attempt with the same kubelet.
         followed_seconds: when the kubelet last followed the slots.
         shown_seconds: when the Node last showed the slots.
-        written: `Look.written` of the status that last showed the slots. While none has, it is that of the status that
-            was the present one when the time for the kubelet to call back had passed.
+        written: `Look.written` of the last status of the Node that showed the slots. If none has, it is that of the
+            status that stood when the kubelet's time to call back was over.
         answered: each container whose slots another plugin had allocated before this registration, as its pod's uid
             and its name.
         foreign: another plugin's slots in the kubelet's file at the registration.
@@ -118,8 +118,8 @@ def foreign_slots(ids: Iterable[str]) -> tuple[str, ...]:
 def observed(registration: Registration, look: Look, now_seconds: float) -> Registration:
     """Returns the last registration, with the signs added that the agent now sees of the kubelet's use of the plugin.
 
-    Another plugin's slots that were in the kubelet's file at the registration count as older than it, until the file
-    has been without them or the kubelet has had time to call back.
+    Another plugin's slots that were in the kubelet's file at the registration are no sign of a later registration of
+    that plugin, until the file has been without them or the kubelet has had time to call back.
 
     Args:
         look: the kubelet and the plugin as they are now.
