@@ -335,7 +335,10 @@ def _refused(nvml: Any, handle: Any) -> str:
 
 
 def _numa(nvml: Any, handle: Any, pci_device: Path) -> int | None:
-    """Returns the NUMA node next to a GPU; the kernel's where NVML names none or several, and None without either."""
+    """Returns the NUMA node next to a GPU: NVML's, or the one in the folder `pci_device` if NVML names none or several.
+
+    None if neither names one.
+    """
     try:
         masks = nvml.nvmlDeviceGetMemoryAffinity(handle, MASKS, nvml.NVML_AFFINITY_SCOPE_NODE)
     except nvml.NVMLError:
