@@ -119,7 +119,6 @@ def build_application(
 
 
 def _follow_budgets(run_part: RunPart, api: KubernetesAPI, states: StatesSettings, state: State, wait: Wait) -> None:
-    """Starts the threads that read the budgets' states, and the CA that proves them, from the timekeeper."""
     authority = (
         authority_file(states.ca_file)
         if states.ca_file is not None
@@ -132,7 +131,6 @@ def _follow_budgets(run_part: RunPart, api: KubernetesAPI, states: StatesSetting
 def _follow_cluster(
     run_part: RunPart, api: KubernetesAPI, lease: LeaseSettings, acting: Acting, state: State, wait: Wait
 ) -> None:
-    """Starts the threads that watch pods and nodes, read kube-scheduler's leader Lease, and look for overlaps."""
     warnings = NodeWarnings(api, _stamp)
     faults = AllocationFaults(state, warnings.warn_of_pod)
     pods = PodsView(state, f"{lease.namespace}/{lease.pod_name}", acting.show, faults)
@@ -145,7 +143,7 @@ def _follow_cluster(
 
 
 class Acts(Protocol):
-    """A function that returns whether this replica of the scheduler may act."""
+    """A function that returns whether this replica may act: answer kube-scheduler, and change objects."""
 
     def __call__(self, seconds: float = 0.0) -> bool:
         """Returns whether this replica may act now, and its leader Lease lasts for `seconds` seconds more."""
@@ -297,11 +295,7 @@ def keep_worth_current(state: State, wait: Wait) -> None:
 
 
 def keep_looking_for_overlaps(faults: AllocationFaults, wait: Wait) -> None:
-    """Reports the pods whose allocations exceed a GPU, every OVERLAP_LOOK_SECONDS, until the process ends.
-
-    Args:
-        faults: finds the pods and reports them.
-    """
+    """Reports the pods whose allocations exceed a GPU, every OVERLAP_LOOK_SECONDS, until the process ends."""
     while not wait(OVERLAP_LOOK_SECONDS):
         faults.look_for_overlaps()
 
