@@ -136,9 +136,9 @@ def follow_lease(
 
 
 def mark_of(pod: dict[str, Any]) -> str:
-    """Returns the mark that the acting extender writes on its own pod, for others to see which replica leads.
+    """Returns the mark that a replica wrote on its own pod (see `Acting`); empty for a pod without a mark.
 
-    It is the message of the condition `fairgpu.io/Leads`; empty if the pod has no such condition.
+    It is the message of the pod's condition `fairgpu.io/Leads`.
     """
     conditions = (pod.get("status") or {}).get("conditions") or []
     return next((str(one.get("message")) for one in conditions if one.get("type") == CONDITION), "")

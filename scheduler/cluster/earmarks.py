@@ -2,7 +2,7 @@
 
 The annotation is on that pod, so that a replica that takes over knows for which pod the devices are once the victims
 are gone. It also names the nodes on which what was freed did not help the pod: no pod is evicted there for it again.
-Once an earmark has fallen, the annotation has these alone, with an empty node.
+Once no devices are kept any more, the annotation names these nodes alone, and its own node is empty.
 """
 
 from __future__ import annotations
@@ -85,10 +85,11 @@ def earmark_of(
 
 
 def fallen(left_out: tuple[str, ...]) -> str | None:
-    """Returns the annotation's value once an earmark keeps no devices any more: only the nodes left out; None for none.
+    """Returns the annotation `fairgpu.io/earmark` of a waiting pod for which no devices are kept any more.
 
     Args:
-        left_out: the names of the nodes on which no pod is evicted again for the waiting pod.
+        left_out: the names of the nodes on which no pod is evicted again for the waiting pod. Without any, the
+            answer is None: the pod needs no annotation.
     """
     return encode(Earmark("", (), (), 0, left_out)) if left_out else None
 

@@ -95,7 +95,7 @@ class NodeStatus(TypedDict, total=False):
 class PodObject(TypedDict, total=False):
     """The fields of a pod that the scheduler reads, or of the `Status` object that ends a watch.
 
-    Only a `Status` has the last three fields.
+    Only a `Status` has `code`, `reason` and `message`.
     """
 
     metadata: Metadata
@@ -109,7 +109,7 @@ class PodObject(TypedDict, total=False):
 class NodeObject(TypedDict, total=False):
     """The fields of a node that the scheduler reads, or of the `Status` object that ends a watch.
 
-    Only a `Status` has the last three fields.
+    Only a `Status` has `code`, `reason` and `message`.
     """
 
     metadata: Metadata

@@ -1,4 +1,4 @@
-"""Keeps all nodes' inventories. Nodes that offer the same device are left out of the fleet: its place is unknown."""
+"""Keeps all nodes' inventories. Nodes that offer the same device are all left out: it is not known which has it."""
 
 from __future__ import annotations
 

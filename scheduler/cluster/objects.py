@@ -189,7 +189,7 @@ def read_note(pod: Json) -> PodNote:
 
     A bound pod holds the devices of its allocation if that is sound. FairGPU's annotations count on pods with its
     label, and on pods that ask for its resources: the extender places these without the label, too. On any other pod
-    the policies let its author write them.
+    they do not count, since the policies let its author write them.
     """
     metadata, spec, status = mapping(pod.get("metadata")), mapping(pod.get("spec")), mapping(pod.get("status"))
     written, node = mapping(metadata.get("annotations")), spec.get("nodeName")
@@ -250,7 +250,7 @@ def _starts(
     """Returns the parts of devices that a pod holds, one tuple for each container that starts by itself.
 
     The node agent gives a container all its devices or refuses its start, and main containers do not wait for each
-    other. They wait for init containers, so a pod of which these have devices is one whole.
+    other. They wait for init containers: if one of these has devices, a single tuple has all parts.
 
     Args:
         containers: the shares of each main container.
@@ -359,7 +359,7 @@ def _asks_for_gpu(spec: Json) -> bool:
 
 
 def _may_be_placed(spec: Json) -> bool:
-    """Whether FairGPU's kube-scheduler looks for a node for the pod: it is named, and no scheduling gate is left."""
+    """Whether the pod names FairGPU's kube-scheduler, and no scheduling gate holds the pod."""
     return spec.get("schedulerName") == names.SCHEDULER_NAME and not spec.get("schedulingGates")
 
 

@@ -108,7 +108,7 @@ class State:
         offers: grows when a node offers other devices than before.
         frees: grows when the API server shows that a pod which held devices has ended.
         keeps: grows when an earmark is made or dropped, or the reservation of a pod that was not bound is freed.
-        yields: grows when the pods of spent budgets have to wait for fewer pods within budget (`lowest_in_budget`).
+        yields: grows when pods of spent budgets need no longer wait for some pods within budget (`lowest_in_budget`).
         sites: grows when a node's labels or taints change.
         earmarks: each waiting pod for which devices are kept, with its earmark, keyed by the pod's uid.
     """
@@ -328,7 +328,7 @@ class State:
             self.fleet.hold(f"{EARMARKED}{uid}", pod_and_earmark[1].holding(pod_and_earmark[0].request))
 
     def left_out(self, uid: str) -> tuple[str, ...]:
-        """Returns the names of the nodes that the earmark of the pod with this uid leaves out."""
+        """Returns the names of the nodes on which no pod is evicted again for the pod with this uid, by its earmark."""
         return self._left_out.get(uid, ())
 
     def name_nodes(self, pod: WaitingPod, rows: Ints) -> None:

@@ -38,7 +38,7 @@ SOURCE = {"component": "fairgpu-scheduler"}
 
 
 def _noted(item: Json) -> Json:
-    """Returns a pod's facts (PodNote) and its mark alone: a list of whole pods would not fit into memory."""
+    """Returns a pod reduced to its facts (PodNote) and its mark: a list of whole pods would not fit into memory."""
     return {NOTE: read_note(item), MARK: mark_of(item)}
 
 
