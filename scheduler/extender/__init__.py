@@ -1,1 +1,1 @@
-"""Answers kube-scheduler's extender calls: filter, prioritize and bind."""
+"""Answers kube-scheduler's extender calls: filter, prioritize, preempt and bind."""

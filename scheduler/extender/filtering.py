@@ -1,4 +1,4 @@
-"""Answers filter and prioritize: the node for a pod, and the reason against each other node."""
+"""Answers kube-scheduler's calls filter (the node for a pod, and why not the others) and prioritize (nodes' scores)."""
 
 from __future__ import annotations
 

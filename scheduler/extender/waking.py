@@ -61,7 +61,7 @@ class Late:
     at: float
 
     def again(self, now: float) -> Late:
-        """Returns the record after one more failure at `now`, in monotonic seconds; its next attempt is later."""
+        """Returns the record after one more failure at `now`, in monotonic seconds; each failure doubles the pause."""
         return Late(self.failures + 1, now + min(RETRY_SECONDS * 2**self.failures, MAX_RETRY_SECONDS))
 
 
@@ -227,9 +227,9 @@ def _wake_one(state: State, conditions: Conditions, one: Waiting, failed: set[st
 def _must_be_written(one: Waiting, text: str, block: BudgetBlock | None) -> bool:
     """Whether `text`, why a pod waits now, must be written into its condition fairgpu.io/Placeable.
 
-    A pod without that condition shows kube-scheduler's, which has the answer to its last call. A figure in it grows old
-    with each pod that is placed, and alone is no reason to write: each time, thousands of waiting pods would be written
-    and asked about again. A new cause is a reason. FairGPU's condition, once written, is kept current to the figure.
+    A pod without that condition shows kube-scheduler's, which has the answer to its last call. It is left if only a
+    figure in that answer is outdated: each pod that is placed changes figures, and each time, thousands of waiting pods
+    would be written and asked about again. FairGPU's condition, once written, is kept current with all its figures.
     """
     if one.text:
         return text != one.text

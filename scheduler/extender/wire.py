@@ -1,7 +1,7 @@
 """kube-scheduler's extender protocol: its requests and responses.
 
-The types are those of https://github.com/kubernetes/kube-scheduler/blob/v0.34.2/extender/v1/types.go; Go writes their
-fields as they are named there.
+The types are those of https://github.com/kubernetes/kube-scheduler/blob/v0.34.2/extender/v1/types.go. Their fields have
+the same names in JSON as there in Go.
 """
 
 from __future__ import annotations
