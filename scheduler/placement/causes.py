@@ -50,7 +50,7 @@ class Shortage:
         gpus: the number of GPUs that the container needs.
         asked: the amount that the container needs: memory or percent of GPU time of each GPU, or a number of GPUs, as
             the cause has it.
-        most: the most that any of these nodes has of the amount: of memory and GPU time, on as many GPUs.
+        most: the largest such amount that any of these nodes has; of memory and GPU time, on each of `gpus` GPUs.
         unit: the unit of amounts of memory, MiB or percent.
         in_sum: the number of these nodes with enough free in sum, but in pieces on several GPUs.
         cut: the number of these nodes on which the search for devices of several containers reached its limit.

@@ -116,8 +116,8 @@ class Chooser:
         fleet: the nodes with the free parts of their devices.
         worth: the learned figures that say which free parts are most useful to later requests. None before the first
             learning: the first node that fits is then chosen.
-        tries: the number of tries that searches for devices may still use, over all calls. None if each computation
-            has CALL_TRIES.
+        tries: the tries that all searches for devices together may still use; None if each call has CALL_TRIES of its
+            own.
         cut: how often a node counted as not fitting because the search for its devices reached its limit.
     """
 
@@ -341,14 +341,14 @@ class Chooser:
         return [*first, linked_pick(request, fleet, plain), plain, linked_pick(request, fleet, emptiest)]
 
     def _gained(self, request: Request, rows: Ints, after: Ints) -> Floats:
-        """Returns each node's gain if it takes the request and `after` is the percent left of each of its devices."""
+        """Returns the gain of each node in `rows` if it takes the request and its devices have `after` percent left."""
         if self._worth is None:
             return np.zeros(len(rows))
         left = _taken(self._left(rows), after, request)
         return rounded(values(self._worth, left) - self._values(self._worth)[rows])
 
     def _apart_of_several(self, request: Request, rows: Ints, taken: Flags) -> Floats:
-        """Returns, for each node, one figure of how far apart the devices within each container are; less is nearer.
+        """Returns, for each node in `rows`, how far apart the devices within each container are; less is nearer.
 
         The worst link counts first, then the sum of links, then the number of NUMA nodes.
 
@@ -363,7 +363,7 @@ class Chooser:
         return np.asarray((apart[:, 0] * 10_000 + apart[:, 1]) * 100 + apart[:, 2])
 
     def _free(self, request: Request, rows: Ints) -> Free:
-        """Returns the free parts of the devices on the nodes with these rows, and which the request may use."""
+        """Returns the free parts of the devices of the nodes in `rows`, and whether the request may use each."""
         fleet = self.fleet
         # Most often all rows are asked for, and a view of them is no copy.
         at = slice(fleet.size) if np.array_equal(rows, np.arange(fleet.size)) else rows
@@ -412,19 +412,19 @@ class Chooser:
         return [self.fleet.places[uuid] for uuid in uuids if uuid in self.fleet.places]
 
     def _mib(self, need: Need, rows: Ints) -> Ints:
-        """Returns the MiB that a container with this need takes of each device of these nodes."""
+        """Returns the MiB that a container with this need takes of each device of the nodes in `rows`."""
         if need.memory_mib:
             return np.full((len(rows), 1), need.memory_mib)
         return self.fleet.total[rows] * need.memory_percent // 100
 
     def _fitting(self, request: Request, need: Need, rows: Ints) -> Flags:
-        """Returns, for each node and device, whether one container with this need fits."""
+        """Returns, for each node in `rows` and each device, whether one container with this need fits."""
         fleet = self.fleet
         room = (fleet.core[rows] >= need.core_percent) & (fleet.memory[rows] >= self._mib(need, rows))
         return np.asarray(room & (fleet.slots[rows] >= 1) & self.usable(request, rows))
 
     def _after(self, need: Need, rows: Ints) -> Ints:
-        """Returns the percent that would be left of each device of these nodes if a container took its share."""
+        """Returns the percent that each device of the nodes in `rows` would have left if a container took its share."""
         fleet = self.fleet
         core = fleet.core[rows] - need.core_percent
         memory = (fleet.memory[rows] - self._mib(need, rows)) * 100 // np.maximum(fleet.total[rows], 1)
@@ -432,7 +432,7 @@ class Chooser:
         return np.asarray(np.maximum(np.minimum(core, memory), 0).astype(np.int32))
 
     def _single(self, request: Request, need: Need, rows: Ints, fitting: Flags) -> Floats:
-        """Returns, for each node and device, the gain if the request takes that device; NONE if it does not fit."""
+        """Returns, for each node in `rows` and each device, the gain if the request takes it; NONE if not `fitting`."""
         fleet = self.fleet
         if request.wanted.placement is Placement.SPREAD:
             return np.where(fitting, fleet.idle[rows].astype(np.float64), NONE)
@@ -454,7 +454,7 @@ class Chooser:
         return self._now.of_row
 
     def _several(self, request: Request, need: Need, rows: Ints, fitting: Flags) -> Floats:
-        """Returns each node's gain if a container that needs several GPUs takes the fullest ones that fit."""
+        """Returns the gain of each node in `rows` if a container takes the fullest of the GPUs that are `fitting`."""
         fleet = self.fleet
         if self._worth is None:
             return np.zeros(len(rows))
@@ -466,12 +466,12 @@ class Chooser:
         return self._gained(request, rows, after)
 
     def _emptiness(self, rows: Ints) -> Floats:
-        """Returns the mean free percent of each node's GPUs."""
+        """Returns the mean free percent of the GPUs of each node in `rows`."""
         fleet = self.fleet
         return np.asarray(fleet.idle[rows].sum(axis=1) / np.maximum(fleet.offered[rows].sum(axis=1), 1))
 
     def _apart(self, need: Need, rows: Ints, fitting: Flags) -> Floats:
-        """Returns, for each node, one figure of how far apart the best linked devices that fit are; less is nearer."""
+        """Returns, for each node in `rows`, how far apart its best linked `fitting` devices are; less is nearer."""
         known: dict[tuple[int, bytes], float] = {}
         apart = np.zeros(len(rows))
         for at, (link, free) in enumerate(zip(self.fleet.links[rows].tolist(), fitting, strict=True)):
@@ -501,7 +501,7 @@ class Chooser:
         return best_set(links, numa, alike, need.gpus - len(fixed), fixed)
 
     def _rooms(self, request: Request, row: int) -> list[Room]:
-        """Returns the free parts of a node's devices that a request may use: the fullest first, with `spread` last."""
+        """Returns the free parts of a node's devices that a request may use, the fullest first (with `spread` last)."""
         fleet = self.fleet
         core, memory, slots, total = fleet.core[row], fleet.memory[row], fleet.slots[row], fleet.total[row]
         wanted = np.flatnonzero(self.usable(request, np.array([row]))[0]).tolist()
@@ -510,9 +510,9 @@ class Chooser:
         return [Room(at, int(core[at]), int(memory[at]), int(slots[at]), int(total[at])) for at in wanted]
 
     def _stages(self, request: Request, need: Need, rows: Ints) -> list[tuple[Shortage, Flags]]:
-        """Returns, for each cause in order, the shortage and, for each node, whether the cause keeps the need from it.
+        """Returns, for each cause in order, the shortage and, for each node in `rows`, whether the cause applies there.
 
-        A node may be listed under several causes.
+        Several causes may apply to one node.
         """
         fleet, gpus = self.fleet, need.gpus
         offered = fleet.offered[rows]
@@ -561,7 +561,7 @@ def _share(node: Node, at: int, need: Need) -> Share:
 
 
 def _taken(left: Left, after: Ints, request: Request) -> Left:
-    """Returns what would be left of nodes that took the request, if `after` is the percent left of their devices."""
+    """Returns the free parts of nodes once each has taken the request, and its devices have `after` percent left."""
     return left._replace(idle=after, cpu=left.cpu - request.cpu_milli, host=left.host - request.host_mib)
 
 

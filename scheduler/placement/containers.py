@@ -1,8 +1,8 @@
 """Gives devices to the containers of a pod that has several, on many nodes at once.
 
-The containers that run together take theirs in turn, the largest first. If devices run out so, the emptiest are
-tried first, which leaves room for those that need several devices each. What neither way places and no sum or count
-rules out is searched node by node (scheduler/placement/search.py).
+The containers that run together take theirs in turn, the largest first, by a function that scores devices (Pick). If
+devices run out so, each takes the emptiest devices instead, which leaves room for those that need several each. What
+neither way places and no sum or count rules out is searched node by node (scheduler/placement/search.py).
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class Free(NamedTuple):
         """Returns the free parts after a container took its share of some devices, from figures computed before.
 
         Args:
-            taken: whether the container takes each device.
+            taken: for each node and device, whether the container takes the device.
             memory_after: the answer of the method `memory_after` for the need.
             then: the answer of the method `percent_after` for the need.
         """
@@ -130,7 +130,7 @@ class Free(NamedTuple):
         """Returns the free parts after a container took its share of some devices.
 
         Args:
-            taken: whether the container takes each device.
+            taken: for each node and device, whether the container takes the device.
         """
         memory_after = self.memory_after(need)
         return self.less(need, taken, memory_after, self.percent_after(need, memory_after))
@@ -157,7 +157,7 @@ class Given(NamedTuple):
         fits: for each node, whether every container gets its devices.
         taken: for each container, node and device, whether the container takes the device.
         idle: the percent that is left free of each device of each node on which the containers fit.
-        first: for each node, whether the first of the picks placed the containers.
+        first: for each node, whether the first Pick that `give_all` got placed the containers.
         reached: for each node, whether the answer is final. If it is not, more tries may place the containers.
         cut: for each node, whether the search for devices reached its limit.
     """
@@ -379,7 +379,7 @@ def may_fit(request: Request, free: Free) -> Flags:
 
 
 def _alone(needs: Iterable[Need], free: Free) -> Flags:
-    """Returns, for each node, whether each container would fit there without the others."""
+    """Returns a flag for each node: whether every one of the containers would fit there without the others."""
     fits = np.ones(len(free.usable), np.bool_)
     for need in set(needs):
         fits &= free.fitting(need, free.memory_after(need)).sum(axis=1) >= need.gpus

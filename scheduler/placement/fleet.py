@@ -82,7 +82,7 @@ class Fleet:
         idle: the free percent of each device, the smaller of GPU time and memory; 0 if the device is not offered or
             has no slot left.
         cpu, host: the free processor time (thousandths of a core) and memory (MiB) of each node.
-        links: the index in `link_sets` of the links between each node's devices.
+        links: the index in `link_sets` of the links between each node's devices, and of the devices' NUMA nodes.
     """
 
     def __init__(self) -> None:

@@ -14,7 +14,7 @@ from fairgpu.demand import peak
 
 
 class Share(NamedTuple):
-    """A container's share of one device: percent of its GPU time, and MiB of its memory."""
+    """A container's share of one device: the device's uuid, and the percent of GPU time and the MiB that it takes."""
 
     uuid: str
     core_percent: int
@@ -22,7 +22,7 @@ class Share(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """A pod's part of one device: percent of its GPU time, MiB of its memory, and the number of containers on it.
+    """A pod's part of one device: the device's uuid, percent of GPU time, MiB of memory, and number of containers.
 
     Containers that never run at the same time count once.
     """

@@ -1,9 +1,9 @@
 """Estimates the percent of a shared GPU that no later request will fit into, for each percent that is free now.
 
-A small simulation fills empty GPUs with requests drawn from the mix, more than they can hold. Each request goes where
-its worth is highest by the last estimate. The waste of a level is the mean percent that stays free at the end on the
-GPUs that had that much free at some time. It runs several rounds, each averaged with the one before, since the
-estimate changes where requests go.
+A small simulation fills empty GPUs with requests drawn from the mix, more than they can hold. Each request goes to the
+GPU whose worth falls least by the last estimate. The estimate for a free percent is the mean percent that stays free
+at the end on the GPUs that had that much free at some time. It runs several rounds, each averaged with the one before,
+since the estimate changes where requests go.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _simulate(demands: list[tuple[int, float]], value: Floats, random: np.random
 
     Args:
         demands: pairs of a percent of a GPU that requests need, and its weight.
-        value: the worth of each free percent from 0 to 100; a request goes where it costs the least of it.
+        value: the worth of a GPU of which 0 to 100 percent are free; a request goes to the GPU whose worth falls least.
         gpus: the number of GPUs to fill.
     """
     percents = np.array([percent for percent, _ in demands])

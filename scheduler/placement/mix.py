@@ -1,4 +1,4 @@
-"""Counts the mix of requests, from which the worth of a node's free parts is learned."""
+"""Counts pods' GPU requests by kind; from this mix, the worth of a node's free parts is learned."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Mix:
 
 
 class MixCounter:
-    """Counts requests by kind, as they come."""
+    """Counts the GPU requests of pods by kind (`Kind`)."""
 
     def __init__(self) -> None:
         self._kinds: Counter[Kind] = Counter()

@@ -21,7 +21,7 @@ from scheduler.placement.worth import Left, Worth, device_gains, rounded
 
 
 def plain_pick(request: Request, fleet: Fleet, worth: Worth | None) -> Pick:
-    """Returns a Pick that scores devices according to the request's placement, without regard to links.
+    """Returns a function (Pick) that scores a node's devices for a container by the request's placement, not by links.
 
     Args:
         worth: the learned figures that say which free parts are most useful; None before the first learning.
@@ -48,10 +48,10 @@ def plain_pick(request: Request, fleet: Fleet, worth: Worth | None) -> Pick:
 
 
 def linked_pick(request: Request, fleet: Fleet, plain: Pick, *, first: bool = False) -> Pick:
-    """Returns a Pick that scores devices so that containers of several GPUs get well linked ones.
+    """Returns a function (Pick) that scores a node's devices so that containers of several GPUs get well linked ones.
 
-    For containers of one GPU the scores are those of `plain`. Containers that take whole GPUs are looked at together,
-    since they cannot share any.
+    For containers of one GPU the scores are those of `plain`. For a container that takes whole GPUs, the later ones
+    that do so count, too: they cannot share any, and are to get well linked ones as well.
 
     Args:
         plain: a Pick without regard to links, as `plain_pick` returns.

@@ -1,8 +1,8 @@
 """Searches one node for the devices of a pod with several containers, by trying sets of devices.
 
 Main containers and native sidecars run together, so their shares of a device add up. An init container runs before
-most of them: it takes devices that those hold anyway, as far as there are enough, since the kubelet hands its slots on
-to them, and it needs room beside the native sidecars before it alone.
+most of them. It takes devices that they will hold anyway, as far as there are enough, since the kubelet hands its slots
+on to them. It needs room beside the native sidecars that start before it, and beside no others.
 
 Which sets fit together is a packing problem, for which no fast way finds every solution. Equal devices count as one,
 what failed once is not tried again, and sums and counts end a branch early; beyond that the number of tries is limited.
@@ -30,8 +30,8 @@ class Room(NamedTuple):
         core_percent, memory_mib: the free percent of its GPU time, and the free MiB of its memory.
         slots: the number of containers that the device still takes.
         total_mib: the MiB of memory that the device offers in all.
-        holders: the indexes in `Request.steps` of the containers that have a share of it, as far as an init container
-            depends on them.
+        holders: the indexes in `Request.steps` of the containers to which the search gave a share of it; empty if no
+            init container depends on them.
     """
 
     device: int

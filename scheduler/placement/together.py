@@ -1,7 +1,7 @@
 """Places several requests at once: all of them, or none.
 
 Which requests share a node is a bin packing problem, for which no fast way finds every solution. Two ways are quick:
-one by one, each where its own placement has it; then the largest first, on the emptiest devices of a node, which finds
+one by one, each where it would go by itself; then the largest first, on the emptiest devices of a node, which finds
 room for the most containers that need several devices each. Of requests of one kind, with one GPU each, the first is
 exact. If both fail, a search tries the choices of nodes and devices in turn, as far as its limits reach.
 """
@@ -48,9 +48,6 @@ class Part:
 
 def place_together(chooser: Chooser, parts: Sequence[Part]) -> tuple[dict[str, Placed], int]:
     """Returns places for several requests at once, all of them or none, without holding their devices.
-
-    Args:
-        chooser: chooses nodes and devices.
 
     Returns:
         The place of each request, keyed by its pod's uid, and the number of requests that fit. There are no places if
@@ -137,7 +134,8 @@ class _Search:
 
         Args:
             at: the index of the first request without a place.
-            first: the first of its candidate nodes to try: of equal requests, none takes a node before the last one's.
+            first: the index of the first of its candidate nodes to try: of equal requests, a later one takes no node
+                before that of an earlier one.
         """
         if at == len(self._parts):
             return {}

@@ -72,7 +72,7 @@ def best_set(
     looks = 0
 
     def hopeless(chosen: tuple[int, ...], worst: int, total: int) -> bool:
-        """Whether no set that begins with these devices can replace the best set found so far."""
+        """Whether no set that begins with `chosen`, whose links are as in `Spread`, can beat the best one so far."""
         if best is None:
             return False
         pairs = (size * (size - 1) - len(chosen) * (len(chosen) - 1)) // 2
@@ -102,7 +102,7 @@ def best_set(
 
 
 def _fewest_numa_nodes(numa: Sequence[int | None], candidates: Sequence[int], count: int) -> int:
-    """Returns the least number of NUMA nodes of so many of the candidates; at least 1."""
+    """Returns the least number of NUMA nodes on which `count` of the candidates can lie; at least 1."""
     unknown = sum(numa[device] is None for device in candidates)
     missing, fewest = count - unknown, 0
     for _, devices in Counter(numa[device] for device in candidates if numa[device] is not None).most_common():

@@ -1,8 +1,8 @@
 """Computes the worth of a node's free parts: the larger, the more of the coming requests it can take.
 
-V = U - 8 W - 0.2 S + 0.1 R, in percent of a GPU: U, what is left and of use, summed over the kinds of requests by their
-share; W, what of shared GPUs is expected to stay free for good; S, what is stranded once the node's processor time is
-gone; R, what is left of models that requests ask for by name. The weights were found on the public trace of Alibaba's
+V = U - 8 W - 0.2 S + 0.1 R, in percent of a GPU: U, what is left and fits a kind of requests, each kind weighted by its
+share of all; W, what of shared GPUs is expected to stay free for good; S, what is stranded once the node's processor
+time is gone; R, what is left of models that requests ask for by name. The weights were found on the trace of Alibaba's
 GPU cluster of 2023 (https://github.com/alibaba/clusterdata/tree/master/cluster-trace-gpu-v2023).
 """
 
@@ -160,7 +160,6 @@ def single_gains(worth: Worth, left: Left, now: Floats, after: Left) -> Floats:
     """Returns, for each device of each node, the change in the node's worth if a request takes its part of that device.
 
     Args:
-        worth: the learned figures.
         left: the free parts now.
         now: the worth of the nodes now, as `values` returns it.
         after: the free parts of the node, and of each device, once the request has taken that device.
@@ -179,7 +178,6 @@ def device_gains(worth: Worth, left: Left, then: Ints) -> Floats:
     """Returns, for each device of each node, the change in the node's worth if less is free of that device alone.
 
     Args:
-        worth: the learned figures.
         left: the free parts now.
         then: the percent that would be free of each device, at most the percent that is free now.
     """
@@ -199,13 +197,12 @@ def device_gains(worth: Worth, left: Left, then: Ints) -> Floats:
 
 
 def host_parts(worth: Worth, left: Left) -> tuple[Ints, Ints]:
-    """Returns two numbers for each node, which say all that its processor time and memory mean for gains.
+    """Returns two numbers for each node by which its processor time and memory affect gains.
 
-    Of two nodes with the same devices and free parts of them, and both numbers equal, each request of the same devices
-    has the same gain.
+    They are the node's level (`Worth.host_level`), and its free processor time, in thousandths of a core, if too little
+    for its free GPUs; else -1. Nodes that agree in both and in their devices' free parts have the same gains.
 
     Args:
-        worth: the learned figures.
         left: the free parts of the nodes.
     """
     place = worth.host_level(left.cpu, left.host)
@@ -260,7 +257,7 @@ def _used_by_several(worth: Worth, cls: Ints, idle: Ints, place: Ints) -> Floats
 
 
 def _used_by_several_but_one(worth: Worth, left: Left, then: Ints, place: Ints) -> Floats:
-    """Returns, for each device, the part of the node's worth that requests for several GPUs add once it has changed.
+    """Returns, for each device, what requests for several GPUs add to its node's worth once only it has changed.
 
     Args:
         then: the free percent of each device once it has changed, and no other device of its node.
@@ -284,7 +281,7 @@ def _stranded(worth: Worth, total: Ints, cpu: Ints) -> Floats:
 
 
 def _levels(amounts: Sequence[int]) -> Ints:
-    """Returns the distinct amounts in increasing order; of more than MAX_HOST_LEVELS, quantiles with the largest."""
+    """Returns the distinct amounts in increasing order; MAX_HOST_LEVELS quantiles, from least to most, of more."""
     found = sorted(set(amounts))
     if len(found) > MAX_HOST_LEVELS:
         ranked = sorted(amounts)
@@ -307,12 +304,12 @@ def _usual(percents: tuple[int, ...], common: int) -> int:
 def _named(
     kinds: Sequence[tuple[Kind, float]], classes: Sequence[DeviceClass], capacity: Mapping[int, int], demanded: float
 ) -> Floats:
-    """Returns, for each device class, the share of it that requests naming models take if all GPUs are in demand.
+    """Returns, for each device class, the fraction of it that requests for models by name take once no GPU is free.
 
     Args:
-        kinds: each kind of requests with its share of all.
+        kinds: each kind of requests with its fraction of all pods.
         capacity: the number of devices of each class, keyed by the class's index.
-        demanded: the percent of GPUs that a mean request asks for.
+        demanded: the percent of a GPU that a pod asks for on average, summed over its GPUs.
     """
     named = np.zeros(len(classes))
     devices = sum(capacity.values())
