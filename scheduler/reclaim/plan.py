@@ -112,7 +112,7 @@ class _Node(NamedTuple):
 
 
 def plan_reclaim(fleet: Fleet, victims: Victims, pods: Sequence[PodToPlace], spare_pods: Ints) -> Plan | None:
-    """Returns a plan to place all of some waiting pods, with the evictions that it needs; None if none suffice.
+    """Returns a plan to place all of some waiting pods, with the evictions that it needs; None if it finds no plan.
 
     It chooses the evictions that cost least, as far as its search finds them, and none that is not needed.
 
@@ -205,7 +205,7 @@ class _Planner:
         return placed
 
     def spared(self) -> list[int]:
-        """Returns the victims that the placed pods need: one that would still fit beside these pods stays."""
+        """Returns the victims that must go for the placed pods; one that still fits beside these is not among them."""
         fleet, needed = self._fleet, []
         for at in sorted(self._evicted, key=self._dearness, reverse=True):
             uid, row = self._holders.uids[at], int(self._holders.row[at])
@@ -244,7 +244,7 @@ class _Planner:
         return np.asarray(self._here & (lower | ~self._holders.high_priority if pod.high_priority else lower))
 
     def _in_order(self, pod: PodToPlace) -> list[int]:
-        """Returns the nodes on which a pod may fit after all possible evictions, by an estimate of their cost."""
+        """Returns the nodes on which a pod may fit after all possible evictions, the cheapest (`_costs`) first."""
         fleet, request, may_go = self._fleet, pod.request, self._may_go(pod)
         shape = fleet.core.shape
         lines = may_go[self._holders.pieces.pod]

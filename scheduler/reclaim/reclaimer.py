@@ -102,11 +102,7 @@ class _Written:
 
 
 def keep_reclaiming(reclaimer: Reclaimer, wait: Wait) -> None:
-    """Plans and carries out evictions for waiting pods, every LOOK_SECONDS, until the process ends.
-
-    Args:
-        reclaimer: plans the evictions and carries them out.
-    """
+    """Plans and carries out evictions for waiting pods, every LOOK_SECONDS, until the process ends."""
     while not wait(LOOK_SECONDS):
         if reclaimer.acts():
             reclaimer.step()
@@ -207,8 +203,8 @@ class Reclaimer:
     def _judged(self, earmarks: dict[str, tuple[WaitingPod, Earmark]]) -> dict[str, str]:
         """Returns, keyed by the waiting pod's uid, why its earmark must be withdrawn; empty if it stays.
 
-        The earmarks of a gang's pods stay or are withdrawn together. A gang is left out if one of its pods pauses, or
-        if an unexpected error arises: no pod may be evicted for an earmark that cannot be judged.
+        The earmarks of a gang's pods stay or are withdrawn together. A gang is not in the answer if one of its pods
+        pauses, or if an unexpected error arises: no pod may be evicted for an earmark that cannot be judged.
         """
         together: dict[Any, list[tuple[WaitingPod, Earmark]]] = {}
         for uid, (pod, earmark) in earmarks.items():
@@ -287,7 +283,7 @@ class Reclaimer:
         return self._state.budgets.effect(note.namespace) is BudgetEffect.IN_BUDGET
 
     def _fall(self, pod: WaitingPod, earmark: Earmark, why: str) -> None:
-        """Withdraws an earmark. A node whose freed devices did not help is not planned again for this pod."""
+        """Withdraws a waiting pod's earmark and logs why. A node that was freed in vain is not planned again for it."""
         if pod.uid in self._freed_at or self._clocks.wall() >= earmark.until:
             left_out = (name for name in self._left_out(pod.uid) if name != earmark.node)
             self._nodes_left_out[pod.uid] = (*left_out, earmark.node)
@@ -324,7 +320,7 @@ class Reclaimer:
         self._announce(note, at)
 
     def _announce(self, note: PodNote, at: str) -> None:
-        """Writes, once, the event of a notice of eviction `at` a time; an earlier replica's event has the same name."""
+        """Writes, once, the event that a pod will be evicted `at` a time (RFC 3339); an earlier replica's stays."""
         key, now = (note.uid, at), self._clocks.now()
         if self._event_at.get(key, now) > now:
             return
@@ -339,9 +335,10 @@ class Reclaimer:
             self._event_at[key] = float("inf")
 
     def _evict(self, uid: str, note: PodNote) -> None:
-        """Posts an Eviction (https://kubernetes.io/docs/concepts/scheduling-eviction/api-eviction/).
+        """Posts an Eviction of a pod (https://kubernetes.io/docs/concepts/scheduling-eviction/api-eviction/).
 
-        The Eviction carries the pod's label and notice, without which the policy fairgpu-eviction refuses it.
+        The Eviction carries the pod's label and notice, without which the policy fairgpu-eviction refuses it. `uid` is
+        that of the waiting pod for which the pod is evicted.
         """
         if not self.acts():
             return
@@ -523,7 +520,7 @@ class Reclaimer:
                 self._state.fleet.release(f"{EARMARKED}{uid}")
 
     def _annotate(self, pod: WaitingPod | PodNote, key: str, value: str | None) -> bool:
-        """Writes or removes a pod's annotation through its status subresource; returns whether that succeeded."""
+        """Writes a pod's annotation through its status subresource, or removes it (None); returns whether it could."""
         if not self.acts():
             return False
         path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}/status"
