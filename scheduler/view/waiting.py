@@ -77,7 +77,7 @@ def conditions_of(pod: Json) -> list[tuple[str, str]]:
 def latest_event(pod: Json, events: Iterable[Json]) -> str | None:
     """Returns the message of the latest event at a pod that FairGPU wrote; None if it wrote none.
 
-    FairGPU's kube-scheduler writes in its profile's name, but what it says is in the pod's conditions already.
+    Those of FairGPU's kube-scheduler do not count: what they say is in the pod's conditions already.
 
     Args:
         events: events of the pod's namespace, as the core API has them.
@@ -98,7 +98,7 @@ def _author(event: Json) -> str:
 
 
 def _time(event: Json) -> str:
-    """Returns when an event last happened, as text that can be compared to the second."""
+    """Returns when an event last happened, as the first 19 characters of RFC 3339, which sort by time."""
     last = event.get("lastTimestamp") or event.get("eventTime") or event["metadata"].get("creationTimestamp") or ""
     return str(last)[: len("2026-01-01T00:00:00")]
 
