@@ -89,7 +89,8 @@ def words(name: str) -> tuple[str, ...]:
 def match(key: str, model: str) -> Match | None:
     """Returns the rank of a price list's key for a GPU model; None if the model's name lacks the key's words.
 
-    The words must stand in the name as whole words, one after the other.
+    The words must stand in the name as whole words, one after the other. Of several keys the one with the largest rank
+    prices the model.
 
     Args:
         key: the key, such as `A100`.

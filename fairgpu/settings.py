@@ -120,7 +120,12 @@ def _read_file(file: Path) -> dict[str, Any]:
 
 
 def _refuse_unknown(sections: Iterable[Any], model: type[BaseModel]) -> None:
-    """Raises SettingsError if a section in the file is none of any service: its settings would have no effect."""
+    """Raises SettingsError if a section of the file belongs to no service: its settings would have no effect.
+
+    Args:
+        sections: the names in the file.
+        model: the settings of the service that reads the file; its fields are sections, too.
+    """
     allowed = list(dict.fromkeys((*model.model_fields, *SECTIONS)))
     for section in sections:
         if section in allowed:

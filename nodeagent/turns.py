@@ -366,7 +366,7 @@ def _take(
 
 
 def _idle_turns(free: Iterable[tuple[Turn, bool]]) -> list[Turn]:
-    """Returns the turns that inactive containers own in the free time, as `_lay_out` returns it.
+    """Returns the turns that inactive containers own: the pieces of free time with True (see `_lay_out`).
 
     The plan keeps these turns even where their time is lent, so that a container that wakes can launch at once.
     """

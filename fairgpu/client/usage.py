@@ -1,4 +1,4 @@
-"""The command `fairgpu usage`."""
+"""The command `fairgpu usage`: a table of the GPU-hours that teams used, and of their cost, from the REST API."""
 
 from __future__ import annotations
 
@@ -120,7 +120,9 @@ def usage_table(answer: Json) -> str:
 
 
 def forecast_note(answer: Json) -> list[str]:
-    """Returns sentences that explain the column EXPECTED or say why it is empty; none without a forecast.
+    """Returns sentences that explain the column EXPECTED, or say why its values are not known.
+
+    Returns none if the answer has no forecast, as for a window that has ended: there is no such column then.
 
     Args:
         answer: an answer of `/v1/usage`.

@@ -7,7 +7,7 @@ from typing import Protocol
 
 
 class Sender(Protocol):
-    """A connection on which a request arrives."""
+    """The server's object for the connection of one client, on which a request arrives."""
 
     def cut_off(self) -> None:
         """Closes the connection at once, without an answer."""

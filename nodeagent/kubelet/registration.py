@@ -116,10 +116,11 @@ def foreign_slots(ids: Iterable[str]) -> tuple[str, ...]:
 
 
 def observed(registration: Registration, look: Look, now_seconds: float) -> Registration:
-    """Returns the last registration, with the signs added that the agent now sees of the kubelet's use of the plugin.
+    """Returns the last registration, with the signs added that the kubelet uses this plugin, or another in its place.
 
-    Another plugin's slots that were in the kubelet's file at the registration are no sign of a later registration of
-    that plugin, until the file has been without them or the kubelet has had time to call back.
+    Slots of another plugin of the same resource in the kubelet's checkpoint file are a sign that the other registered
+    later. Those that were there at this registration are none, until the file has been without them or the kubelet has
+    had time to call this plugin.
 
     Args:
         look: the kubelet and the plugin as they are now.

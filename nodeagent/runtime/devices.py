@@ -169,7 +169,12 @@ class Bundles:
         """Whether any container was made without its CDI spec since the agent started."""
 
     def look(self, records: Iterable[Record], pods: Iterable[Mapping[str, Any]]) -> list[Record]:
-        """Returns the records of containers that are newly found to have been made without their CDI specs."""
+        """Returns the records of running containers that were made without their CDI specs, each in one call only.
+
+        Args:
+            records: those of all containers of the node.
+            pods: the node's pods, which show what runs.
+        """
         here = running(records, pods)
         applied_by_id = {each: is_applied(self._folder, each) for each in here.keys() - self._proved}
         looked_at = frozenset(each for each, applied in applied_by_id.items() if applied is not None)

@@ -125,7 +125,8 @@ class AllocationFaults:
 class PodsView:
     """Stores the cluster's pods in the scheduler's state, as `fairgpu.cluster.reflector.reflect` reads them.
 
-    It also passes on the mark that this replica wrote on its own pod (scheduler.cluster.acting).
+    It also hands the annotation that this replica wrote on its own pod to `show`: once the watch has delivered it, the
+    state is as new as that write (scheduler.cluster.acting).
     """
 
     def __init__(

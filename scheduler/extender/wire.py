@@ -44,7 +44,7 @@ class _Powers:
         self._up, self._down = self._made(1 << 10)
 
     def of(self, length: int) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
-        """Returns at least the first `length` powers of the factor, and as many of its inverse."""
+        """Returns f^0, f^1, … of the factor and of its inverse, at least `length` of each."""
         if length > len(self._up):
             self._up, self._down = self._made(1 << length.bit_length())
         return self._up, self._down

@@ -227,7 +227,12 @@ def give_all(request: Request, free: Free, picks: Sequence[Pick], tries: Tries) 
 
 
 def _search(request: Request, free: Free, rest: Ints, tries: Tries, given: Given) -> None:
-    """Searches, one by one, the nodes whose places in `free` are in `rest`, and writes the results into `given`."""
+    """Searches devices for the request's containers on some nodes, one by one, and writes the results into `given`.
+
+    Args:
+        rest: the nodes, as their indexes in `free`.
+        tries: how many tries are left; each search uses some up. Nodes that get none are not `reached`.
+    """
     known: dict[tuple[tuple[object, ...], ...], tuple[Assignment | None, bool]] = {}
     for at in rest.tolist():
         rooms = free.room(at)

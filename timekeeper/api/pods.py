@@ -1,4 +1,4 @@
-"""Finds out whether the other containers of a pod have ended, which only the API server knows."""
+"""Finds out whether all containers of a pod but the sidecar have ended: a sidecar that reports asks when to end."""
 
 from __future__ import annotations
 

@@ -111,9 +111,8 @@ def expiring(own: int, period_credits: Mapping[str, Credit], name: str, end: Ins
 def carried(own: int, period_credits: Mapping[str, Credit], end: Instant, spent: int) -> Sequence[Credit]:
     """Returns the credits that the next period begins with, each with the amount that is left of it.
 
-    Credits that expire by the end of the ending period, and credits that are used up, are left out.
-
-    Amounts are microGPU-seconds.
+    Spending uses up money in the order that `burn` states: what expires first is used first. Credits that expire by the
+    end of the ending period, and credits that are used up, are left out. Amounts are microGPU-seconds.
 
     Args:
         own: the money that ends with the ending period.

@@ -178,7 +178,7 @@ class Edges(NamedTuple):
 
 
 def edges_at(now: Instant) -> Edges:
-    """Returns the instants from which the spending of the last hour and the last day of usage is measured."""
+    """Returns the starts of the hours that hold the instants one day and one hour ago: recent use counts from them."""
     return Edges((now - DAY) // HOUR * HOUR, (now - HOUR) // HOUR * HOUR)
 
 

@@ -33,8 +33,9 @@ class Course:
 
     Attributes:
         start: when the session began.
-        segments: these segments, in order of time; the last one goes on, or the session ended in it. An earlier
-            settlement may have begun others after it, if a clock was ahead or the session had ended before.
+        segments: these segments, in order of time; the last one goes on, or the session ended in it. It is not the last
+            that has a base if an earlier settlement took the session for longer, by a clock that was ahead or before
+            its end was known.
     """
 
     start: Instant

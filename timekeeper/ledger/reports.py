@@ -55,7 +55,7 @@ def readable_limits(uid: str, text: str | bytes | None) -> ReportLimits | None:
 
 
 def readable_intake(uid: str, text: str | bytes | None) -> Intake:
-    """Decodes the totals of a pod's reports; unreadable ones count as lost, so that no report was received.
+    """Decodes the totals of a pod's reports; an empty Intake, as of no report, if `text` is None or unreadable.
 
     Args:
         uid: the pod's uid, for the log.

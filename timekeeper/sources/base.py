@@ -244,7 +244,8 @@ class RefusedError(SourceError):
 class NotWrittenError(SourceError):
     """The error of a write on which the API server failed or which it did not answer in time.
 
-    Other objects may be written. A write that was not answered may have been done or not.
+    It says nothing of other objects, so the caller goes on with these. The API server may have done a write that it did
+    not answer.
     """
 
 

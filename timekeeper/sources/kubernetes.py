@@ -740,7 +740,12 @@ class KubernetesSource:
     def remove_finalizer(self, pod: Json) -> None:
         """Removes the meter's finalizer from a pod.
 
-        It does so only if the pod is the one that was read and has the finalizer at the same index.
+        The API server refuses it unless the pod has the same uid as when it was read, and the finalizer at the same
+        index.
+
+        Raises:
+            ChangedMeanwhileError: the pod as it was read has no such finalizer.
+            SourceError: the API server refuses the write, or does not answer.
         """
         metadata = pod["metadata"]
         finalizers = metadata.get("finalizers") or []

@@ -244,7 +244,7 @@ def split_grown(
 
 
 def gets_entry(metered: MeteredSession, until: Instant) -> bool:
-    """Returns whether a session gets a ledger entry when it is settled, even if nothing is added to its amount.
+    """Returns whether a session gets a ledger entry when it is settled although nothing is added to its amount.
 
     It does if it has ended and the store does not hold its end yet, or if its last entry is POST_EVERY old.
 
@@ -812,6 +812,6 @@ def _acknowledged_amount(acknowledged: Acknowledged, key: Key, item: Item) -> Ac
 
 
 def _ends(accounts: Mapping[str, Account], keys: Iterable[Key]) -> dict[Key, int]:
-    """Returns, keyed by account and start, the end of each period in nanoseconds since 1970; 0 for one not open."""
+    """Returns the end of each period in nanoseconds since 1970; 0 if the account does not hold it open (any more)."""
     periods = {key: accounts[key[0]].period_at(key[1]) for key in keys}
     return {key: 0 if period is None else period.end for key, period in periods.items()}

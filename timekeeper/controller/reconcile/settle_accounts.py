@@ -306,16 +306,17 @@ def _send_batches(
     batches: Mapping[Key, list[Item]],
     actions: AbstractSet[LedgerAction],
 ) -> set[Refused]:
-    """Sends the batches of one pass, adopts the amounts that were taken, and returns the refused items.
+    """Sends the batches of one of two passes, adopts the amounts that Redis took, and returns the refused items.
 
-    A settlement of several items that was refused is sent item by item: one session stops no other.
+    The first pass keeps the sessions' records, the second removes those that are no longer needed. A settlement of
+    several items that was refused is sent item by item: one session stops no other.
 
     Args:
         context: the reconciliation's store and state.
-        revision: the revision of all items.
+        revision: the revision under which Redis stores the items.
         work: the sessions that the items belong to.
         batches: the items to send, by account and period.
-        actions: the pass, KEEPING or REMOVING (see `_items_sent`).
+        actions: the actions of the pass: KEEPING or REMOVING.
     """
     settlements = [SettlementBatch(account, period, items) for (account, period), items in batches.items()]
     try:
@@ -419,7 +420,10 @@ def _write_index(context: ReconcileContext, changed: list[Prepared]) -> None:
 
 
 def _end_reports(context: ReconcileContext, changed: list[Prepared]) -> None:
-    """Deletes the reports of sessions that close, but for time and GPU time, which for deleted pods expire soon."""
+    """Deletes the reports of sessions that close, except the time of the last one and the GPU time.
+
+    These two expire later; of a deleted pod, whose sidecar reports no more, after GONE_REPORT_SECONDS.
+    """
     closed, finalized, expiring = list[str](), list[str](), list[str]()
     for metered, settlement in changed:
         if _closes(settlement):
