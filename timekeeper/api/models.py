@@ -1,7 +1,7 @@
 """The models of requests and answers of the REST API.
 
 Request models are strict: a wrong field is named, and no value is guessed. Numbers are bounded, so that they fit the
-store's integers.
+store's integers. The docstrings of models are the descriptions in `/openapi.json`.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ SignedGpuHours = Annotated[
     StrictInt | StrictFloat | StrictStr,
     WithJsonSchema(
         {
-            "description": "GPU-hours but 0, below 0 to take away: a number, or a decimal in quotes, of six places.",
+            "description": "GPU-hours, not 0: a number, or a decimal in quotes, of at most six places.",
             "anyOf": [
                 {"type": "number", "minimum": -MAX_GPU_HOURS, "maximum": MAX_GPU_HOURS},
                 {"type": "string", "pattern": "^-?(0|[1-9][0-9]{0,8})([.][0-9]{1,6})?$"},
@@ -88,10 +88,11 @@ class _Reported(BaseModel):
 
 
 class DeviceReport(_Reported):
-    """One container's use of one device since its sidecar started.
+    """One container's use of one device since its pod's sidecar started, as counters that only grow.
 
-    `busyNs` is GPU time, `spanNs` the wall time with queued work, `throttledNs` the time for which launches were held
-    back, `launches` the number of kernel launches, and `oom` the number of refused allocations of memory.
+    `busyNs` is GPU time, `spanNs` the wall time with queued work, and `throttledNs` the time for which launches were
+    held back, each in nanoseconds. `memoryPeakMiB` is the most memory that the container had at one time, `launches`
+    the number of kernel launches, and `oom` the number of refused allocations of memory.
     """
 
     uuid: Annotated[str, StringConstraints(strict=True, pattern=r"^[A-Za-z0-9._:/-]{1,128}$")]
@@ -104,7 +105,7 @@ class DeviceReport(_Reported):
 
 
 class ContainerReport(_Reported):
-    """One container's use of each of its devices, in a report."""
+    """The use of each of its devices by the container `name`, in a pod's report; no device stands there twice."""
 
     name: Annotated[str, StringConstraints(strict=True, pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")]
     devices: Annotated[list[DeviceReport], Field(max_length=MAX_DEVICES)]
@@ -117,10 +118,10 @@ class ContainerReport(_Reported):
 
 
 class Report(_Reported):
-    """One report of a sidecar: `boot` names its start, `seq` grows with each report of that start.
+    """The body of `POST /v1/reports`: the GPU use of a pod's containers since the pod's sidecar started.
 
-    A report that is `last` is taken however soon it follows another, since its sidecar ends.
-    `v` is the version of the format.
+    `v` is the version of the format, and `boot` an id of that start. A report whose `seq` is not above that of an
+    earlier one of the same `boot` is ignored. A pod may report once a second, and sooner with `last`, its final one.
     """
 
     v: Literal[1]
@@ -139,9 +140,10 @@ class Report(_Reported):
 
 
 class GrantRequest(_Given):
-    """One-off money for a budget, or from it. A name makes the request repeatable; so does the header Idempotency-Key.
+    """The body of `POST /v1/grants`: one-off money for a budget or, with `gpuHours` below 0, from it.
 
-    Without `expires` it expires with the present period.
+    `name` names the GPUGrant to make; without it the header Idempotency-Key is required. With either, a request that is
+    sent again gives no money again. `expires` is a time to come; without it the grant expires with the present period.
     """
 
     budget: Name
@@ -152,7 +154,11 @@ class GrantRequest(_Given):
 
 
 class CorrectionRequest(_Given):
-    """A correction of a budget's spending in the period of `effectivePeriod`; below 0, the budget has spent less."""
+    """The body of `POST /v1/corrections`: GPU-hours to add to a budget's spending; below 0, it has spent less.
+
+    They count in the period that contains the time `effectivePeriod`, and as use of `namespace`, if that is given.
+    `name` names the GPUCorrection to make; without it the header Idempotency-Key is required.
+    """
 
     budget: Name
     gpuHours: SignedGpuHours  # noqa: N815 - the wire's name
@@ -172,7 +178,7 @@ class IncreaseRequest(_Given):
 
 
 class PodReport(_Given):
-    """A pod's proof of life in the format of FairGPU's ancestor, an earlier project; `usage_factor` is not used."""
+    """A report that a pod runs, in the format of FairGPU's ancestor, an earlier project; `usage_factor` is unused."""
 
     usage_factor: Annotated[float, Field(ge=0, le=1e6)]
     pod_name: Name
@@ -193,23 +199,23 @@ class Answer(BaseModel):
 
 
 class Money(Answer):
-    """An amount, exact and in GPU-hours. One GPU-hour is 3,600,000,000 microGPU-seconds."""
+    """An amount: exact, and in GPU-hours for display. One GPU-hour is 3,600,000,000 microGPU-seconds."""
 
     microGPUSeconds: Exact  # noqa: N815 - the wire's name
     gpuHours: float  # noqa: N815 - the wire's name
 
 
 class Rate(Answer):
-    """A rate of spending: exact per second, and as GPU-hours per hour, which is a number of GPUs."""
+    """A rate of spending: exact, and for display in GPU-hours per hour, which is a number of GPUs."""
 
     microGPUSecondsPerSecond: Exact  # noqa: N815 - the wire's name
     gpus: float
 
 
 class AccessAnswer(Answer):
-    """The caller and the namespaces that the caller may read.
+    """The answer to `GET /v1/access`: the caller's name, and the namespaces whose figures the caller may read.
 
-    `readsAll` is true for a caller who may list every budget; `namespaces` is empty then. Else it lists the namespaces
+    `readsAll` is true for a caller who may list every budget; `namespaces` is empty then. Else `namespaces` lists those
     that were found readable; if `complete` is false there may be more, which a client asks for by name. `grants` is
     true for a caller who may grant money.
     """
@@ -222,7 +228,12 @@ class AccessAnswer(Answer):
 
 
 class LedgerEntryAnswer(Answer):
-    """One ledger entry; it added `amount` to its period's spending or, if it is a grant, to the available money."""
+    """An entry of a budget's ledger: it added `amount` to the spending of the period that starts at `period`.
+
+    An entry of `kind` grant, carry (of a grant into the next period) or lapse (of a grant that expired) added it to the
+    available money instead. `session` is the uid of a session, and `pod` the name of its pod, of the grant or of the
+    correction; these and `namespace` are empty if the entry concerns none. `note` is a text for people.
+    """
 
     id: str
     time: datetime
@@ -236,7 +247,7 @@ class LedgerEntryAnswer(Answer):
 
 
 class LedgerAnswer(Answer):
-    """A page of a ledger, oldest first. `cursor` asks for later entries; it is set even if none follow yet."""
+    """A page of a budget's ledger, oldest entry first. `cursor` asks for later entries, even if none follow yet."""
 
     budget: str
     entries: list[LedgerEntryAnswer]
@@ -244,7 +255,7 @@ class LedgerAnswer(Answer):
 
 
 class PresentUseAnswer(Answer):
-    """The busy part of the GPUs that a pod holds now, in percent from 0 to 100; advisory, and no part of any bill.
+    """The busy part of what a pod holds of GPUs now, in percent from 0 to 100; advisory, and no part of any bill.
 
     `source` measured it, and `at` is the time of its answer. For a GPU that pods share, it is the whole GPU's figure if
     the source has none for each pod.
@@ -256,14 +267,17 @@ class PresentUseAnswer(Answer):
 
 
 class SessionAnswer(Answer):
-    """A pod's reservation on the meter; `end` is null while it runs, `amount` is its cost in the present period.
+    """A session: what a pod holds of GPUs from its binding to its end; `end` is null while it runs.
 
-    The allocation of a claim of Dynamic Resource Allocation is one session, whose `pod` is `resourceclaim/` and the
-    claim's name; `heldIdle` is true while no pod reserves it. `chargedByRule` has the causes for which the cluster's
-    objects do not state what a pod holds by another stack, such as `model-unknown`: it is charged by a rule.
+    `budget` is the account that pays at `rate`, and `amount` the session's cost in that account's present period. The
+    allocation of a claim of Dynamic Resource Allocation is one session, whose `pod` is `resourceclaim/` and the claim's
+    name; `heldIdle` is true while no pod reserves the claim. `chargedByRule` has the facts that the cluster's objects
+    do not state about what a pod holds by another stack, such as `model-unknown`: a rule decides the charge; else it is
+    empty.
 
-    `used` is the GPU time that its containers used, by its reports over all starts of its sidecar; null before the
-    first report. It is not money. `presentUse` is null unless the pod has no reports and Prometheus knows it.
+    `used` is the GPU time that its containers used, by its reports over all starts of its sidecar, and `reportedAt` the
+    time of the last one; both are null before the first. `presentUse` is null if the pod reports, or if its use is
+    unknown.
     """
 
     uid: str
@@ -283,7 +297,7 @@ class SessionAnswer(Answer):
 
 
 class SessionsAnswer(Answer):
-    """A page of open sessions; `cursor` is null on the last page.
+    """A page of open sessions, sorted by uid or, on request, the dearest first; `cursor` is null on the last page.
 
     `presentUseFrom` names the source of the sessions' present use; null if the admin has configured none.
     """
@@ -294,7 +308,7 @@ class SessionsAnswer(Answer):
 
 
 class GrantAnswer(Answer):
-    """A grant as it was ordered. The ledger holds it a moment later."""
+    """A GPUGrant as ordered; the ledger holds it a moment later. `expires` is null if it expires with its period."""
 
     name: str
     budget: str
@@ -305,7 +319,7 @@ class GrantAnswer(Answer):
 
 
 class CorrectionAnswer(Answer):
-    """A correction as it was ordered. The ledger holds it a moment later."""
+    """A GPUCorrection of the period that contains `effectivePeriod`; the ledger holds it a moment later."""
 
     name: str
     budget: str
@@ -317,16 +331,17 @@ class CorrectionAnswer(Answer):
 
 
 class ReportAnswer(Answer):
-    """The answer to a report that was accepted, or was older than one; `interval_s` is the seconds until the next."""
+    """The answer to a report that was taken, or ignored as an old one; `interval_s` is the seconds until the next."""
 
     interval_s: int
 
 
 class SafeAnswer(Answer):
-    """The terms of safe admission; `committed` is the amount that admitted pods may still spend, in microGPU-seconds.
+    """The terms of safe admission, by which the money that is left must pay for a new pod's whole run.
 
-    `defaultCommitSeconds` is the assumed run time of a pod without a deadline; `hold` is true if a pod that does not
-    fit waits.
+    `committed` is the amount, in microGPU-seconds, that is kept for admitted pods and for pods behind FairGPU's
+    scheduling gate. `defaultCommitSeconds` is the assumed run time of a pod without activeDeadlineSeconds. `hold` is
+    true if a pod that does not fit waits; else it is admitted as over budget.
     """
 
     committed: Exact
@@ -335,16 +350,23 @@ class SafeAnswer(Answer):
 
 
 class ChargeAnswer(Answer):
-    """The admin's settings for charging: a best-effort share's least percent, and an unknown device's memory."""
+    """The admin's rules for the cost of a pod whose devices are not known yet, by which a webhook estimates it.
+
+    A share without guaranteed GPU time (best effort) costs at least `bestEffortFloorPercent` percent of a whole GPU.
+    `unknownDeviceMiB` is the memory, in MiB, that a device is assumed to have: the memory that a pod asks for is
+    charged as its part of that.
+    """
 
     bestEffortFloorPercent: int = 10  # noqa: N815 - the wire's name
     unknownDeviceMiB: int = 16384  # noqa: N815 - the wire's name
 
 
 class StateAnswer(Answer):
-    """The state of a namespace, which its next pod meets; amounts in microGPU-seconds, the rate per second.
+    """The state that a namespace's next pod meets, with figures of the budget that pays; `budget` is empty for none.
 
-    `enforced` is false if the budget is only observed; `safe` is there only if its admission is safe.
+    `available` is allowance and grants, and `remaining` the part not spent, below 0 once overspent; both are 0 without
+    a limit. They are microGPU-seconds; `rate` is what running pods cost, in microGPU-seconds per second. `enforced` is
+    false if the budget is only observed, and absent otherwise; `safe` is absent unless its admission is safe.
     """
 
     namespace: str
@@ -360,8 +382,9 @@ class StateAnswer(Answer):
 class StatesAnswer(Answer):
     """The published states of namespaces: all if `full` is true, else only changes since the cursor in the request.
 
-    `default` is the state of a namespace that is not listed. `prices` has the GPU-hours charged for an hour of a whole
-    GPU, keyed by model; `*` is any other model. `charge` has the rules by which a webhook assumes what a pod costs.
+    `default` is the state of a namespace that a full answer does not list. `prices` has the GPU-hours charged for an
+    hour of a whole GPU, keyed by model; `*` is any other model. `charge` has the rules by which a webhook assumes what
+    a pod costs.
     """
 
     cursor: str
@@ -373,7 +396,7 @@ class StatesAnswer(Answer):
 
 
 class GPUFigures(Answer):
-    """A part of one GPU: its time in percent, its memory, and the containers that run on it at a time."""
+    """A part of one GPU: percent of its time, memory in MiB, and the most containers that run on it at a time."""
 
     corePercent: int  # noqa: N815 - the wire's name
     memoryMiB: int  # noqa: N815 - the wire's name
@@ -381,7 +404,7 @@ class GPUFigures(Answer):
 
 
 class GPUHolder(GPUFigures):
-    """A pod's part of one GPU."""
+    """A pod and the part of one GPU that it holds: the most at any time of its life, init containers included."""
 
     namespace: str
     name: str
@@ -389,9 +412,10 @@ class GPUHolder(GPUFigures):
 
 
 class GPUOfNode(Answer):
-    """A GPU of a node, and the parts of it that pods hold; `why` is the reason why it is fenced, if it is.
+    """A GPU of a node: `held` is the part that all pods hold together, and `pods` the part of each.
 
-    A fenced GPU takes no new containers.
+    `memoryMiB` is the memory that pods can hold in all, and `numa` the GPU's NUMA node, null if it is unknown. A
+    `fenced` GPU takes no new containers; `why` is the reason, null for one that is not fenced.
     """
 
     uuid: str
@@ -406,7 +430,11 @@ class GPUOfNode(Answer):
 
 
 class GPUNodeStatus(Answer):
-    """The GPUs of a node; `fault` is the fault of its inventory, if any, and `slots` the most containers on one GPU."""
+    """The GPUs of a node: `driver` is the driver's version, and `slots` the most containers on one GPU.
+
+    `fault` is why the node agent's list of them is invalid, so that no pod is placed there; null if it is valid. With a
+    fault `devices` is empty, and `vendor`, `driver` and `slots` are absent.
+    """
 
     fault: str | None
     vendor: str | None = None
@@ -416,7 +444,10 @@ class GPUNodeStatus(Answer):
 
 
 class ObjectMetadata(Answer):
-    """The identity of a GPUNode or GPUPod, and the resourceVersion from which a watch continues."""
+    """The identity of a GPUNode or GPUPod, and the resourceVersion from which a watch continues.
+
+    A GPUPod has the identity of its Pod. A GPUNode has no `namespace`, `uid` and `creationTimestamp`.
+    """
 
     resourceVersion: str  # noqa: N815 - the wire's name
     name: str
@@ -432,7 +463,7 @@ class ListMetadata(Answer):
 
 
 class GPUNodeAnswer(Answer):
-    """A node and its GPUs."""
+    """A GPUNode: a node that offers GPUs, with what pods hold of each."""
 
     apiVersion: Literal["fairgpu.io/v1"]  # noqa: N815 - the wire's name
     kind: Literal["GPUNode"]
@@ -450,7 +481,7 @@ class GPUNodesAnswer(Answer):
 
 
 class GPUShare(Answer):
-    """A container's share of one GPU."""
+    """A container's share of one GPU: percent of its time, 0 for best effort (none guaranteed), and memory in MiB."""
 
     uuid: str
     model: str
@@ -466,7 +497,7 @@ class GPUContainer(Answer):
 
 
 class GPUWait(Answer):
-    """A reason why a pod waits: a scheduling gate, or the words of kube-scheduler or of FairGPU's scheduler."""
+    """A reason why a pod waits: a scheduling gate's name, or the message of kube-scheduler or FairGPU's scheduler."""
 
     by: Literal["gate", "kube-scheduler", "fairgpu"]
     why: str
@@ -475,8 +506,11 @@ class GPUWait(Answer):
 class GPUPodStatus(Answer):
     """A GPU pod's stage, its shares of GPUs, and the reasons why it waits.
 
-    `fault` is the reason why its allocation counts for nothing. `gang`, `reclaimAt`, `evictionAt` and `earmark` are
-    the pod's annotations as they are.
+    `stage` is `gated` behind a scheduling gate, `waits` for a node, `placed`, or `ended`. `node` is null before it is
+    placed; `containers` is empty if it is not placed, and `waits` once it is. `fault` is why a placed pod's allocation
+    is invalid, so that it holds no GPU; null for none. The pod's annotations follow, null if absent: `gang` names
+    the pods to place together (NAME/SIZE), `reclaimAt` the time of its eviction for another pod, `evictionAt` that for
+    its spent budget, and `earmark` the devices that are freed and kept for it while it waits, as JSON.
     """
 
     stage: Literal["gated", "waits", "placed", "ended"]
@@ -492,7 +526,7 @@ class GPUPodStatus(Answer):
 
 
 class GPUPodAnswer(Answer):
-    """A pod that asks for a part of a GPU."""
+    """A GPUPod: a pod that asks for GPUs or parts of them, with what it holds, or why it waits."""
 
     apiVersion: Literal["fairgpu.io/v1"]  # noqa: N815 - the wire's name
     kind: Literal["GPUPod"]
@@ -510,7 +544,11 @@ class GPUPodsAnswer(Answer):
 
 
 class AncestorBudget(Answer):
-    """A namespace's budget in the format of FairGPU's ancestor, an earlier project; in GPU-hours, null for no limit."""
+    """A namespace's budget in the format of FairGPU's ancestor, an earlier project.
+
+    `budget` is the period's allowance and grants, and `budget_remaining` the part not spent, in GPU-hours; null for no
+    limit. `budget_available` is false once the money, and the grace after it, are spent.
+    """
 
     budget_available: bool
     budget: float | None
@@ -518,22 +556,22 @@ class AncestorBudget(Answer):
 
 
 class AncestorVerdict(Answer):
-    """The answer to `POST /budget/{ns}/report`, in the format of FairGPU's ancestor, an earlier project.
+    """The answer to `POST /budget/{namespace}/report`, in the format of FairGPU's ancestor, an earlier project.
 
-    `terminate` is true once the pod's other containers have ended.
+    `terminate` is true once the pod's other containers, but FairGPU's sidecar, have ended: the caller may end, too.
     """
 
     terminate: bool
 
 
 class Health(Answer):
-    """A probe's answer."""
+    """The answer of a probe that succeeds: `status` is `ok` from `/healthz` and `ready` from `/readyz`."""
 
     status: str
 
 
 class ProblemFault(Answer):
-    """The fault of one field of a request: the given value, and the values that are allowed."""
+    """A field or parameter at fault: its name, the given value as text, and the allowed values as a phrase."""
 
     field: str
     given: str
@@ -541,7 +579,10 @@ class ProblemFault(Answer):
 
 
 class Problem(Answer):
-    """The answer to a request that is not served: a problem document (RFC 9457)."""
+    """The answer to a request that is not served: a problem document (RFC 9457).
+
+    `type` is stable, for programs, and `detail` is for people. `errors` is absent if no field or parameter is at fault.
+    """
 
     type: str
     title: str
@@ -611,26 +652,26 @@ def rate(amount: int) -> Rate:
 
 
 def moment(instant: int | None) -> datetime | None:
-    """Converts an instant (nanoseconds since 1970) to a datetime; None stays None."""
+    """Converts an instant to a datetime; None stays None."""
     return None if instant is None else to_datetime(instant)
 
 
 class PeriodAnswer(Answer):
-    """An accounting period: start inclusive, end exclusive."""
+    """An accounting period of a budget: start inclusive, end exclusive."""
 
     start: datetime
     end: datetime
 
 
 class CurrencyAnswer(Answer):
-    """The cost of a GPU-hour at price 1 in the admin's currency, whose `code` is from ISO 4217."""
+    """The admin's currency: `code` by ISO 4217, and the cost of a billed GPU-hour, which contains the model's price."""
 
     code: str
     perGpuHour: float  # noqa: N815 - the wire's name
 
 
 class CostsAnswer(Answer):
-    """A budget's amounts in the currency, to a hundredth: for display."""
+    """A budget's amounts in the currency, rounded to a hundredth for display; null if nothing limits the spending."""
 
     granted: float
     available: float | None
@@ -639,9 +680,10 @@ class CostsAnswer(Answer):
 
 
 class StretchAnswer(Answer):
-    """The exact amount spent between two instants, and the exhaustion that follows if the rate stays the same.
+    """A budget's spending between two instants, and the time at which its money runs out at the same rate.
 
-    `exhaustion` is null if it is not before the period's end, and if nothing is left already.
+    `spent` is exact, and below 0 if corrections took back more than pods cost; `rate` is its mean, and never below 0.
+    `exhaustion` is null if the money lasts to the period's end, has no limit, or is spent already.
     """
 
     since: datetime
@@ -652,14 +694,14 @@ class StretchAnswer(Answer):
 
 
 class ForecastAnswer(Answer):
-    """Forecasts from the spending of the last hour and of the last day; null until an account was settled twice."""
+    """Forecasts from a budget's spending of the last hour and of the last day; null until it was sampled twice."""
 
     lastHour: StretchAnswer | None  # noqa: N815 - the wire's name
     lastDay: StretchAnswer | None  # noqa: N815 - the wire's name
 
 
 class ExpiringAnswer(Answer):
-    """A grant with an expiry of its own, and the money left of it; spending burns the soonest to expire first."""
+    """A grant with an expiry of its own, and the money left of it. Spending uses the soonest to expire first."""
 
     grant: str
     remaining: Money
@@ -674,10 +716,11 @@ class GraceAnswer(Answer):
 
 
 class BudgetUseAnswer(Answer):
-    """The present use of the GPUs that a budget's pods hold; advisory, and no part of any bill.
+    """The number of GPUs that a budget's pods keep busy now; advisory, and no part of any bill.
 
-    `known` is the number of these GPUs whose use is known, and `busy` the busy part of it; both are without prices.
-    `source` measured them, and `at` is the time of its answer.
+    `known` is the number of GPUs held by the pods whose use is known, and `busy` the busy part of it. A pod that holds
+    half of a GPU's time counts as half a GPU, whatever the price. `source` measured them; `at` is the time of its
+    oldest answer.
     """
 
     busy: float
@@ -687,12 +730,16 @@ class BudgetUseAnswer(Answer):
 
 
 class BudgetAnswer(Answer):
-    """A budget in its present period. `available` and `remaining` are null if nothing limits the spending.
+    """A budget in its present period, or the own account, `namespace:NAME`, of a namespace that no budget names.
 
-    `currency` and `costs` are null if the admin has set no currency. `state` is the state that pods meet;
-    `computedState` is the one that they would meet if the budget were enforced. `committed` is the amount that admitted
-    pods may still spend, if `admission` is safe. `expiring` are the grants that expire on their own, the soonest first.
-    `grace` is null unless the budget is in grace. `presentUse` is null if it is unknown.
+    `granted` sums the period's grants, with what earlier periods left of theirs; with the allowance it is `available`.
+    `available` and `remaining` are null if nothing limits the spending. `rate` is what running pods cost now.
+    `exhaustedAt` is the time when spending reached `available`; null while it is below. `enforcement` is observe,
+    enforce or evict, and empty without a budget. `state` is the state that pods meet; `computedState` is the one that
+    they would meet if the budget were enforced. `admission` is simple or safe: `committed` is the amount that admitted
+    pods may still spend, 0 if it is simple. `expiring` are the grants that expire on their own, the soonest first.
+    `grace` is null unless the budget is in grace. `currency` and `costs` are null if the admin has set no currency.
+    `presentUse` is null if it is unknown.
     """
 
     name: str
@@ -718,7 +765,10 @@ class BudgetAnswer(Answer):
 
 
 class NamespaceAnswer(Answer):
-    """The budget that pays for a namespace; null if none does, and then the state is unlimited."""
+    """The budget that pays for a namespace, or the namespace's own account if no budget names it.
+
+    `budget` is null if there is no budget and no pod of the namespace was ever metered; the state is unlimited then.
+    """
 
     namespace: str
     budget: BudgetAnswer | None
@@ -743,9 +793,9 @@ def budget_answer(
     """Returns the REST answer about a budget.
 
     Args:
-        now: the instant of the forecast and of the grace, in nanoseconds since 1970.
+        now: the instant of the forecast.
         currency: the currency of amounts beside GPU-hours; None for none.
-        uses: keyed by namespace, its present use; None if no use is known.
+        uses: keyed by namespace, how busy its pods keep their GPUs now; None if no use is known.
     """
     available = figures.available
     return BudgetAnswer(
@@ -825,17 +875,17 @@ class WindowAnswer(Answer):
 
 
 class ExpectedAnswer(Answer):
-    """The amount that is expected to be billed; `cost` is in the display currency, null if there is no currency."""
+    """The amount expected to be billed by the forecast's end; `cost` is null if the admin has set no currency."""
 
     billed: Money
     cost: float | None
 
 
 class ItemForecastAnswer(Answer):
-    """The amounts expected for a key at the forecast's end, at the pace of the last hour and of the last day.
+    """The amounts expected for an item of usage, at the pace of the last hour and of the last day.
 
     They are null while less than ten minutes were metered, or nothing has been settled for ten minutes, and if an
-    account that pays a part of the key's use is in the forecast's `notSettled`.
+    account that pays a part of the item's use is in `notSettled` of the answer's `forecast`.
     """
 
     lastHour: ExpectedAnswer | None  # noqa: N815 - the wire's name
@@ -845,8 +895,9 @@ class ItemForecastAnswer(Answer):
 class UsageForecastAnswer(Answer):
     """The end of a forecast, and the windows of past use that it extrapolates.
 
-    `lastHour` or `lastDay` is null if its window is too short or too long ago. `notSettled` names the accounts whose
-    settlement has failed for more than ten minutes: items of the answer that contain their use have no forecast.
+    `lastHour` or `lastDay` is null if its window is shorter, or ended longer ago, than ten minutes. `notSettled` names
+    the accounts whose settlement has failed for longer than that: items of the answer that contain their use have no
+    forecast.
     """
 
     end: datetime
@@ -856,13 +907,13 @@ class UsageForecastAnswer(Answer):
 
 
 class UsageItem(Answer):
-    """The figures of one key in one step.
+    """The figures of one key in one step: `key` maps each dimension in `aggregate` to its value.
 
-    `billed` is money as in the ledger; `core` and `memory` are what was reserved of GPU time and of device memory,
-    without a price; `used` is the GPU time of reports, null if there are none; `cost` is `billed` in the display
-    currency, null if there is none. The key `__idle__` is capacity that no pod held, and
-    `__idle__ MODEL` such capacity of one model. `forecast` is there if the request asks for it: the amount that was
-    billed in the window, and what pods add to it.
+    `billed` is what the ledger charged, with prices and corrections. `core` is the reserved GPU time, and `memory` the
+    reserved part of device memory times the duration, both without a price. `used` is the GPU time that reports state,
+    null if there are none; `cost` is `billed` in the admin's currency, null if there is none. The value `__idle__`
+    stands for capacity that no pod held, and `__idle__ MODEL` for such capacity of one model. `forecast` is absent
+    unless the request asks for it.
     """
 
     start: datetime
@@ -879,7 +930,8 @@ class UsageItem(Answer):
 class UsageAnswer(Answer):
     """A page of usage, sorted by start and then by key; `next` is the cursor of the next page, null on the last.
 
-    `forecast` is there only if the request asks for it.
+    `step` is the length of an item's time, null if it is the whole window; `aggregate` names the dimensions of the
+    keys. `currency` is null if the admin has set none. `forecast` is absent unless the request asks for it.
     """
 
     window: WindowAnswer
