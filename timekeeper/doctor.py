@@ -133,7 +133,7 @@ def run(api: KubernetesAPI, settings: TimekeeperSettings, output: str, now: int)
     Args:
         settings: the settings, for prices and for resources of other stacks.
         output: `json` for JSON; any other value for text.
-        now: nanoseconds since 1970.
+        now: the present instant.
 
     Raises:
         CommandError: the API server refuses the list of pods or of nodes, or does not answer.
@@ -187,8 +187,7 @@ def _examined(api: KubernetesAPI, settings: TimekeeperSettings, rules: Controlle
 def _holders(api: KubernetesAPI, rules: ControllerRules, now: int) -> tuple[Findings, dict[str, PoolNode]]:
     """Reads the cluster; returns the findings, and the nodes that offer GPUs, keyed by name.
 
-    `rules` have the prices and the settings for other stacks' resources. `now` is the instant of the prices, in
-    nanoseconds since 1970.
+    `rules` have the prices, which count as of `now`, and the extended resources of other stacks that the admin lists.
 
     Raises:
         CommandError: the API server refuses the list of pods or of nodes, or does not answer.
@@ -257,7 +256,7 @@ def _pool_nodes(
 
     Args:
         hosts: all nodes, keyed by name.
-        own: keyed by resource, the admin's settings for resources of other stacks.
+        own: the extended resources of other stacks that the admin lists, keyed by name.
         published: the devices of ResourceSlices.
     """
     by_claims: dict[str, set[tuple[str, str]]] = {}
@@ -277,7 +276,7 @@ def _pool_nodes(
 def _fields(own: Mapping[str, Listed], pod: Json) -> Json | None:
     """Returns the fields of a pod that metering reads; None for a pod that has ended, or asks for no GPU.
 
-    `own` has, keyed by resource, the admin's settings for resources of other stacks.
+    `own` are the extended resources of other stacks that the admin lists, keyed by name.
     """
     return None if mapping(pod.get("status")).get("phase") in names.TERMINAL_PHASES else metered_pod(pod, own=own)
 
@@ -385,7 +384,7 @@ def stacks_of(nodes: Iterable[HostNode], own: Mapping[str, Listed]) -> dict[str,
     """Returns the number of nodes that have each stack, keyed by stack, according to their resources and labels.
 
     Args:
-        own: keyed by resource, the admin's settings for resources of other stacks.
+        own: the extended resources of other stacks that the admin lists, keyed by name.
     """
     counts: dict[str, int] = {}
     for node in nodes:

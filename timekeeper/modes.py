@@ -282,7 +282,7 @@ def read_mode_changes(
     Args:
         existing: the settings for pods of other stacks: which resources they name, which schedulers start no gated pod.
         stacks: the names of the cluster's stacks.
-        own: keyed by resource, the admin's settings for resources of other stacks.
+        own: the extended resources of other stacks that the admin lists, keyed by name.
 
     Raises:
         ApiError: the API server refuses the list of pods, or does not answer.
@@ -330,8 +330,8 @@ def _lacking(api: KubernetesAPI, stacks: AbstractSet[str]) -> dict[str, tuple[st
 def _queues(api: KubernetesAPI, own: Mapping[str, Listed], unreadable: list[str]) -> tuple[GPUQueue, ...]:
     """Returns Kueue's ClusterQueues that cover GPUs, sorted by name; none if the API server has or shows no Kueue.
 
-    `own` has, keyed by resource, the admin's settings for other stacks' resources. Collections that cannot be read are
-    added to `unreadable`.
+    `own` are the extended resources of other stacks that the admin lists, keyed by name. Collections that cannot be
+    read are added to `unreadable`.
     """
     try:
         version = KUEUE.served_version(api)
