@@ -16,7 +16,11 @@ from fairgpu.charging import ChargeRules
 
 
 class BudgetState(StrEnum):
-    """The state of a budget, which decides how a new pod of its namespaces is treated (docs/budgets.md)."""
+    """The state of a budget, which decides how a new pod of its namespaces is treated (docs/budgets.md).
+
+    `unlimited` and `open`: within the budget. `grace`: the budget is spent, but its period of grace goes on. `over`:
+    pods run at the lower priority. `held`: pods wait behind the budget's scheduling gate.
+    """
 
     UNLIMITED = "unlimited"
     OPEN = "open"

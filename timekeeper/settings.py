@@ -539,7 +539,7 @@ class TimekeeperSettings(Section):
 
     @property
     def own_resources(self) -> dict[str, Listed] | None:
-        """The admin's settings for other stacks' resources, keyed by resource; None if their pods are not metered."""
+        """The resources of other stacks that the admin lists, keyed by name; None if their pods are not metered."""
         if self.mode == "share":
             return None
         return {

@@ -205,7 +205,12 @@ def test_a_look_three_periods_late_bills_no_container_that_stayed_in_its_turns(l
 def test_no_container_that_stays_in_its_turns_owes_time_whenever_the_looks_come(
     worked: list[tuple[int, int]], looks: list[tuple[int, int]]
 ) -> None:
-    """Of each period: for how many ms each works in its turn. Of each look: the ms since the last, and for how many."""
+    """No balance is below zero after any look.
+
+    Args:
+        worked: for each period, the ms that each of the two containers works in its turn.
+        looks: for each look, the ms since the last one ended, and the ms that it takes.
+    """
 
     def busy_ms(slot: int, at_ms: int) -> int:
         periods, phase_ms = divmod(at_ms - slot * 15, PERIOD_NS // MS)

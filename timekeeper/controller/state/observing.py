@@ -206,7 +206,7 @@ class PodView:
     as_of: int = 0
     """The instant of the last refresh; all that it observed had happened by then."""
     observed: Observed = field(default_factory=Observed)
-    """How far pods were observed, by this leader or the one before."""
+    """The instants up to which this leader or the one before observed pods."""
     ahead: int = 0
     """The time by which the latest creation stamp of a present pod is ahead of our clock, in nanoseconds."""
     _ends: dict[str, int] = field(default_factory=dict)
