@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, Field
 
 from fairgpu import names
+from fairgpu.listeners import Listens
 from fairgpu.settings import Section
 
 Port = Annotated[int, Field(ge=0, le=65535)]
@@ -36,9 +37,9 @@ class ServerSettings(Section):
 
     host: str = ""
     """The address on which it listens; without one, each address that the pod has, of IPv4 and IPv6."""
-    port: Port = 8443
+    port: Annotated[Port, Listens("host")] = 8443
     """The port of requests and probes, over TLS."""
-    metrics_port: Port = 9090
+    metrics_port: Annotated[Port, Listens("host")] = 9090
     """The port of metrics, without TLS."""
     workers: Annotated[int, Field(ge=1, le=64)] = 2
     """The number of processes that answer."""

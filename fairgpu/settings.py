@@ -24,6 +24,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from fairgpu import yaml_text
 from fairgpu.commands import CommandError
+from fairgpu.listeners import shared_ports
 from fairgpu.setting_faults import explain
 
 USUAL_FILE = Path("/etc/fairgpu/settings.yaml")
@@ -63,8 +64,8 @@ def load_settings(
         usual: the file that is read if `file` is None and this one exists; None for none.
 
     Raises:
-        SettingsError: a value is of the wrong type or out of range, a key is unknown or stands twice, or no service has
-            a section of the name.
+        SettingsError: a value is of the wrong type or out of range, a key is unknown or stands twice, no service has a
+            section of the name, or two servers would listen on one port.
     """
     read = file or (usual if usual is not None and usual.exists() else None)
     document = _read_file(read) if read else {}
@@ -72,11 +73,14 @@ def load_settings(
     _refuse_unknown(document, model)
     for path, text in _environment(model, environ):
         _place(values, path, text)
+    variables = {path: environment_name(path) for path in fields(model)}
     try:
-        return model.model_validate(values)
+        settings = model.model_validate(values)
     except ValidationError as error:
-        variables = {path: environment_name(path) for path in fields(model)}
         raise SettingsError(explain(error, model, variables)) from error
+    if faults := list(shared_ports(settings, variables)):
+        raise SettingsError("\n".join(faults))
+    return settings
 
 
 def environment_name(path: tuple[str, ...]) -> str:

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from fairgpu.commands import CommandError
+from fairgpu.listeners import Listens
 from fairgpu.settings import USUAL_FILE, Section, load_settings
 
 
@@ -53,7 +54,7 @@ class Nodeagent(Section):
     metrics_host: str = ""
     """The address at which metrics are served, and the kubelet's probes answered; without one, each address that the
     pod has, of IPv4 and IPv6."""
-    metrics_port: Annotated[int, Field(ge=1, le=65535)] = 9090
+    metrics_port: Annotated[int, Field(ge=1, le=65535), Listens("metrics_host")] = 9090
     """The port of the metrics and of the kubelet's probes, plain HTTP: the DaemonSet's port `metrics` as well."""
     recover_seconds: Annotated[float, Field(ge=0)] = 600.0
     """The time after its last fault from which a GPU that answers takes containers again."""

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from fairgpu import names
+from fairgpu.listeners import Listens
 from fairgpu.sections import Port, StatesReaderSettings
 from fairgpu.settings import USUAL_FILE, Section, load_settings
 
@@ -18,7 +19,7 @@ class ExtenderSettings(Section):
 
     host: str = "127.0.0.1"
     """The address that it listens on: kube-scheduler alone may reach it, as it authenticates no caller."""
-    port: Port = 8088
+    port: Annotated[Port, Listens("host")] = 8088
     """The port, plain HTTP."""
     preempt: bool = False
     """Whether kube-scheduler may ask for victims. The component `deploy/preemption` sets it, with all else that
@@ -29,7 +30,7 @@ class ExtenderSettings(Section):
     metrics_host: str = ""
     """The address of the metrics and of the kubelet's probes; without one, each address that the pod has, of IPv4 and
     IPv6."""
-    metrics_port: Port = 9090
+    metrics_port: Annotated[Port, Listens("metrics_host")] = 9090
     """The port of the metrics, plain HTTP."""
 
 

@@ -25,6 +25,7 @@ from pydantic import (
 
 from fairgpu.choices import MODEL
 from fairgpu.existing import Existing, ObjectName
+from fairgpu.listeners import Listens
 from fairgpu.models import tie
 from fairgpu.names import SYSTEM_NAMESPACES
 from fairgpu.sections import Port, ServerSettings
@@ -386,7 +387,7 @@ class JobsSettings(Section):
     metrics_host: str = ""
     """The address of the metrics of the jobs and of their probes; without one, each address that the pod has, of IPv4
     and IPv6."""
-    metrics_port: Port = 9091
+    metrics_port: Annotated[Port, Listens("metrics_host")] = 9091
     """Their port, without TLS."""
     budget_series: Annotated[int, Field(ge=0, le=100_000)] = 2000
     """The most budgets with metrics of their own, GPUBudgets before those of single namespaces; 0 for none."""

@@ -35,7 +35,8 @@ webhook:
   passwords there, from a Secret.
 - **A change** rolls out when you apply the overlay.
 - **A mistake.** With an invalid value, or a key that is unknown or stands twice, the new pods do not start. Their log
-  names the key, what was given and what is allowed. The old pods keep running.
+  names the key, what was given and what is allowed. The old pods keep running. Two ports of one section are a mistake
+  where they are the same, unless each has an address of its own.
 - **Several snippets.** Each section (`webhook`, `timekeeper`, `scheduler`, `nodeagent`, `existing`) stands once: write
   the settings of all snippets that begin with `timekeeper:` under one `timekeeper:`.
 - **Units.** Times are seconds; `_mib` is MiB.
