@@ -72,7 +72,10 @@ def test_a_name_under_which_the_ledger_keeps_its_own_is_refused(control_plane: C
         ({"period": {"every": "hour", "start": {"time": "07:00"}}}, 'start.time names the minute alone: write "00:MM"'),
         ({"period.timeZone": "+02:00"}, '"+02:00" is no name of the IANA time zone database'),
         ({"period.timeZone": "Local"}, '"Local" is no name of the IANA time zone database'),
-        ({"period.timeZone": "Mars/Olympus"}, "unknown time zone Mars/Olympus"),
+        (
+            {"period.timeZone": "Mars/Olympus"},
+            "unknown time zone Mars/Olympus evaluating rule: timeZone is a name of the IANA time zone database: write ",
+        ),
         ({"grace": {}}, "grace needs gpuHours, duration or both"),
         ({"grace": {"duration": "1.5h"}}, '"1.5h" is no duration: write whole days, hours, minutes and seconds'),
         ({"grace": {"duration": ""}}, '"" is no duration'),
