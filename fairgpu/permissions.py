@@ -61,10 +61,17 @@ def parse_permissions(annotation: Any) -> frozenset[Permission]:
     Args:
         annotation: the value, as JSON; None if the namespace lacks the annotation.
     """
-    if not isinstance(annotation, str):
-        return frozenset()
-    words = {word.strip() for word in annotation.split(",")}
+    words = _words(annotation)
     return frozenset(permission for permission in Permission if permission.value in words)
+
+
+def unknown_permissions(annotation: Any) -> tuple[str, ...]:
+    """Returns the words in the value of a namespace's annotation `fairgpu.io/allow` that grant nothing, sorted.
+
+    Args:
+        annotation: the value, as JSON; None if the namespace lacks the annotation.
+    """
+    return tuple(sorted(_words(annotation).difference(Permission)))
 
 
 def grant(choices: PodChoices, requests: Iterable[PermissionRequest], permissions: frozenset[Permission]) -> Granted:
@@ -105,6 +112,12 @@ _FALLBACKS = {
     Permission.ELASTIC: f"{names.CORE_POLICY}: {CorePolicy.HARD}",
     Permission.HIGH_PRIORITY: f'{names.TASK_PRIORITY}: "{NORMAL_PRIORITY}"',
 }
+
+
+def _words(annotation: Any) -> frozenset[str]:
+    if not isinstance(annotation, str):
+        return frozenset()
+    return frozenset(word for part in annotation.split(",") if (word := part.strip()))
 
 
 def _without(choices: PodChoices, permission: Permission) -> PodChoices:

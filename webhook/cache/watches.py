@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import structlog
@@ -13,7 +13,7 @@ from fairgpu.cluster.api import ApiError, Json, KubernetesAPI
 from fairgpu.cluster.reflector import Collection, reflect
 from fairgpu.json_values import mapping, mappings
 from fairgpu.keeping import Wait
-from fairgpu.permissions import Permission, parse_permissions
+from fairgpu.permissions import Permission, parse_permissions, unknown_permissions
 from webhook.admission.knowledge import OtherClaim, read_priority_class
 from webhook.cache.admission_cache import AdmissionCache
 from webhook.settings import Priorities
@@ -44,10 +44,13 @@ class NamespacesView(_Logged):
     def __init__(self, cache: AdmissionCache) -> None:
         self._cache = cache
         self._permissions: dict[str, frozenset[Permission]] = {}
+        self._noted: set[tuple[str, str]] = set()
+        """Each namespace with a word of its annotation that grants nothing, once logged."""
 
     def replaced(self, items: list[Json]) -> None:
         """Stores the permissions of all namespaces, in place of the earlier ones."""
-        permissions = {_name(item): _permissions(item) for item in items}
+        self._note_unknown(items)
+        permissions = {_name(item): parse_permissions(_allow(item)) for item in items}
         self._store({name: allowed for name, allowed in permissions.items() if allowed})
 
     def changed(self, kind: str, item: Json) -> None:
@@ -56,13 +59,25 @@ class NamespacesView(_Logged):
         Args:
             kind: the event: ADDED, MODIFIED or DELETED.
         """
-        name, allowed = _name(item), _permissions(item)
+        name, allowed = _name(item), parse_permissions(_allow(item))
         if kind == "DELETED":
             allowed = frozenset()
+        else:
+            self._note_unknown([item])
         if self._permissions.get(name, frozenset()) == allowed:
             return
         others = {other: permissions for other, permissions in self._permissions.items() if other != name}
         self._store({**others, name: allowed} if allowed else others)
+
+    def _note_unknown(self, items: Iterable[Json]) -> None:
+        """Logs each word of a namespace's annotation that grants nothing, once.
+
+        The policy fairgpu-namespace refuses a new one, and lets one stay that was there before the policy.
+        """
+        found = {(_name(item), word) for item in items for word in unknown_permissions(_allow(item))}
+        for name, word in sorted(found - self._noted):
+            _log.warning("unknown permission", namespace=name, given=word, allowed=", ".join(Permission))
+        self._noted |= found
 
     def _store(self, permissions: dict[str, frozenset[Permission]]) -> None:
         self._permissions = permissions
@@ -215,6 +230,6 @@ def _name(item: dict[str, Any]) -> str:
     return str(mapping(item.get("metadata")).get("name"))
 
 
-def _permissions(item: dict[str, Any]) -> frozenset[Permission]:
-    annotations = mapping(mapping(item.get("metadata")).get("annotations"))
-    return parse_permissions(annotations.get(names.NAMESPACE_ALLOW))
+def _allow(item: dict[str, Any]) -> Any:
+    """Returns the value of a namespace's annotation `fairgpu.io/allow`; None where it has none."""
+    return mapping(mapping(item.get("metadata")).get("annotations")).get(names.NAMESPACE_ALLOW)

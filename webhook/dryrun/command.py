@@ -20,7 +20,7 @@ import yaml
 from fairgpu.cluster.api import cause_of
 from fairgpu.commands import USAGE_STATUS, CommandError
 from fairgpu.faults import show
-from fairgpu.permissions import Permission, parse_permissions
+from fairgpu.permissions import Permission, parse_permissions, unknown_permissions
 from fairgpu.states import BudgetState
 from webhook.admission.knowledge import DEFAULT_PRICES, BudgetStates, Knowledge
 from webhook.admission.review import answer
@@ -100,13 +100,9 @@ def _local(arguments: argparse.Namespace, settings: Webhook, namespaces: set[str
 
 
 def _permissions(given: str | None) -> frozenset[Permission]:
-    permissions = parse_permissions(given)
-    words = {word.strip() for word in (given or "").split(",") if word.strip()}
-    unknown = words - {permission.value for permission in permissions}
-    if unknown:
-        allowed = ", ".join(permission.value for permission in Permission)
-        raise CommandError(f"--allow: given {', '.join(sorted(unknown))}; allowed: {allowed}")
-    return permissions
+    if unknown := unknown_permissions(given):
+        raise CommandError(f"--allow: given {', '.join(unknown)}; allowed: {', '.join(Permission)}")
+    return parse_permissions(given)
 
 
 def _remote(url: str, ca_file: Path | None) -> Review:

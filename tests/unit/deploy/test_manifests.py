@@ -16,6 +16,7 @@ from fairgpu import names, pod_faults
 from fairgpu.container_parser import MAX_CONTAINERS
 from fairgpu.dialects.registry import DIALECTS, FOREIGN
 from fairgpu.existing import Existing
+from fairgpu.permissions import Permission, unknown_permissions
 from timekeeper.certificates import AUTHORITY, CERTIFICATE_KEY, STORE_LEAF
 from timekeeper.controller.service import END_SECONDS
 from timekeeper.settings import RedisSettings, TimekeeperSettings
@@ -216,6 +217,46 @@ def test_namespaces_are_left_out_by_the_one_label_that_nobody_can_write() -> Non
         assert (by_name["key"], by_name["operator"]) == ("kubernetes.io/metadata.name", "NotIn")
         assert by_name["values"] == [*system, *(Existing().left_alone if of_new_pods else ())]
         assert {expression["key"] for expression in others} <= {names.NAMESPACE_MODE}
+
+
+@pytest.mark.parametrize(
+    "annotation",
+    ["", *Permission, ",".join(Permission), " , ".join(reversed(Permission)), "elastic,", "Elastic", "all"],
+)
+def test_the_policy_allows_on_a_namespace_what_the_webhook_reads(annotation: str) -> None:
+    validations = of_kind("ValidatingAdmissionPolicy")["fairgpu-namespace"]["spec"]["validations"]
+    (pattern,) = (
+        found[1] for each in validations if (found := re.search(r"\.matches\('(.*)'\)", each["expression"])) is not None
+    )
+    assert bool(re.search(pattern, annotation)) == (unknown_permissions(annotation) == ())
+
+
+def test_each_rule_and_policy_says_what_to_write() -> None:
+    """A rule whose evaluation may fail needs `message`: no messageExpression is evaluated then."""
+    rules = [rule for schema in of_kind("CustomResourceDefinition").values() for rule in rules_in(schema)]
+    validations = [
+        validation
+        for manifest in everywhere()
+        if manifest["kind"] == "ValidatingAdmissionPolicy"
+        for validation in manifest["spec"]["validations"]
+    ]
+    assert len(rules) > 20
+    assert len(validations) > 20
+    assert [said for said in (*rules, *validations) if not said.keys() & {"message", "messageExpression"}] == []
+    assert [rule for rule in rules if MAY_FAIL.search(rule["rule"]) and "message" not in rule] == []
+
+
+MAY_FAIL = re.compile(r"\b(timestamp|duration|quantity|url|int|uint|double|get[A-Z]\w+)[(]")
+"""CEL's functions that fail on some values, so that the rule is neither true nor false."""
+
+
+def rules_in(schema: object) -> list[dict[str, Any]]:
+    if isinstance(schema, list):
+        return [rule for item in schema for rule in rules_in(item)]
+    if not isinstance(schema, dict):
+        return []
+    below = [rule for value in schema.values() for rule in rules_in(value)]
+    return [*schema.get("x-kubernetes-validations", ()), *below]
 
 
 def test_every_policy_denies_and_fails_closed() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import structlog
+
 from fairgpu.permissions import Permission
 from fairgpu.states import BudgetState, NamespaceState, StatesDocument
 from webhook.cache.admission_cache import AdmissionCache
@@ -49,6 +51,18 @@ def test_nothing_is_missing_once_all_was_learnt() -> None:
     NamespacesView(memory).replaced([])
     PriorityClassesView(memory, Priorities()).replaced([])
     assert memory.missing(cluster=True, states=True) == ()
+
+
+def test_a_word_that_grants_nothing_is_logged_once_with_those_that_do() -> None:
+    view = NamespacesView(AdmissionCache())
+    with structlog.testing.capture_logs() as logged:
+        view.replaced([namespace("a", "elastic, Elastic, all"), namespace("b", "high-priority")])
+        view.replaced([namespace("a", "elastic, Elastic, all"), namespace("b", "high-priority")])
+        view.changed("MODIFIED", namespace("b", "all"))
+        view.changed("DELETED", namespace("c", "none"))
+    assert [(line["event"], line["log_level"]) for line in logged] == [("unknown permission", "warning")] * 3
+    assert [(line["namespace"], line["given"]) for line in logged] == [("a", "Elastic"), ("a", "all"), ("b", "all")]
+    assert {line["allowed"] for line in logged} == {"elastic, high-priority"}
 
 
 def test_permissions_follow_the_namespaces() -> None:
