@@ -13,6 +13,7 @@ from fairgpu import names
 from fairgpu.cluster.api import ApiError, KubernetesAPI
 from fairgpu.commands import CommandError
 from fairgpu.names import CANONICAL_RESOURCES
+from tests.support.field_tables import differences
 from timekeeper import doctor
 from timekeeper.settings import TimekeeperSettings
 
@@ -396,3 +397,31 @@ def test_nodes_without_a_pool_label_are_named_by_their_models(capsys: pytest.Cap
 
     assert "no pool label (nvidia: NVIDIA-A10G), with team." in text
     assert "no pool label (nvidia: NVIDIA-L4), with other-team." in text
+
+
+def test_the_reference_describes_each_field_of_the_json_and_none_that_is_never_there(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    system = "/apis/apps/v1/namespaces/fairgpu-system"
+    part = {
+        "metadata": {"name": "fairgpu-webhook"},
+        "spec": {
+            "template": {"spec": {"containers": [{"name": "webhook", "image": "registry.example/webhook:0.1.0"}]}}
+        },
+        "status": {"readyReplicas": 1},
+    }
+    there = {
+        **claims_api("gpu.nvidia.com", "NVIDIA L4"),
+        **kueue("v1beta2", {"gpus": ["nvidia.com/gpu"]}, [("team", "gpus")]),
+        **{f"{POLICIES}/{name}": item for name, item in ALL_RIGHT.items() if name != "fairgpu-spec"},
+        f"{system}/deployments": {"items": [part]},
+        f"{system}/statefulsets": {"items": []},
+        "/apis/apps/v1/namespaces/fairgpu-nodes/daemonsets": {"items": []},
+    }
+    nodes = [node("n1", {"nvidia.com/gpu": "32"}, {**LABELS, "karpenter.sh/nodepool": "a100"})]
+    asks = {"nvidia.com/gpu": "1"}
+    pods = [pod(name, asks, "n1", schedulerName=f"{name}-scheduler") for name in ("kai", "own")]
+    installed, bare = (examined(nodes, pods, capsys, more) for more in (there, {}))
+
+    assert bare["installation"] is None
+    assert differences("fairgpu doctor", installed, bare) == []

@@ -11,6 +11,7 @@ import yaml
 
 from fairgpu.commands import main
 from fairgpu.existing import Existing
+from tests.support.field_tables import differences
 from webhook.admission.templates import JOBS
 from webhook.dryrun.dry_run import REVIEWED_JOBS, REVIEWED_TEMPLATES
 
@@ -450,3 +451,12 @@ def test_whole_gpus_that_are_left_to_another_plugin_are_named(
     settings.write_text("webhook: {dialects: {hami_plain_gpu: leave}}")
     assert admit(tmp_path, GOOD.replace(", nvidia.com/gpumem: 4096", ""), "--settings", str(settings)) == 0
     assert "left to others: nvidia.com/gpu" in capsys.readouterr().out
+
+
+def test_the_reference_describes_each_field_of_the_json_and_none_that_is_never_there(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert admit(tmp_path, f"{GOOD}---{BAD}---{OTHERS}", "-o", "json") == 1
+    printed = json.loads(capsys.readouterr().out)
+    assert {result["outcome"] for result in printed} == {"changed", "refused", "unconcerned", "untouched"}
+    assert differences("fairgpu admit", printed) == []

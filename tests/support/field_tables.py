@@ -1,0 +1,56 @@
+"""Compares the tables of docs/reference/json.md with documents that a command has printed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "json.md"
+KINDS = {
+    "text": lambda value: isinstance(value, str),
+    "digits": lambda value: isinstance(value, str) and value.isdigit(),
+    "texts": lambda value: isinstance(value, list) and all(isinstance(item, str) for item in value),
+    "number": lambda value: isinstance(value, int) and not isinstance(value, bool),
+    "true, false": lambda value: isinstance(value, bool),
+    "text, null": lambda value: value is None or isinstance(value, str),
+    "object, null": lambda value: value is None or isinstance(value, dict),
+    "any": lambda _value: True,
+}
+"""What the second column of a row says of a value."""
+
+
+def described(command: str) -> dict[str, str]:
+    """The rows of a command's table: what a value is, keyed by field."""
+    section = PAGE.read_text().partition(f"\n## {command}\n")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| `([^`]+)` \| ([^|]+) \| [^|]", section, re.MULTILINE)
+    assert len(rows) == len(dict(rows)) > 0
+    return dict(rows)
+
+
+def differences(command: str, *documents: Any) -> list[str]:
+    """What the table of a command says wrongly, lacks, or has too much, of all its documents together."""
+    rows = described(command)
+    found = [field for document in documents for field in fields(document, "", rows)]
+    wrong = [f"{name} is no {rows[name]}" for name, value in found if name in rows and not KINDS[rows[name]](value)]
+    names = {name for name, _ in found}
+    beyond = sorted(f"{name} is not described" for name in names - rows.keys())
+    return [*wrong, *beyond, *sorted(f"{name} is never there" for name in rows.keys() - names)]
+
+
+def fields(value: Any, name: str, rows: dict[str, str]) -> Iterator[tuple[str, Any]]:
+    """Each field that the table must describe, with its value; where rows describe parts of it, the parts instead."""
+    has_parts = any(row.startswith((f"{name}.", f"{name}[]")) for row in rows) or not name
+    if name in rows or not has_parts:
+        yield name, value
+    if not has_parts:
+        return
+    if isinstance(value, list):
+        for item in value:
+            yield from fields(item, f"{name}[]", rows)
+    elif isinstance(value, dict):
+        below = f"{name}." if name else ""
+        free = next((row[len(below) :] for row in rows if re.fullmatch(rf"{re.escape(below)}[A-Z]+", row)), "")
+        for key, item in value.items():
+            yield from fields(item, below + (free or key), rows)
