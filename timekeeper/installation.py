@@ -21,6 +21,7 @@ from fairgpu.client.tables import table
 from fairgpu.cluster.api import ApiError, Json, KubernetesAPI
 from fairgpu.cluster.reflector import Collection, list_collection
 from fairgpu.json_values import mapping, mappings
+from fairgpu.permissions import Permission, unknown_permissions
 from fairgpu.settings import environment_name
 from timekeeper.domain.money import SECOND
 from timekeeper.domain.timestamps import instant_or_none
@@ -84,6 +85,7 @@ class Observed:
         lines: the names of the budgets that are written in the mode look's ConfigMap alone, and have no effect since
             this installation takes its budgets from GPUBudgets; empty if it takes them from the ConfigMap.
         modes: the labels that choose a mode, keyed by namespace; empty without the webhook, which reads them.
+        unknown: the words of the annotation of permissions that grant nothing, keyed by namespace.
         unreadable: the collections and objects that could not be read.
     """
 
@@ -93,6 +95,7 @@ class Observed:
     behind: tuple[str, ...] = ()
     lines: tuple[str, ...] = ()
     modes: Mapping[str, str] = field(default_factory=dict)
+    unknown: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     unreadable: tuple[str, ...] = ()
 
 
@@ -140,14 +143,20 @@ def read_installation(api: KubernetesAPI, lease: str) -> Observed | None:
     config_map = _get(api, LINES, unreadable) if by_objects and BUDGETS not in unreadable else None
     lines = mapping((config_map or {}).get("data")).keys() - {name_of(item) for item in budgets}
     namespaces = [] if found is None else _list(api, NAMESPACES, unreadable)
-    labels = {name_of(item): mapping(mapping(item.get("metadata")).get("labels")) for item in namespaces}
+    metadata = {name_of(item): mapping(item.get("metadata")) for item in namespaces}
+    labels = {name: mapping(own.get("labels")) for name, own in sorted(metadata.items())}
+    unknown = {
+        name: unknown_permissions(mapping(own.get("annotations")).get(names.NAMESPACE_ALLOW))
+        for name, own in sorted(metadata.items())
+    }
     return Observed(
         parts,
         instant_or_none(mapping((leader or {}).get("spec")).get("renewTime")),
         bundles,
         tuple(sorted(name_of(item) for item in budgets if _is_behind(item))),
         tuple(sorted(lines)),
-        {name: str(own[names.NAMESPACE_MODE]) for name, own in sorted(labels.items()) if names.NAMESPACE_MODE in own},
+        {name: str(own[names.NAMESPACE_MODE]) for name, own in labels.items() if names.NAMESPACE_MODE in own},
+        {name: words for name, words in unknown.items() if words},
         tuple(unreadable),
     )
 
@@ -169,6 +178,7 @@ def judge(observed: Observed, version: str, lease_seconds: int, now: int) -> Ins
             *_of_statuses(observed.behind),
             *_of_lines(observed.lines),
             *_of_modes(observed.modes, {part.name for part in observed.parts}),
+            *_of_permissions(observed.unknown),
         ),
         observed.unreadable,
     )
@@ -271,6 +281,14 @@ def _of_modes(modes: Mapping[str, str], parts: Group[str]) -> Iterable[str]:
     for name, mode in modes.items():
         if mode not in {"share", "account"}:
             yield f"{name}: the label {names.NAMESPACE_MODE} is {mode!r} and counts as none; allowed: share, account"
+
+
+def _of_permissions(unknown: Mapping[str, tuple[str, ...]]) -> Iterable[str]:
+    for name, words in unknown.items():
+        yield (
+            f"{name}: the annotation {names.NAMESPACE_ALLOW} contains {', '.join(map(repr, words))}, which permits "
+            f"nothing; allowed: {', '.join(Permission)}"
+        )
 
 
 def _some(budgets: Sequence[str]) -> str:

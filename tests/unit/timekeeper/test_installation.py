@@ -151,6 +151,14 @@ def test_a_mode_that_counts_as_none_is_named() -> None:
     )
 
 
+def test_words_that_permit_nothing_are_named() -> None:
+    vision = {"metadata": {"name": "vision", "annotations": {"fairgpu.io/allow": "elastic, Elastic,all"}}}
+    assert matter({"/api/v1/namespaces": {"items": [vision]}}) == (
+        "vision: the annotation fairgpu.io/allow contains 'Elastic', 'all', which permits nothing; "
+        "allowed: elastic, high-priority"
+    )
+
+
 def test_parts_of_different_versions_are_an_upgrade_that_is_not_finished() -> None:
     agents = {f"{APPS}/fairgpu-nodes/daemonsets": {"items": [daemons(3, 3, "r.example.org/nodeagent:0.2.0")]}}
 
