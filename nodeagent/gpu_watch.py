@@ -148,6 +148,22 @@ class GpuWatch:
             for index in range(len(record.devices))
         )
 
+    def reportable(self, now_seconds: float) -> list[tuple[str, Owned]]:
+        """Returns the pods' processes on the GPUs that no share limits, each with the uuid of its GPU.
+
+        A process whose container the pod's status does not name is left out for KILL_AFTER_SECONDS: the kubelet writes
+        the status after the container's start.
+
+        Args:
+            now_seconds: the present time, in seconds of a monotonic clock.
+        """
+        return [
+            (uuid, each)
+            for uuid, each in self.seen.strays
+            if each.process.pod_uid
+            and (each.container or self._unheld_seconds(each, now_seconds) >= KILL_AFTER_SECONDS)
+        ]
+
     def overdue(self, now_seconds: float) -> list[Process]:
         """Returns the pods' processes that have used a GPU without a limiting share for KILL_AFTER_SECONDS or longer.
 
@@ -157,9 +173,11 @@ class GpuWatch:
         return [
             each.process
             for _, each in self.seen.strays
-            if now_seconds - self._since.get((each.process.pid, each.process.start_time), now_seconds)
-            >= KILL_AFTER_SECONDS
+            if self._unheld_seconds(each, now_seconds) >= KILL_AFTER_SECONDS
         ]
+
+    def _unheld_seconds(self, owned: Owned, now_seconds: float) -> float:
+        return now_seconds - self._since.get((owned.process.pid, owned.process.start_time), now_seconds)
 
     def _owned(
         self,

@@ -33,6 +33,10 @@ class ProcessState(StrEnum):
     """A process of the node's own."""
 
 
+CONTAINER_STATUSES = ("containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses")
+"""The fields of a pod's status that name its containers. One for debugging has no piece of a GPU, and may reach one."""
+
+
 @dataclass(frozen=True)
 class Owned:
     """A process on a GPU, with its container.
@@ -41,11 +45,13 @@ class Owned:
         process: the process.
         state: whether and how its container's share limits it.
         record: the record of its container; None if the container has no part of the GPU, or there is no container.
+        container: the container's name in its pod; empty outside all pods, and while the pod's status does not name it.
     """
 
     process: Process
     state: ProcessState
     record: Record | None = None
+    container: str = ""
 
 
 def container_names(pods: Iterable[Mapping[str, Any]]) -> dict[str, str]:
@@ -53,7 +59,7 @@ def container_names(pods: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     return {
         str(status["containerID"]).rpartition("/")[2]: str(status["name"])
         for pod in pods
-        for key in ("containerStatuses", "initContainerStatuses")
+        for key in CONTAINER_STATUSES
         for status in pod.get("status", {}).get(key) or []
         if status.get("containerID")
     }
@@ -85,13 +91,14 @@ def owner(
         return None
     found = next((record for record in of_pod if record.container == name), None)
     if found is None or all(device.uuid != uuid for device in found.devices):
-        return Owned(process, ProcessState.WITHOUT_SHARE)
+        return Owned(process, ProcessState.WITHOUT_SHARE, container=name or "")
     if found.whole:
-        return Owned(process, ProcessState.HELD, found)
+        return Owned(process, ProcessState.HELD, found, found.container)
     shims = registered(found)
     if (process.own_pid, process.start_time) in shims.processes:
-        return Owned(process, ProcessState.HELD, found)
-    return Owned(process, ProcessState.WITHOUT_SLOT if shims.is_full else ProcessState.NOT_SHIMMED, found)
+        return Owned(process, ProcessState.HELD, found, found.container)
+    state = ProcessState.WITHOUT_SLOT if shims.is_full else ProcessState.NOT_SHIMMED
+    return Owned(process, state, found, found.container)
 
 
 def unheld_since(

@@ -12,6 +12,7 @@ from fairgpu import names
 from fairgpu.cluster.api import Json
 from nodeagent.containers.resolving import live_pod
 from nodeagent.mirror import Mirror
+from nodeagent.owners import CONTAINER_STATUSES
 
 CONTAINER_FIELDS = ("name", "resources", "restartPolicy")
 STATUS_FIELDS = ("name", "state", "restartCount", "containerID")
@@ -44,10 +45,7 @@ def read(pod: Json) -> Json:
         },
         "status": {
             "phase": status.get("phase"),
-            **{
-                key: [_some(each, STATUS_FIELDS) for each in status.get(key) or []]
-                for key in ("containerStatuses", "initContainerStatuses")
-            },
+            **{key: [_some(each, STATUS_FIELDS) for each in status.get(key) or []] for key in CONTAINER_STATUSES},
         },
     }
 

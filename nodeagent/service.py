@@ -533,9 +533,8 @@ class Agent:
                 _log.warning("driver silent", uuid=uuid, error=seen.silent[uuid])
             self._publish_figures()
             self._whole_gpus.write(self._starter.records(), seen, time.monotonic_ns(), time.time_ns())
-            for uuid, stray in seen.strays:
-                if stray.process.pod_uid:
-                    self._warn_of(uuid, stray)
+            for uuid, stray in self._gpu_watch.reportable(time.monotonic()):
+                self._warn_of(uuid, stray)
             if self._settings.unslotted_processes == "kill":
                 self._end_overdue()
 
@@ -584,17 +583,30 @@ class Agent:
         if pod is None:
             return
         name, namespace = str(pod["metadata"]["name"]), str(pod["metadata"]["namespace"])
-        container = stray.record.container if stray.record is not None else process.container_id[:12]
-        message = f"a process of container {container} works on GPU {uuid}, {WHY_UNSLOTTED[stray.state]}"
+        container = (
+            f"container {stray.container}" if stray.container else "a container that the pod's status does not name"
+        )
+        message = f"a process of {container} works on GPU {uuid}, {WHY_UNSLOTTED[stray.state]}"
         about = About("Pod", name, process.pod_uid, namespace)
-        self._events.warn(about, UNSLOTTED_REASON, message, dt.datetime.now(dt.UTC))
+        if self._events.warn(about, UNSLOTTED_REASON, message, dt.datetime.now(dt.UTC)):
+            _log.warning(
+                "unslotted process",
+                pid=process.pid,
+                namespace=namespace,
+                pod=name,
+                uid=process.pod_uid,
+                container=stray.container,
+                container_id=process.container_id,
+                uuid=uuid,
+                state=stray.state,
+            )
 
     def _end_overdue(self) -> None:
         for process in self._gpu_watch.overdue(time.monotonic()):
             if end(process):
                 self._measures.processes_ended.inc()
                 _log.warning(
-                    "unslotted process ended", pid=process.pid, uid=process.pod_uid, container=process.container_id
+                    "unslotted process ended", pid=process.pid, uid=process.pod_uid, container_id=process.container_id
                 )
 
     def _look_soon(self) -> None:

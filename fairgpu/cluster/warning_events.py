@@ -110,8 +110,10 @@ class RepeatedWarnings:
         self._source = {"component": component, "host": node}
         self._written: dict[tuple[About, str, str], float] = {}
 
-    def warn(self, about: About, reason: str, message: str, now: dt.datetime) -> None:
+    def warn(self, about: About, reason: str, message: str, now: dt.datetime) -> bool:
         """Writes a warning about an object, unless the same one was written in the last REPEAT_SECONDS.
+
+        Returns whether it was due, even if the API server refused it.
 
         A warning that was written later than `now`, before the clock was set back, does not count.
 
@@ -122,7 +124,7 @@ class RepeatedWarnings:
         """
         key = (about, reason, message)
         if 0 <= now.timestamp() - self._written.get(key, float("-inf")) < REPEAT_SECONDS:
-            return
+            return False
         if len(self._written) >= REMEMBERED:
             self._written.clear()
         self._written[key] = now.timestamp()
@@ -131,3 +133,4 @@ class RepeatedWarnings:
             post(self._api, warning_event(about, reason, message, at, self._source, secrets.token_hex(8)))
         except ApiError as error:
             _log.warning("node event not written", object=about.name, reason=reason, error=str(error))
+        return True

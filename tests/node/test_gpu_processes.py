@@ -65,7 +65,7 @@ def test_a_process_that_goes_round_the_shim_is_reported_and_ended(machine: Machi
 def test_a_pod_that_reached_a_gpu_by_itself_is_reported(machine: Machine, namespace: str) -> None:
     pod = unallotted(machine, namespace)
     (message,) = wait_until(lambda: pod.events("GPUProcessWithoutSlot"), "the pod has the event")
-    assert f"works on GPU {uuid(0)}, of which the container has no piece" in message
+    assert f"a process of container main works on GPU {uuid(0)}, of which the container has no piece" in message
     wait_until(pod.file("over").exists, "the process was ended")
 
 
@@ -73,7 +73,7 @@ def test_a_static_pod_that_reached_a_gpu_by_itself_is_reported_at_its_mirror(mac
     """Its cgroup bears the uid that the kubelet gave it, and its mirror on the API server another."""
     with static_pod(machine, namespace, unallotted_body()) as pod:
         (message,) = wait_until(lambda: pod.events("GPUProcessWithoutSlot"), "the mirror has the event")
-        assert f"works on GPU {uuid(0)}, of which the container has no piece" in message
+        assert f"a process of container main works on GPU {uuid(0)}, of which the container has no piece" in message
         assert "GPUProcessWithoutSlot" in pod.described()
 
 

@@ -10,11 +10,12 @@ from types import SimpleNamespace
 
 import pytest
 
+from fairgpu.cluster.api import Json
 from nodeagent import nvml
 from nodeagent.containers.folders import Folders
 from nodeagent.containers.records import GivenDevice, Record
 from nodeagent.driver_figures import DriverSample, Figure
-from nodeagent.gpu_watch import GpuWatch, Node
+from nodeagent.gpu_watch import KILL_AFTER_SECONDS, GpuWatch, Node
 from nodeagent.nvml import Figures, Nvml
 from nodeagent.rounds import Container
 from nodeagent.schedule_page import ACTIVITY, LEDGER_DEVICES_AT, LEDGER_HEAD, LEDGER_MAGIC, LEDGER_PAGE_SIZE
@@ -160,6 +161,25 @@ def test_the_agent_looks_sooner_where_a_ledger_asks_for_a_newer_sample(
     ledger[at : at + ACTIVITY.size] = wanted
     (folders.start(record) / "ledger").write_bytes(ledger)
     assert watch.is_wanted() is is_wanted
+
+
+def test_a_process_is_reported_by_its_containers_name_which_the_status_may_state_later(tmp_path: Path) -> None:
+    uid, container_id = "01234567-89ab-cdef-0123-456789abcdef", "c" * 64
+    folder = tmp_path / "proc" / "300"
+    folder.mkdir(parents=True)
+    (folder / "stat").write_text(f"300 (python) S {' '.join(map(str, range(4, 22)))} 50 0\n")
+    (folder / "status").write_text("NSpid:\t300\t1\n")
+    (folder / "cgroup").write_text(f"0::/kubepods/pod{uid}/{container_id}\n")
+    pods: list[Json] = []
+    node = Node(list, lambda: pods, lambda: ["GPU-0"], lambda _: answer(300))
+    watch = GpuWatch(node, Folders(tmp_path / "root", tmp_path / "shim", tmp_path / "cdi"), tmp_path / "proc")
+    watch.look(0.0)
+    assert watch.reportable(KILL_AFTER_SECONDS - 1) == []
+    assert [each.container for _, each in watch.reportable(KILL_AFTER_SECONDS)] == [""]
+    status = {"name": "main", "containerID": f"containerd://{container_id}"}
+    pods.append({"metadata": {"uid": uid}, "status": {"containerStatuses": [status]}})
+    watch.look(1.0)
+    assert [(gpu, each.container) for gpu, each in watch.reportable(1.0)] == [("GPU-0", "main")]
 
 
 def test_the_agent_keeps_no_ledger_open_of_a_container_that_has_ended(tmp_path: Path) -> None:

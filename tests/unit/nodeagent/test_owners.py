@@ -9,6 +9,7 @@ import pytest
 from nodeagent.containers.records import GivenDevice, Record
 from nodeagent.ledger_slots import Registered
 from nodeagent.owners import Owned, ProcessState, container_names, owner, unheld_since
+from nodeagent.pods import read
 from nodeagent.processes import Process
 from nodeagent.turns import Policy
 
@@ -65,9 +66,29 @@ def test_containers_are_known_by_the_ids_of_the_runtime() -> None:
     status = {"name": "main", "containerID": "containerd://id-main"}
     pods: list[dict[str, Any]] = [
         {"status": {"containerStatuses": [status], "initContainerStatuses": [{"name": "init"}]}},
+        {"status": {"ephemeralContainerStatuses": [{"name": "debugger", "containerID": "containerd://id-debugger"}]}},
         {"status": {"phase": "Pending"}},
     ]
-    assert container_names(pods) == {"id-main": "main"}
+    assert container_names(pods) == {"id-main": "main", "id-debugger": "debugger"}
+    assert container_names(map(read, ({"metadata": {}, **pod} for pod in pods))) == container_names(pods)
+
+
+@pytest.mark.parametrize(
+    ("found", "container"),
+    [
+        (owned(process(), record("main")), "main"),
+        (owned(process(own_pid=8), record("main")), "main"),
+        (owned(process(container="id-side"), record("main")), "side"),
+        (owned(process(uid="uid-2", container="id-side"), record("main")), "side"),
+        (owned(process(uid="uid-2", container="id-new"), record("main")), ""),
+        (owned(process(uid="", container="")), ""),
+    ],
+)
+def test_a_process_has_the_name_of_its_container_where_the_pods_status_states_it(
+    found: Owned | None, container: str
+) -> None:
+    assert found is not None
+    assert found.container == container
 
 
 @pytest.mark.parametrize("is_full", [False, True])
