@@ -66,12 +66,12 @@ def host_process(proc: Path, pid: int, began: int, own_pid: int = 7, name: str =
     folder = proc / str(pid)
     folder.mkdir(exist_ok=True)
     fields = " ".join(str(number) for number in range(4, 22))
-    (folder / "stat").write_text(f"{pid} ({name}) S {fields} {began} 0 0\n")
-    (folder / "status").write_text(f"Name:\t{name}\nNSpid:\t{pid}\t{own_pid}\n")
+    (folder / "stat").write_bytes(f"{pid} ({name}) S {fields} {began} 0 0\n".encode("latin-1"))
+    (folder / "status").write_bytes(f"Name:\t{name}\nNSpid:\t{pid}\t{own_pid}\n".encode("latin-1"))
     (folder / "cgroup").write_text(f"0::/kubepods/pod{UID}/{ID}\n")
 
 
-@pytest.mark.parametrize("name", ["python", "a b", "a) S (b"])
+@pytest.mark.parametrize("name", ["python", "a b", "a) S (b", "\xff"])
 def test_a_process_is_known_by_its_pid_in_its_own_namespace_and_its_start(tmp_path: Path, name: str) -> None:
     host_process(tmp_path, 300, began=5000, name=name)
     assert read_process(300, tmp_path) == Process(300, 7, 5000, UID, ID)
