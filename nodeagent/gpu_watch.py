@@ -88,7 +88,10 @@ class GpuWatch:
         self._ledgers = Ledgers()
         self._placed: dict[str, Placed] = {}
         self._since: dict[tuple[int, int], float] = {}
-        self._records: list[Record] = []
+        self._paths: dict[tuple[str, str, int], Path] = {}
+        """The path of each container's ledger, by pod, container and start: to make them took a fifth of a look."""
+        self._asking: list[tuple[Path, int]] = []
+        """The ledger of each container with a piece of a GPU, and the GPU's index in it."""
         self._looked_ns = 0
         self.seen = Observation()
         """The last look; replaced whole, so that it can be read from any thread."""
@@ -111,7 +114,7 @@ class GpuWatch:
             now_seconds: the present time, in seconds of a monotonic clock.
         """
         self._looked_ns = time.monotonic_ns()
-        records = self._records = self._node.records()
+        records = self._node.records()
         names = container_names(self._node.pods())
         found: dict[ContainerDevice, Figure] = {}
         strays: list[tuple[str, Owned]] = []
@@ -119,11 +122,12 @@ class GpuWatch:
         processes: Counter[ContainerDevice] = Counter()
         samples, silent = self._samples()
         alive = self._processes.look(frozenset().union(*(_pids(sample) for sample in samples.values())))
+        by_pod, by_gpu = _grouped(records)
         for uuid in self._node.uuids():
-            here = [record for record in records if any(device.uuid == uuid for device in record.devices)]
+            here = by_gpu.get(uuid, [])
             sample = samples.get(uuid)
             if sample is not None:
-                owned, unnamed = self._owned(uuid, sample, alive, records, names)
+                owned, unnamed = self._owned(uuid, sample, alive, by_pod, names)
                 strays += [(uuid, each) for each in owned if each.state is not ProcessState.HELD]
                 for each in owned:
                     if each.record is not None:
@@ -136,17 +140,20 @@ class GpuWatch:
                 if key not in found and key in self.seen.figures:
                     found[key] = self.seen.figures[key]
         self._since = unheld_since(self._since, (each for _, each in strays), now_seconds)
-        self._ledgers.keep(self._ledger(record) for record in records)
+        pieces = [(self._ledger(record), record) for record in records if not record.whole]
+        self._paths = {(record.uid, record.container, record.start): ledger for ledger, record in pieces}
+        self._ledgers.keep(self._paths.values())
+        self._asking = [(ledger, index) for ledger, record in pieces for index in range(len(record.devices))]
         self.seen = Observation(found, tuple(strays), busy, processes, silent)
         return self.seen
 
     def is_wanted(self) -> bool:
-        """Returns whether a program has asked for newer figures since the last look began."""
-        return any(
-            self._activity(record, index).sample_wanted_ns > self._looked_ns
-            for record in self._records
-            for index in range(len(record.devices))
-        )
+        """Returns whether a program has asked for newer figures since the last look began.
+
+        The agent asks for it fifteen times a second: to make the paths of all ledgers took longer than to read them.
+        """
+        looked_ns, activity = self._looked_ns, self._ledgers.activity
+        return any(activity(ledger, index).sample_wanted_ns > looked_ns for ledger, index in self._asking)
 
     def reportable(self, now_seconds: float) -> list[tuple[str, Owned]]:
         """Returns the pods' processes on the GPUs that no share limits, each with the uuid of its GPU.
@@ -184,7 +191,7 @@ class GpuWatch:
         uuid: str,
         sample: DriverSample,
         alive: Mapping[int, Process],
-        records: list[Record],
+        by_pod: Mapping[str, list[Record]],
         names: Mapping[str, str],
     ) -> tuple[list[Owned], frozenset[str]]:
         """Returns the living processes on a GPU with their containers.
@@ -193,12 +200,14 @@ class GpuWatch:
 
         Args:
             alive: the living processes, keyed by the host's process id.
+            by_pod: the records of each pod's containers, keyed by the pod's uid.
             names: the containers' names, keyed by their ids in the runtime.
         """
         owned = []
         unnamed = set()
         for process in (alive[pid] for pid in _pids(sample) if pid in alive):
-            one = owner(process, uuid, records, names, lambda record: registered(self._ledger(record)))
+            of_pod = by_pod.get(process.pod_uid, ())
+            one = owner(process, uuid, of_pod, names, lambda record: registered(self._ledger(record)))
             if one is None:
                 unnamed.add(process.pod_uid)
             else:
@@ -242,7 +251,22 @@ class GpuWatch:
         return Activity() if record.whole else self._ledgers.activity(self._ledger(record), index)
 
     def _ledger(self, record: Record) -> Path:
-        return Path(self._folders.ledger(record))
+        key = record.uid, record.container, record.start
+        path = self._paths.get(key)
+        if path is None:
+            path = self._paths[key] = Path(self._folders.ledger(record))
+        return path
+
+
+def _grouped(records: Iterable[Record]) -> tuple[Mapping[str, list[Record]], Mapping[str, list[Record]]]:
+    """Returns the records of containers by the uid of their pod, and by the uuid of each GPU that they hold."""
+    by_pod: dict[str, list[Record]] = {}
+    by_gpu: dict[str, list[Record]] = {}
+    for record in records:
+        by_pod.setdefault(record.uid, []).append(record)
+        for uuid in {device.uuid for device in record.devices}:
+            by_gpu.setdefault(uuid, []).append(record)
+    return by_pod, by_gpu
 
 
 def _pids(sample: DriverSample) -> frozenset[int]:

@@ -79,7 +79,7 @@ def owner(
     Args:
         process: a process that the driver names on the GPU.
         uuid: the GPU's uuid.
-        records: the records of all containers that are alive or starting on this node.
+        records: the records of the containers that are alive or starting, of this pod at least.
         names: the containers' names, keyed by their ids (`container_names`).
         registered: returns the processes that a container's shim has registered, given its record.
     """

@@ -543,7 +543,8 @@ class Agent:
         due = time.monotonic() + SECONDS
         stops = self._stop.wait(LEAST_SECONDS)
         while not stops and time.monotonic() < due and not self._gpu_watch.is_wanted():
-            stops = self._stop.wait(ASKED_SECONDS)
+            time.sleep(ASKED_SECONDS)  # an Event's wait with a limit makes a lock each time
+            stops = self._stop.is_set()
         return stops
 
     def _publish_figures(self) -> None:
