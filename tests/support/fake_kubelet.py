@@ -24,6 +24,9 @@ from nodeagent.kubelet import podresources_pb2 as resources
 from nodeagent.kubelet.device_plugin import CHECKPOINT
 from tests.support.waiting import LIMIT_S
 
+POD_RESOURCES = "pod-resources.sock"
+"""The name of the socket of its PodResources API."""
+
 
 class FakeKubelet:
     """Listens on both sockets while it is entered."""
@@ -47,7 +50,7 @@ class FakeKubelet:
 
     @property
     def pod_resources(self) -> Path:
-        return self.folder / "pod-resources.sock"
+        return self.folder / POD_RESOURCES
 
     def __enter__(self) -> Self:
         for path in self.folder.glob("*.sock"):  # as a kubelet that starts does

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import struct
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -29,7 +27,6 @@ from nodeagent.pages import (
 )
 from nodeagent.schedule_page import Activity, Page
 from nodeagent.turns import PERIOD_NS
-from tests.bench.nodeagent import GPUS, lay_out, use
 from tests.support.descriptors import open_below
 from tests.support.schedule_page import unpack
 
@@ -352,17 +349,6 @@ def test_a_page_that_cannot_be_made_leaves_the_others_written(node: Node) -> Non
     node.tell(broken=[node.container(0)], whole=[node.container(1)])
     node.look(QUIET_EVERY)
     assert [slot.slot for slot in node.page("broken").slots] == [0]
-
-
-def test_each_container_of_the_benchmark_is_active_on_its_page(node: Node) -> None:
-    ledgers = lay_out(node.root, containers=4)
-    node.now_ns = time.monotonic_ns()
-    use(ledgers)
-    node.look()
-    active = [[slot.active for slot in node.page(f"GPU-{number}").slots] for number in range(GPUS)]
-    assert active == [[True] * 4] * GPUS
-    for ledger in ledgers:
-        os.close(ledger)
 
 
 def test_the_last_write_is_that_of_the_newest_page_and_unknown_where_there_is_none(node: Node) -> None:
