@@ -32,11 +32,17 @@ def described(command: str) -> dict[str, str]:
 def differences(command: str, *documents: Any) -> list[str]:
     """What the table of a command says wrongly, lacks, or has too much, of all its documents together."""
     rows = described(command)
-    found = [field for document in documents for field in fields(document, "", rows)]
+    names = {name for document in documents for name, _ in fields(document, "", rows)}
+    wrong = [line for document in documents for line in undescribed(command, document)]
+    return [*wrong, *sorted(f"{name} is never there" for name in rows.keys() - names)]
+
+
+def undescribed(command: str, document: Any) -> list[str]:
+    """What the table of a command says wrongly or lacks of a document."""
+    rows = described(command)
+    found = list(fields(document, "", rows))
     wrong = [f"{name} is no {rows[name]}" for name, value in found if name in rows and not KINDS[rows[name]](value)]
-    names = {name for name, _ in found}
-    beyond = sorted(f"{name} is not described" for name in names - rows.keys())
-    return [*wrong, *beyond, *sorted(f"{name} is never there" for name in rows.keys() - names)]
+    return [*wrong, *sorted(f"{name} is not described" for name in {name for name, _ in found} - rows.keys())]
 
 
 def fields(value: Any, name: str, rows: dict[str, str]) -> Iterator[tuple[str, Any]]:

@@ -32,6 +32,7 @@ from tests.cluster.look.installed import LOOK, SETTINGS, installed
 from tests.cluster.look.queues import create_cluster_queue, create_local_queue, define_queues
 from tests.cluster.services.replicas import COMMAND, environment
 from tests.cluster.services.timekeeper_client import TimekeeperClient
+from tests.support.field_tables import undescribed
 from tests.support.other_stacks import OWN_LINE, STACKS
 from tests.support.waiting import wait_until
 from timekeeper.domain.money import GPU_SECOND, SECOND
@@ -128,7 +129,9 @@ def test_the_doctor_finds_the_queues_by_which_kueue_gives_gpus(plane: ControlPla
     environ = {"PATH": os.defpath, "HOME": str(plane.folder)}
     doctor = subprocess.run(command, env=environ, capture_output=True, text=True, check=True)
 
-    assert json.loads(doctor.stdout)["modes"]["clusterQueues"] == [
+    found = json.loads(doctor.stdout)
+    assert undescribed("fairgpu doctor", found) == []
+    assert found["modes"]["clusterQueues"] == [
         {"name": "gpus", "resources": ["nvidia.com/gpu"], "namespaces": [team], "coversShare": False}
     ]
 

@@ -11,6 +11,7 @@ import orjson
 import pytest
 
 from tests.support.admission import apply, container, gpu_container, gpu_pod, pod, read_answer, review
+from tests.support.field_tables import undescribed
 from tests.support.servers.webhook_server import WebhookServer
 from tests.support.waiting import LIMIT_S, wait_until
 
@@ -115,7 +116,8 @@ def test_admit_asks_the_running_webhook(server: WebhookServer, tmp_path: Path) -
     asked = [*command, "--webhook", server.url, "--ca-file", str(server.ca_file)]
     remote = subprocess.run(asked, capture_output=True, timeout=LIMIT_S, check=False)
     assert remote.returncode == 1, remote.stderr.decode()
-    notebook, train = orjson.loads(remote.stdout)
+    notebook, train = found = orjson.loads(remote.stdout)
+    assert undescribed("fairgpu admit", found) == []
     assert notebook["outcome"] == "changed"
     assert train["outcome"] == "refused"
     assert "spec.priorityClassName" in train["message"]
