@@ -52,7 +52,6 @@ lint: setup
 
 types: setup
 	$(BIN)/mypy
-	$(BIN)/mypy --explicit-package-bases --follow-imports=silent tests/bench
 
 contracts: setup
 	$(BIN)/lint-imports
