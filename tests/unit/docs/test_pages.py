@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import inspect
 import io
@@ -54,25 +55,33 @@ def of(program: str) -> list[tuple[Path, list[str]]]:
     return found
 
 
+@pytest.fixture(scope="module")
+def parser() -> argparse.ArgumentParser:
+    """Made once, since it takes longer to make than to parse with."""
+    return build_parser()
+
+
 @pytest.mark.parametrize("command", of("fairgpu"), ids=ids)
-def test_every_fairgpu_command_can_be_typed(command: tuple[Path, list[str]]) -> None:
-    assert_taken(command[1])
+def test_every_fairgpu_command_can_be_typed(command: tuple[Path, list[str]], parser: argparse.ArgumentParser) -> None:
+    assert_taken(parser, command[1])
 
 
 @pytest.mark.parametrize("mention", MENTIONS, ids=ids)
-def test_every_fairgpu_command_that_is_named_in_a_sentence_is_one(mention: tuple[Path, list[str]]) -> None:
+def test_every_fairgpu_command_that_is_named_in_a_sentence_is_one(
+    mention: tuple[Path, list[str]], parser: argparse.ArgumentParser
+) -> None:
     words = mention[1][1:]
     only_named = all(re.fullmatch("[a-z]+", word) for word in words)
-    assert_taken([*words, "--help"] if only_named else words)
+    assert_taken(parser, [*words, "--help"] if only_named else words)
 
 
-def assert_taken(words: list[str]) -> None:
+def assert_taken(parser: argparse.ArgumentParser, words: list[str]) -> None:
     """The command line takes these words."""
     said = io.StringIO()
     status: object = 0
     with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
         try:
-            build_parser().parse_args(words)
+            parser.parse_args(words)
         except SystemExit as ending:
             status = ending.code
     assert status == 0, said.getvalue()
