@@ -243,14 +243,18 @@ def split_grown(
     return grown, others
 
 
-def gets_entry(metered: MeteredSession, until: Instant) -> bool:
-    """Returns whether a session gets a ledger entry when it is settled although nothing is added to its amount.
+def entries_due(cases: Iterable[tuple[MeteredSession, int]]) -> list[bool]:
+    """Returns whether each session gets a ledger entry when it is settled although nothing is added to its amount.
 
     It does if it has ended and the store does not hold its end yet, or if its last entry is POST_EVERY old.
 
     Args:
-        until: the instant up to which the session is charged.
+        cases: pairs of a session and the instant up to which it is charged, in nanoseconds since 1970.
     """
+    return [_gets_entry(metered, until) for metered, until in cases]
+
+
+def _gets_entry(metered: MeteredSession, until: Instant) -> bool:
     known = metered.acknowledged
     old = bool(known.open_under) and is_entry_due(known.posted_at, until)
     return not is_closed(known) and (metered.session.end is not None or old)

@@ -1,8 +1,11 @@
-"""Assigns namespaces to payers, opens periods and closes balances, all before a session is charged to them."""
+"""Assigns namespaces to payers, opens periods and closes balances, all before a session is charged to them.
+
+It also finds the instants at which coming periods may begin, for a session's reports stay separated there.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import zip_longest
@@ -100,23 +103,52 @@ def _mark_reports(context: ReconcileContext, now: Instant, moved: set[str], rule
         moved: the namespaces that another account pays for from now on.
         ruled: the accounts whose coming periods another rule sets.
     """
+    if not moved and not ruled:
+        return
     books, wanted = context.books, list[tuple[str, Marks]]()
     for namespace in moved | {name for name in books.assignments if books.account_of(name) in ruled}:
         payer = books.payer_named(namespace)
         rule = (books.payers.get(namespace) or books.rules.template).period
         period = books.accounts[payer].period_at(now) if payer in books.accounts else None
-        phases = phases_after(rule, boundary_after(rule, now) if period is None else period.end)
+        phases = _phases_after(rule, boundary_after(rule, now) if period is None else period.end)
         marks = Marks(context.surely_past(now) if namespace in moved else 0, 0, phases)
         running = [each for each in books.pods.sessions.of_namespaces([namespace]) if each.session.end is None]
         for each, until in zip(running, context.charged_until(running, now), strict=True):
-            known = phases_to_come(books, namespace, final_until(each, until))
+            known, _ = _phases_to_come(books, namespace, _final_until(each, until))
             wanted.append((each.session.uid, marks._replace(phases=tuple(sorted({*phases, *known})))))
     if wanted:
         close_and_read(context.client, wanted)
 
 
+def coming_phases(books: Books, cases: Iterable[tuple[MeteredSession, int]]) -> list[tuple[int, ...]]:
+    """Returns for each session the nanoseconds after a full quarter of an hour at which its coming periods start.
+
+    Each session counts from its own instant, up to which its periods are final: one on a
+    silent node may still be in a period that others have left, and its reports must stay separated where that ends.
+
+    Args:
+        books: the leader's state.
+        cases: the sessions, each with the instant after which periods are coming, in nanoseconds since 1970.
+    """
+    found: dict[tuple[str, int], tuple[int, ...]] = {}
+    phases = list[tuple[int, ...]]()
+    for metered, until in cases:
+        at = metered.session.namespace, _final_until(metered, until)
+        if at not in found:
+            found[at] = _phases_of(books, *at)
+        phases.append(found[at])
+    return phases
+
+
+def _phases_of(books: Books, namespace: str, since: Instant) -> tuple[int, ...]:
+    payer = books.accounts[books.assignments[namespace][-1][1]]
+    known, coming = _phases_to_come(books, namespace, since)
+    following = _phases_after(payer.budget.period, coming[-1].end) if coming else (0,)
+    return tuple(sorted({*known, *following}))
+
+
 @lru_cache(maxsize=4096)
-def phases_after(rule: PeriodRule, end: Instant) -> tuple[int, ...]:
+def _phases_after(rule: PeriodRule, end: Instant) -> tuple[int, ...]:
     """Returns the nanoseconds after a full quarter of an hour at which a period and the period after it end.
 
     The two may differ: a changed rule holds from the next period on.
@@ -131,7 +163,7 @@ def phases_after(rule: PeriodRule, end: Instant) -> tuple[int, ...]:
     return tuple(sorted({end % QUARTER, boundary_after(rule, end) % QUARTER}))
 
 
-def final_until(metered: MeteredSession, until: Instant) -> Instant:
+def _final_until(metered: MeteredSession, until: Instant) -> Instant:
     """Returns the instant up to which a session's periods are final; its reports stay separated where later ones end.
 
     Args:
@@ -140,7 +172,7 @@ def final_until(metered: MeteredSession, until: Instant) -> Instant:
     return max(metered.session.start, min(until, metered.acknowledged.settled_until))
 
 
-def phases_to_come(books: Books, namespace: str, since: Instant) -> set[int]:
+def _phases_to_come(books: Books, namespace: str, since: Instant) -> tuple[set[int], Sequence[Period]]:
     """Returns the nanoseconds after a full quarter of an hour at which a session may enter another segment.
 
     These are the ends of the open periods of each account that has paid for its namespace since an instant, and the
@@ -151,15 +183,19 @@ def phases_to_come(books: Books, namespace: str, since: Instant) -> set[int]:
         books: the leader's state.
         namespace: the session's namespace.
         since: the instant up to which the session's periods are final.
+
+    Returns:
+        These nanoseconds; and, of the account that pays for the namespace now, the open periods that end after `since`.
     """
     assigned, found = books.assignments[namespace], set[int]()
     ends = [begun for begun, _ in assigned[1:]] + [FOREVER]
+    coming: Sequence[Period] = ()
     for (begun, name), end in zip(assigned, ends, strict=True):
         if begun > since:
             found.add(begun % QUARTER)
-        if end > since and name in books.accounts:
-            found.update([period.end % QUARTER for period in books.accounts[name].periods_after(since)])
-    return found
+        coming = books.accounts[name].periods_after(since) if end > since and name in books.accounts else ()
+        found.update([period.end % QUARTER for period in coming])
+    return found, coming
 
 
 def _is_undecided(books: Books, namespace: str) -> bool:

@@ -187,14 +187,15 @@ class Reconciler:
             self._context.full = is_full_for_pods(self._context.client)
             touched = self._observe(now, full=full)
             now = max(now, self.books.pods.as_of)
+            past = self._context.surely_past(now)
             for observed in (self.books.pods.observed, self.books.claims.observed):
-                observed.advance(self._context.surely_past(now))
+                observed.advance(past)
             if full:
                 touched = set(self.books.accounts)
             # Before anything is settled: the next leader takes nothing of it back, however far its clock is behind.
-            shared.write_past(self._context.client, self._context.epoch, self._context.surely_past(now))
+            shared.write_past(self._context.client, self._context.epoch, past)
             self._settle(now, touched, full=full)
-            self._past = self._context.surely_past(now)
+            self._past = past
             if full:
                 shared.write_watched(self._context.client, self._context.epoch, self.books.pods.observed.seen)
                 note_capacity(self._context, now)
@@ -213,7 +214,7 @@ class Reconciler:
 
         Adds to `touched` the accounts that an applied order changes. `full` writes changed prices to the store, too.
         """
-        context, books = self._context, self.books
+        context, books, past = self._context, self.books, self._context.surely_past(now)
         suspects = touched & books.not_settled.keys()
         books.failed = {name: why for name, why in books.failed.items() if name not in touched} | books.unreadable
         books.not_settled = {name: why for name, why in books.not_settled.items() if name not in touched}
@@ -233,13 +234,12 @@ class Reconciler:
             lambda names: gained.update(apply_due_corrections(context, now, set(names))),
         )
         touched |= gained
-        step("close", touched, partial(close_due_balances, context, context.surely_past(now)))
+        step("close", touched, partial(close_due_balances, context, past))
         step("settle", touched, partial(settle_accounts, context, now))
         if full and self._repriced:
             shared.write_prices(context.client, context.epoch, self.books.prices)
             self._repriced = False
         step("publish", touched, partial(publish, context, now))
-        past = context.surely_past(now)
         for name in touched:
             self.books.accounts[name].forget_old_periods(past)
 

@@ -15,7 +15,7 @@ from timekeeper.controller.reconcile.compute_settlement import (
     Grown,
     Settlement,
     compute_settlements,
-    gets_entry,
+    entries_due,
     is_closed,
     make_basis,
     report_marks,
@@ -24,12 +24,7 @@ from timekeeper.controller.reconcile.compute_settlement import (
     with_stored_amounts,
 )
 from timekeeper.controller.reconcile.context import ReconcileContext, is_general
-from timekeeper.controller.reconcile.open_and_close_periods import (
-    final_until,
-    open_due_periods,
-    phases_after,
-    phases_to_come,
-)
+from timekeeper.controller.reconcile.open_and_close_periods import coming_phases, open_due_periods
 from timekeeper.controller.state.books import Books
 from timekeeper.controller.state.sessions import Key, MeteredSession
 from timekeeper.domain.pricing import Bill
@@ -144,7 +139,7 @@ def _prepare(context: ReconcileContext, now: Instant, concerned: list[MeteredSes
         return Work([], _settled(basis, cases, _read_reports(context, basis, cases)))
     grown, changed = split_grown(basis, cases)
     # A session that is due an entry is computed once, with its reports; the others first have to show whether they are.
-    due = [gets_entry(metered, until) for metered, until in changed]
+    due = entries_due(changed)
     others = [case for case, entry in zip(changed, due, strict=True) if not entry]
     first = iter(_settled(basis, others, [None] * len(others)))
     prepared = [None if entry else next(first) for entry in due]
@@ -190,39 +185,12 @@ def _read_reports(
     if not cases:
         return []
     now = max(until for _, until in cases)
-    wanted = report_marks(basis, cases, _phases(context.books, cases))
+    wanted = report_marks(basis, cases, coming_phases(context.books, cases))
     reports = close_and_read(context.client, wanted)
     lacking = [m for (m, _), known in zip(cases, reports, strict=True) if known is None and m.acknowledged.open_under]
     if lacking:
         write_limits_of(context, lacking, now, replace=True)
     return reports
-
-
-def _phases(books: Books, cases: Iterable[tuple[MeteredSession, int]]) -> list[tuple[int, ...]]:
-    """Returns for each session the nanoseconds after a full quarter of an hour at which its coming periods start.
-
-    Each session counts from its own instant, up to which its periods are final: one on a silent node may still be in a
-    period that others have left, and its reports must stay separated where that ends.
-
-    Args:
-        books: the leader's state.
-        cases: the sessions, each with the instant after which periods are coming, in nanoseconds since 1970.
-    """
-    found: dict[tuple[str, int], tuple[int, ...]] = {}
-    phases = list[tuple[int, ...]]()
-    for metered, until in cases:
-        at = metered.session.namespace, final_until(metered, until)
-        if at not in found:
-            found[at] = _phases_of(books, *at)
-        phases.append(found[at])
-    return phases
-
-
-def _phases_of(books: Books, namespace: str, since: Instant) -> tuple[int, ...]:
-    payer = books.accounts[books.account_of(namespace)]
-    coming = payer.periods_after(since)
-    following = phases_after(payer.budget.period, coming[-1].end) if coming else (0,)
-    return tuple(sorted({*phases_to_come(books, namespace, since), *following}))
 
 
 def write_limits_of(
@@ -244,7 +212,8 @@ def write_limits_of(
             limits = report_limits(reservation, session.start, books.prices, books.rules.charge, billed=by_use)
             limits_by_uid[session.uid] = limits
             limited.append((metered, now))
-    phases = {metered.session.uid: each for (metered, _), each in zip(limited, _phases(books, limited), strict=True)}
+    coming = coming_phases(books, limited)
+    phases = {metered.session.uid: each for (metered, _), each in zip(limited, coming, strict=True)}
     write_report_limits(context.client, limits_by_uid, phases, replace=replace)
 
 

@@ -296,8 +296,8 @@ def due_openings(books: Books, names: Iterable[str], now: Instant) -> list[tuple
     openings = []
     for account in (books.accounts[name] for name in sorted(names) if name not in books.failed):
         until = now
-        deleted = account.is_budget and account.name not in books.budgets.budgets
-        if deleted and account.periods and account.periods[-1].end <= now:
+        ended = bool(account.periods) and account.periods[-1].end <= now
+        if ended and account.is_budget and account.name not in books.budgets.budgets:  # the budget was deleted
             until = min(now, books.paid_until(account.name) - 1)  # it pays while a namespace is assigned to it
         checkpoint = account.checkpoint
         for period in periods_to_open(account, until):
