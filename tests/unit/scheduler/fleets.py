@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import cache
 
 import numpy as np
 from hypothesis import strategies as st
@@ -10,9 +11,11 @@ from hypothesis import strategies as st
 from fairgpu.inventory import Device, Health, Inventory, Link
 from fairgpu.request import Placement
 from scheduler.placement.choosing import Chooser
-from scheduler.placement.fleet import Fleet, Ints, Node
+from scheduler.placement.fleet import DeviceClass, Fleet, Ints, Node
 from scheduler.placement.holding import Holding, Piece
+from scheduler.placement.mix import Mix, MixCounter
 from scheduler.placement.request import Need, Request, Wanted
+from scheduler.placement.worth import Worth, learn
 
 A100 = "NVIDIA A100-SXM4-80GB"
 T4 = "Tesla T4"
@@ -38,6 +41,19 @@ def node(name: str, gpus: int = 4, *, model: str = A100, memory_mib: int = 1000,
         for at in range(gpus)
     )
     return Node(name, Inventory("nvidia", "580.1", 64, devices, pairs(gpus)), cpu_milli=64_000, host_mib=256_000)
+
+
+def learned(fleet: Fleet, seen: Iterable[Request]) -> Worth:
+    """Returns the worth that is learned of requests on a fleet; each case is learned once, since that takes long."""
+    counter = MixCounter()
+    for request in seen:
+        counter.see(request)
+    return _learned(counter.mix(), tuple(fleet.classes), tuple(fleet.capacity().items()))
+
+
+@cache
+def _learned(mix: Mix, classes: tuple[DeviceClass, ...], capacity: tuple[tuple[int, int], ...]) -> Worth:
+    return learn(mix, classes, dict(capacity), np.random.default_rng(1))
 
 
 def fleet_of(*nodes: Node) -> Fleet:

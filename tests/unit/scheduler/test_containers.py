@@ -20,12 +20,10 @@ from scheduler.placement.causes import explain
 from scheduler.placement.choosing import NONE, Chooser
 from scheduler.placement.fleet import Fleet, Node
 from scheduler.placement.holding import Holding, Piece
-from scheduler.placement.mix import MixCounter
 from scheduler.placement.request import Need, Request, Wanted
 from scheduler.placement.search import Tries
 from scheduler.placement.together import MAX_SETS, Part, place_together
-from scheduler.placement.worth import learn
-from tests.unit.scheduler.fleets import A100, T4, all_rows, fill, fleet_of, node, requests
+from tests.unit.scheduler.fleets import A100, T4, all_rows, fill, fleet_of, learned, node, requests
 
 SIX_BY_FOUR = Request(tuple(Need(4, 16 + at, memory_percent=15 + at * 7 % 5) for at in range(6)))
 
@@ -111,7 +109,7 @@ def test_a_request_gains_on_each_of_many_nodes_what_it_would_were_the_node_alone
     request: Request,
     drawn: list[tuple[int, str]],
     changes: list[tuple[int, tuple[int, int, int, int]]],
-    learned: bool,  # noqa: FBT001 - drawn
+    learns: bool,  # noqa: FBT001 - drawn
 ) -> None:
     """Nodes of which the same is left are decided together."""
     fleet, worth = fleet_of(), None
@@ -123,10 +121,8 @@ def test_a_request_gains_on_each_of_many_nodes_what_it_would_were_the_node_alone
         if at < len(drawn):
             fleet.hold(f"on-n{at}", Holding(f"n{at}", (Piece(f"n{at}-0", core, memory, slots),), cpu_milli))
             Chooser(fleet).gains(request)
-    if learned:
-        counter = MixCounter()
-        counter.see(request)
-        worth = learn(counter.mix(), fleet.classes, fleet.capacity(), np.random.default_rng(1))
+    if learns:
+        worth = learned(fleet, [request])
     alone = []
     for row in range(len(drawn)):
         other = fleet.copy()

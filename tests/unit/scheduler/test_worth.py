@@ -10,15 +10,8 @@ from scheduler.placement.fleet import Node
 from scheduler.placement.learning import learn_waste
 from scheduler.placement.mix import MAX_KINDS, MixCounter
 from scheduler.placement.request import Need, Request, Wanted
-from scheduler.placement.worth import Left, Worth, device_gains, host_parts, learn, single_gains, values
-from tests.unit.scheduler.fleets import fleet_of, node, nodes, place, requests
-
-
-def learned(chooser: Chooser, seen: list[Request]) -> Worth:
-    counter = MixCounter()
-    for request in seen:
-        counter.see(request)
-    return learn(counter.mix(), chooser.fleet.classes, chooser.fleet.capacity(), np.random.default_rng(1))
+from scheduler.placement.worth import Left, device_gains, host_parts, single_gains, values
+from tests.unit.scheduler.fleets import fleet_of, learned, node, nodes, place, requests
 
 
 @settings(max_examples=30)
@@ -29,7 +22,7 @@ def test_the_gain_of_a_device_is_what_the_node_is_worth_then_less_what_it_is_wor
     chooser = Chooser(fleet_of(*fleet_nodes))
     for number, request in enumerate(seen[:4]):
         place(chooser, str(number), request)
-    worth = learned(chooser, seen)
+    worth = learned(chooser.fleet, seen)
     fleet = chooser.fleet
     rows = np.arange(fleet.size)
     now = Left(fleet.cls[rows], fleet.idle[rows], fleet.cpu[rows], fleet.host[rows])
@@ -47,7 +40,7 @@ MIXED = [
     Request((Need(1, 50),), cpu_milli=16_000, host_mib=64_000),
     Request((Need(2, 30),), cpu_milli=1000, host_mib=16_000),
 ]
-COMMON = learned(Chooser(fleet_of(node("n0"))), MIXED)
+COMMON = learned(fleet_of(node("n0")), MIXED)
 
 
 @settings(max_examples=100)
@@ -90,7 +83,7 @@ def test_a_node_of_a_model_that_came_after_the_learning_takes_pods_and_keeps_non
 ) -> None:
     seen = [Request((Need(1, 33, memory_percent=33),)), Request((Need(2, 66, memory_percent=66),))]
     fleet = fleet_of(node("n0"), node("n1"))
-    worth = learned(Chooser(fleet), seen)
+    worth = learned(fleet, seen)
     for number in range(3):
         fleet.put(node(f"new-{number}", model=f"NVIDIA NEW-{number}"))
     chooser = Chooser(fleet, worth)
@@ -121,7 +114,7 @@ def test_a_request_goes_where_it_leaves_nothing_that_nobody_can_use() -> None:
     half, rest = Request((Need(1, 50, 500),)), Request((Need(1, 70, 700),))
     place(chooser, "a", rest)
     place(chooser, "b", half)
-    chooser.worth = learned(chooser, [half] * 9 + [rest])
+    chooser.worth = learned(chooser.fleet, [half] * 9 + [rest])
     fleet.put(node("n2", 1))
     assert (holding := place(chooser, "c", half)) is not None
     assert holding.node == "n1"
@@ -131,7 +124,7 @@ def test_what_others_ask_for_by_name_is_kept_for_them() -> None:
     fleet = fleet_of(node("n0", 1, model="A100"), node("n1", 1, model="T4"))
     chooser = Chooser(fleet)
     any_gpu = Request((Need(1, 100, memory_percent=100),))
-    chooser.worth = learned(chooser, [any_gpu] * 5 + [Request(any_gpu.containers, wanted=Wanted(("A100",)))] * 5)
+    chooser.worth = learned(chooser.fleet, [any_gpu] * 5 + [Request(any_gpu.containers, wanted=Wanted(("A100",)))] * 5)
     assert (holding := place(chooser, "p", any_gpu)) is not None
     assert holding.node == "n1"
 
@@ -155,7 +148,7 @@ def test_a_learned_worth_places_more_than_the_first_fit() -> None:
         chooser = Chooser(fleet_of(*(node(f"n{number}", 4, model=model) for number, model in enumerate(models))))
         for number, request in enumerate(asked):
             if learning and number == 50:
-                chooser.worth = learned(chooser, asked[:50])
+                chooser.worth = learned(chooser.fleet, asked[:50])
             place(chooser, str(number), request)
         return int(16_000 - chooser.fleet.idle.sum())
 
