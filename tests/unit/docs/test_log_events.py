@@ -21,7 +21,8 @@ def logged() -> Iterator[tuple[str, str]]:
 
 
 def logged_in(file: Path) -> Iterator[tuple[str, str]]:
-    for node in ast.walk(ast.parse(file.read_text())):
+    text = file.read_text()
+    for node in ast.walk(ast.parse(text)) if "_log." in text else ():
         match node:
             case ast.Call(ast.Attribute(ast.Name("_log"), level), [ast.Constant(str(event)), *_]):
                 yield event, LEVELS.get(level, level)
