@@ -11,7 +11,7 @@ from fairgpu.json_values import mapping
 from timekeeper.audit.charges import Changes, PriceList
 from timekeeper.audit.snapshot import SessionRecord
 from timekeeper.domain.timestamps import Instant, TimeError, parse_duration
-from timekeeper.sources.base import Mirror, Mirrors, uid_of
+from timekeeper.sources.base import Mirrors, uid_of
 
 GPU_HOUR = 3_600_000_000
 
@@ -106,7 +106,7 @@ class ClusterView:
         budgets: keyed by name, the GPUBudgets.
         pods: keyed by uid, the pods that hold or ask for a GPU.
         claims: keyed by uid, the ResourceClaims.
-        silent: the nodes whose Ready condition is Unknown.
+        silent: the nodes whose Ready condition is Unknown, and those of pods whose Node object is deleted.
         template: the limits of a namespace that no budget names; None if they are invalid.
     """
 
@@ -140,7 +140,7 @@ def read_cluster(mirrors: Mirrors, template: Json | None) -> ClusterView | None:
         budgets={str(mapping(item.get("metadata")).get("name")): item for item in mirrors.budgets.items()},
         pods={uid_of(item): item for item in mirrors.pods.items()},
         claims={uid_of(item): item for item in mirrors.claims.items()},
-        silent=_silent(mirrors.nodes),
+        silent=_silent(mirrors),
         template=read_limits(template),
     )
 
@@ -159,13 +159,19 @@ def _goes_on_as_before(item: Json) -> bool:
     return refused or (bool(status) and status.get("observedGeneration", 0) != metadata.get("generation", 0))
 
 
-def _silent(nodes: Mirror) -> frozenset[str]:
-    silent = set()
-    for node in nodes.items():
+def _silent(mirrors: Mirrors) -> frozenset[str]:
+    """Returns the silent nodes, and those of pods that have no object: nobody can tell whether one was silent before.
+
+    A cluster that shows no node at all is one whose nodes are not read.
+    """
+    silent, present = set[str](), set[str]()
+    for node in mirrors.nodes.items():
+        present.add(name := str(mapping(node.get("metadata")).get("name")))
         for condition in mapping(node.get("status")).get("conditions") or []:
             if mapping(condition).get("type") == "Ready" and condition.get("status") == "Unknown":
-                silent.add(str(mapping(node.get("metadata")).get("name")))
-    return frozenset(silent)
+                silent.add(name)
+    held = {str(mapping(pod.get("spec")).get("nodeName") or "") for pod in mirrors.pods.items()} if present else set()
+    return frozenset(silent | (held - present))
 
 
 RESERVED, MAX = "reserved", "max"

@@ -136,16 +136,24 @@ def ended(session: Session, end: Instant, proof: EndProof, now: Instant) -> Sess
     return replace(session, end=max(session.start, min(end, now)), proof=proof)
 
 
-def end_at_terminal_phase(session: Session, pod: PodFacts, now: Instant) -> Session:
+def end_at_terminal_phase(
+    session: Session, pod: PodFacts, now: Instant, silent_since: Instant | None = None
+) -> Session:
     """Returns a session with its end set, for a pod that was seen running and is now observed in a terminal phase.
 
-    The end is the latest finishedAt of the pod's containers; without any, it is `now`.
+    The end is the latest finishedAt of the pod's containers. Without any, it is `now`, or the last sign of life on a
+    silent node: Kubernetes sets the phase of a pod that it collects from a lost node, and no kubelet says when the
+    containers ended (https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/#pod-garbage-collection).
 
     Args:
         pod: the pod, whose phase is Succeeded or Failed.
         now: the instant of the observation.
+        silent_since: the instant up to which a pod on a silent node counts as alive (see alive_until); None if the
+            node reports.
     """
     finished = finished_at(pod)
+    if finished is None and silent_since is not None and silent_since < now:
+        return ended(session, silent_since, EndProof.LAST_SEEN, now)
     if finished is None:
         return ended(session, now, EndProof.TERMINAL, now)
     return ended(session, finished, EndProof.FINISHED, now)

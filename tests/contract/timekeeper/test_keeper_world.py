@@ -9,6 +9,9 @@ import pytest
 from tests.support.ledger.fake_cluster import MirroredWorld, budget_object
 from tests.support.ledger.harness import MONTH, NOON, LedgerHarness
 from tests.support.ledger.pod_jobs import PodJobs
+from timekeeper.audit.auditing import AuditEnvironment, AuditRequest, audit
+from timekeeper.audit.cluster import read_cluster
+from timekeeper.audit.difference import Figure
 from timekeeper.controller.reconcile.reconciler import NotReadyError, Reconciler
 from timekeeper.controller.report.status_writer import OrderAnswers, StatusWriter
 from timekeeper.controller.state.books import ControllerRules
@@ -26,6 +29,9 @@ if TYPE_CHECKING:
     import redis
 
     from tests.support.servers.redis_server import RedisServer
+
+
+Json = dict[str, Any]
 
 
 class World(MirroredWorld):
@@ -71,8 +77,8 @@ def world(redis_server: RedisServer, tmp_path: Path) -> Iterator[World]:
         yield World(client, tmp_path)
 
 
-def node(ready: str) -> dict[str, Any]:
-    return {"metadata": {"name": "n1"}, "status": {"conditions": [{"type": "Ready", "status": ready}]}}
+def node(ready: str, name: str = "n1") -> dict[str, Any]:
+    return {"metadata": {"name": name}, "status": {"conditions": [{"type": "Ready", "status": ready}]}}
 
 
 def lease(renewed: int) -> dict[str, Any]:
@@ -104,6 +110,106 @@ def test_a_pod_removed_behind_a_silent_node_is_charged_to_the_last_sign_of_life(
     world.mirrors.pods.changed("DELETED", pod)
     world.round(60)
     assert world.harness.spent("a") == 30 * GPU_SECOND
+
+
+def fall_silent(world: World) -> Json:
+    """A pod begins; its node is last heard of after 30 seconds, and found silent. Returns the pod."""
+    world.replace("budgets", [budget_object("a", ["team-a"])])
+    pod = world.harness.pod("p1", "team-a")
+    world.replace("pods", [pod])
+    world.replace("nodes", [node("True")])
+    world.round(40)
+    world.replace("node_leases", [lease(NOON + 30 * SECOND)])
+    world.replace("nodes", [node("Unknown")])
+    world.round(60)
+    assert world.harness.spent("a") == 30 * GPU_SECOND
+    return pod
+
+
+def collected(pod: Json, now: int) -> Json:
+    """Returns a pod of a lost node as Kubernetes' pod garbage collector leaves it before it deletes the object.
+
+    No kubelet says when its containers ended. See markFailedAndDeletePod in
+    https://github.com/kubernetes/kubernetes/blob/v1.31.0/pkg/controller/podgc/gc_controller.go.
+    """
+    condition = {"type": "DisruptionTarget", "status": "True", "lastTransitionTime": format_instant(now)}
+    conditions = [*pod["status"]["conditions"], condition]
+    return {**pod, "status": {**pod["status"], "phase": "Failed", "conditions": conditions}}
+
+
+@pytest.mark.parametrize("another", [False, True])
+def test_a_pod_whose_deletion_behind_a_silent_node_nobody_saw_is_charged_to_the_last_sign_of_life(
+    world: World,
+    another: bool,  # noqa: FBT001
+) -> None:
+    fall_silent(world)
+    world.replace("pods", [])
+    if another:
+        world.lead()
+    world.round(60)
+    assert world.harness.spent("a") == 30 * GPU_SECOND
+
+
+def test_a_pod_that_ended_before_its_node_fell_silent_is_charged_to_when_it_was_last_seen(world: World) -> None:
+    fall_silent(world)
+    world.replace("node_leases", [lease(world.now + 50 * SECOND)])
+    world.replace("nodes", [node("True")])
+    world.round()
+    world.replace("pods", [])
+    world.pass_time(60)
+    world.replace("nodes", [node("Unknown")])
+    world.round()
+    assert world.harness.spent("a") == 100 * GPU_SECOND
+
+
+@pytest.mark.parametrize("node_deleted", [False, True])
+@pytest.mark.parametrize("seen", [False, True])
+def test_a_pod_that_is_collected_behind_a_silent_node_is_charged_to_the_last_sign_of_life(
+    world: World,
+    node_deleted: bool,  # noqa: FBT001
+    seen: bool,  # noqa: FBT001
+) -> None:
+    pod = fall_silent(world)
+    if node_deleted:
+        world.replace("nodes", [])
+        world.replace("node_leases", [])
+        world.round(20)
+        assert world.harness.spent("a") == 30 * GPU_SECOND
+    pod = collected(pod, world.now)
+    world.mirrors.pods.changed("MODIFIED", pod)
+    if seen:
+        world.round(1)
+    world.mirrors.pods.changed("DELETED", pod)
+    world.round(60)
+    assert world.harness.spent("a") == 30 * GPU_SECOND
+
+
+def test_the_audit_takes_no_pod_of_a_deleted_node_for_one_that_nobody_settles(world: World) -> None:
+    fall_silent(world)
+    world.replace("nodes", [node("True", "n2")])
+    world.round(60)
+    around = AuditEnvironment(world.client, lambda: read_cluster(world.mirrors, None), lambda: world.now, bool)
+    found = audit(around, AuditRequest(patience_seconds=0)).differences
+    assert [each for each in found if each.figure is not Figure.STATUS] == []
+
+
+def test_the_return_of_a_node_that_was_deleted_while_it_was_silent_charges_the_gap(world: World) -> None:
+    fall_silent(world)
+    world.replace("nodes", [])
+    world.round(20)
+    world.replace("nodes", [node("True")])
+    world.round(80)
+    assert world.harness.spent("a") == 200 * GPU_SECOND
+
+
+def test_a_node_that_is_deleted_and_was_not_silent_stops_no_meter(world: World) -> None:
+    world.replace("budgets", [budget_object("a", ["team-a"])])
+    world.replace("pods", [world.harness.pod("p1", "team-a")])
+    world.replace("nodes", [node("True")])
+    world.round(40)
+    world.replace("nodes", [])
+    world.round(60)
+    assert world.harness.spent("a") == 100 * GPU_SECOND
 
 
 def test_nothing_is_done_before_the_whole_world_was_seen(world: World) -> None:

@@ -457,3 +457,34 @@ def test_a_claim_that_is_deleted_when_a_clock_that_was_ahead_is_right_again_has_
     looking.round()
 
     assert looking.spent("a") == 4 * 120 * GPU_SECOND
+
+
+@pytest.mark.parametrize("seen", ["deleted", "missing", "missing for another leader"])
+@pytest.mark.parametrize("reserved", [False, True])
+def test_a_claim_that_is_deleted_behind_a_silent_node_is_charged_to_the_last_sign_of_life(
+    looking: LedgerHarness,
+    seen: str,
+    reserved: bool,  # noqa: FBT001
+) -> None:
+    if reserved:
+        claiming(looking, "p1")
+    write_claim(looking, "c1", ["gpu-0"], ["p1"] if reserved else [])
+    looking.round()
+    looking.round(40)
+    looking.silence("n1", looking.now - 10 * SECOND)
+    looking.round(60)
+    assert looking.spent("a") == 4 * 30 * GPU_SECOND
+    if reserved:
+        looking.remove("p1")
+    (claim,) = looking.source.mirrors.claims.items()
+    (looking.folder / "claims" / "c1.json").unlink()
+    if seen == "deleted":
+        looking.source.mirrors.claims.changed("DELETED", claim)
+    if seen == "missing":
+        looking.source.mirrors.claims.replaced([])
+    if seen == "missing for another leader":
+        looking.lead(RULES)
+        looking.silence("n1", looking.now - 70 * SECOND)
+    looking.round(60)
+
+    assert looking.spent("a") == 4 * 30 * GPU_SECOND

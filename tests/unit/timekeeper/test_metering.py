@@ -187,6 +187,15 @@ def test_a_terminal_pod_without_finish_times_ended_when_that_was_seen() -> None:
     assert (done.end, done.proof) == (900, EndProof.TERMINAL)
 
 
+@pytest.mark.parametrize(("silent", "end", "proof"), [(300, 300, EndProof.LAST_SEEN), (900, 900, EndProof.TERMINAL)])
+def test_a_pod_that_is_collected_from_a_lost_node_ended_at_its_last_sign_of_life(
+    silent: int, end: int, proof: EndProof
+) -> None:
+    done = end_at_terminal_phase(SESSION, facts(terminal=True), now=900, silent_since=silent)
+    assert (done.end, done.proof) == (end, proof)
+    assert end_at_terminal_phase(SESSION, facts(terminal=True, finished=400), now=900, silent_since=silent).end == 400
+
+
 def test_a_deleted_pod_ended_at_receipt_unless_it_had_finished_before() -> None:
     assert end_at_deletion(SESSION, facts(), 900, None).end == 900
     assert end_at_deletion(SESSION, facts(terminal=True, finished=400), 900, None).end == 400

@@ -10,7 +10,7 @@ import redis
 import structlog
 
 from timekeeper.controller.state.books import Books
-from timekeeper.controller.state.observing import Clocks, namespace_uids
+from timekeeper.controller.state.observing import Clocks, namespace_uids, nodes_that_are_silent
 from timekeeper.controller.state.other_stacks import HeldOf, NodeCapacity, holdings_of
 from timekeeper.controller.state.sessions import MeteredSession, MeterRules
 from timekeeper.domain.pods import holds_nothing_else
@@ -30,7 +30,7 @@ from timekeeper.ledger.connection import identity, replicated
 from timekeeper.ledger.reading import whole
 from timekeeper.ledger.totals import PeriodTotals
 from timekeeper.ledger.writing import HeldTerm, Revision
-from timekeeper.sources.base import Source
+from timekeeper.sources.base import Source, name_of
 
 _log = structlog.get_logger()
 
@@ -71,6 +71,19 @@ class ReconcileContext:
     held_back: set[str] = field(default_factory=set)
     store_time: Instant = FOREVER
     _counter: int = 0
+
+    def note_silent_nodes(self) -> None:
+        """Reads which nodes are silent.
+
+        A node whose object is deleted while it is silent stays silent as long as it has sessions, until a node of its
+        name reports: its pods are deleted after it, and nothing is heard of them meanwhile.
+        """
+        silent = nodes_that_are_silent(self.source.mirrors)
+        if self.silent.keys() - silent.keys():
+            present = {name_of(node) for node in self.source.mirrors.nodes.items()}
+            held = {metered.session.node for metered in self.books.pods.sessions.all()}
+            silent |= {name: self.silent[name] for name in (self.silent.keys() - silent.keys() - present) & held}
+        self.silent = silent
 
     def surely_past(self, now: Instant) -> Instant:
         """Returns the earlier of our clock's time, `now`, and the store's: time has passed up to then by both clocks.

@@ -17,7 +17,7 @@ from timekeeper.controller.reconcile.recovery import take_over
 from timekeeper.controller.reconcile.settle_accounts import settle_accounts
 from timekeeper.controller.state.books import Books, ControllerRules
 from timekeeper.controller.state.loading import reprice
-from timekeeper.controller.state.observing import Clocks, nodes_that_are_silent
+from timekeeper.controller.state.observing import Clocks
 from timekeeper.controller.state.other_stacks import complete_holdings
 from timekeeper.domain.holdings.holding import summed
 from timekeeper.domain.money import GPU_SECOND, SECOND
@@ -334,10 +334,10 @@ class Reconciler:
         context, books, mirrors = self._context, self.books, self._context.source.mirrors
         books.budgets.refresh(mirrors, books.rules.overhead)
         mirrors.drop_unused_departures()
-        context.silent = nodes_that_are_silent(mirrors)
+        context.note_silent_nodes()
         rules = context.meter_rules()
         changed = books.pods.refresh(mirrors.pods, rules, context.silent, context.reported, now, context.clocks)
-        changed |= books.claims.refresh(mirrors, books.pods, rules, now, context.clocks)
+        changed |= books.claims.refresh(mirrors, books.pods, rules, context.silent, context.clocks)
         if full and books.rules.own_resources is not None:
             changed |= complete_holdings(books, mirrors, context.held_of(), max(now, books.pods.as_of))
         touched = assign(context, now) | books.concerned(changed)

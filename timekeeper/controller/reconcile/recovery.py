@@ -32,7 +32,6 @@ from timekeeper.controller.state.loading import (
     reprice,
     take_checkpoints,
 )
-from timekeeper.controller.state.observing import nodes_that_are_silent
 from timekeeper.domain.budgets import payers
 from timekeeper.domain.charges import Assignments
 from timekeeper.domain.money import display
@@ -159,7 +158,7 @@ def take_over(context: ReconcileContext, now: Instant, stored_past: Instant | No
         _mark_lost_budgets(context)
     _restore_moves(context)
     _restore_default_payers(context, kept)
-    context.silent = nodes_that_are_silent(mirrors)
+    context.note_silent_nodes()
     assign(context, now)
     _mark_unreadable(books)
     lost, behind = take_checkpoints(books, kept)
@@ -171,9 +170,9 @@ def take_over(context: ReconcileContext, now: Instant, stored_past: Instant | No
         observed.advance_to(watched or 0)
     books.pods.refresh(mirrors.pods, rules, context.silent, context.reported, now, context.clocks)
     books.claims.take_loaded(books.pods.sessions)
-    books.claims.refresh(mirrors, books.pods, rules, now, context.clocks, watched or 0)
+    books.claims.refresh(mirrors, books.pods, rules, context.silent, context.clocks, watched or 0)
     _for_each_account(context, there, lambda names: restore_accounts(context, names, now))
-    books.pods.end_missing(watched, context.reported, now)
+    books.pods.end_missing(watched, context.silent, context.reported, now)
     if stored_prices and remembered != stored_prices:
         bring_rates_up(books, first_forgotten(stored_prices, remembered, now))
     catch_rates_up(books, now)

@@ -8,7 +8,7 @@ reserved it, or else to its deallocation. An allocated claim that no pod reserve
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any, NamedTuple
@@ -29,8 +29,8 @@ from timekeeper.domain.holdings.claims import (
 )
 from timekeeper.domain.holdings.holding import NOTHING, Decision
 from timekeeper.domain.reservations import Reservation, tariff
-from timekeeper.domain.sessions import CLAIM, EndProof, Session, end_found_missing, ended
-from timekeeper.domain.timestamps import instant_or_none
+from timekeeper.domain.sessions import CLAIM, EndProof, Session, alive_until, ended
+from timekeeper.domain.timestamps import Instant, instant_or_none
 from timekeeper.sources.base import Mirrors, Observed, uid_of
 
 Json = dict[str, Any]
@@ -94,6 +94,7 @@ class _Observation(NamedTuple):
         mirrors: the mirrors.
         pods: the pods as read from them.
         rules: the rules that start a session and set its rate.
+        silent: keyed by node, the instant since which it is silent, in nanoseconds since 1970.
         now: the instant of the reading, in nanoseconds since 1970.
         watched: for a new leader, the instant up to which the last one watched; None otherwise.
         decided: what an earlier leader decided of each allocation, keyed by `CLAIM-ALLOCATION`: the claim's uid, and
@@ -103,6 +104,7 @@ class _Observation(NamedTuple):
     mirrors: Mirrors
     pods: PodView
     rules: MeterRules
+    silent: Mapping[str, Instant]
     now: int
     watched: int | None
     decided: Mapping[str, Decided]
@@ -148,13 +150,19 @@ class ClaimView:
                 self._open.setdefault(_claim_of(metered.session), metered.session.uid)
 
     def refresh(
-        self, mirrors: Mirrors, pods: PodView, rules: MeterRules, now: int, clocks: Clocks, watched: int | None = None
+        self,
+        mirrors: Mirrors,
+        pods: PodView,
+        rules: MeterRules,
+        silent: Mapping[str, Instant],
+        clocks: Clocks,
+        watched: int | None = None,
     ) -> set[str]:
         """Reads changed ResourceClaims from the mirror; returns the uids of the sessions that changed.
 
         Args:
             pods: the pods, refreshed before; it also keeps the sessions of claims.
-            now: the instant of the observation, in nanoseconds since 1970.
+            silent: keyed by node, the instant since which it is silent, in nanoseconds since 1970.
             clocks: the clocks; ours is read after the mirror.
             watched: given for a new leader: the instant up to which the last leader watched, in nanoseconds since 1970.
                 A claim that was deallocated since then ended at that instant. None otherwise.
@@ -165,9 +173,9 @@ class ClaimView:
         self._behind = True
         items = mirrors.claims.by_uid()
         departures = mirrors.claims.take_departures()
-        pods.as_of = now = max(now, pods.as_of, clocks.ours())
+        pods.as_of = now = max(pods.as_of, clocks.ours())
         decided = {uid.rpartition("-")[0]: decision for uid, decision in sorted(rules.decided.items())}
-        at = _Observation(mirrors, pods, rules, now, watched, decided)
+        at = _Observation(mirrors, pods, rules, silent, now, watched, decided)
         changed: set[str] = set()
         for departure in self.observed.bounded(departures, now):
             changed |= self._close(uid_of(departure.item), departure.at, at)
@@ -256,7 +264,7 @@ class ClaimView:
         ends = [at.pods.ended_at(pod) for pod in reserving]
         proved = [end for end in ends if end is not None]
         end = min(max(proved), freed) if proved and len(proved) == len(ends) else freed
-        return self._end(uid, at, lambda session: ended(session, end, EndProof.DELETED, at.now))
+        return self._end(uid, at, end, EndProof.DELETED)
 
     def _close_unseen(self, uid: str, at: _Observation) -> set[str]:
         """Ends the session of the claim with this uid, which was deallocated while no leader observed it.
@@ -264,14 +272,20 @@ class ClaimView:
         Returns the uids of the sessions that changed.
         """
         seen = at.now if at.watched is None else at.watched
-        return self._end(uid, at, lambda session: end_found_missing(session, seen, at.now))
+        return self._end(uid, at, seen, EndProof.LAST_SEEN)
 
-    def _end(self, uid: str, at: _Observation, end: Callable[[Session], Session]) -> set[str]:
+    def _end(self, uid: str, at: _Observation, end: Instant, proof: EndProof) -> set[str]:
+        """Ends the session of the claim with this uid at an instant, or at the last sign of life of a silent node.
+
+        Returns the uids of the sessions that changed.
+        """
         metered = at.pods.sessions.get(self._open.pop(uid, ""))
         if metered is None:
             return set()
         if metered.session.end is None:
-            metered.session = end(metered.session)
+            alive = alive_until(end, at.silent.get(metered.session.node), None)
+            proof = EndProof.LAST_SEEN if alive < end else proof
+            metered.session = ended(metered.session, alive, proof, at.now)
         metered.pod_deleted = True
         self._ends[uid] = metered.session.end or 0
         return {metered.session.uid}

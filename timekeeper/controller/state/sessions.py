@@ -18,6 +18,7 @@ from timekeeper.domain.reservations import Reservation, tariff
 from timekeeper.domain.sessions import (
     MeterFrom,
     Session,
+    alive_until,
     end_at_deletion,
     end_at_terminal_phase,
     end_found_missing,
@@ -353,7 +354,7 @@ def update_from_pod(
     if pod.held and (pod.terminal or pod.removed) and metered.session.end is None:
         metered.session = end_with_finalizer(metered.session, pod, now, alive())
     if pod.terminal and metered.session.end is None:
-        metered.session = end_at_terminal_phase(metered.session, pod, now)
+        metered.session = end_at_terminal_phase(metered.session, pod, now, alive())
 
 
 def end_deleted(
@@ -380,16 +381,20 @@ def end_deleted(
         alive = None if silent is None else max(silent, reported or 0)
         metered.session = end_at_deletion(metered.session, last, departure.at, alive)
     else:
-        missing(metered, departure.at, reported, now)
+        missing(metered, departure.at, silent, reported, now)
 
 
-def missing(metered: MeteredSession, last_seen: Instant, reported: Instant | None, now: Instant) -> None:
-    """Ends the session of a pod whose deletion was not observed, with the pod's last sign of life.
+def missing(
+    metered: MeteredSession, last_seen: Instant, silent: Instant | None, reported: Instant | None, now: Instant
+) -> None:
+    """Ends the session of a pod whose deletion was not observed, with the last sign of life of the pod or its node.
 
     Args:
-        last_seen: the last instant at which the pod was seen.
+        last_seen: the last instant at which the pod's object was seen.
+        silent: the instant since which its node is silent; None if it is not silent.
         reported: the instant of the pod's last report; None without a report.
     """
     metered.pod_deleted = True
     if metered.session.end is None:
-        metered.session = end_found_missing(metered.session, max(last_seen, reported or 0), now)
+        alive = max(alive_until(last_seen, silent, None), reported or 0)
+        metered.session = end_found_missing(metered.session, alive, now)
