@@ -169,6 +169,10 @@ class Observed:
     deletions: Instant = 0
     seen: Instant = 0
     _confirmed: Instant = 0
+    _adopted: Instant = 0
+    """The stamp of the mirror that `seen` was last taken from."""
+    _ahead: bool = False
+    """Whether that stamp turned out to be in the future: our clock was ahead."""
 
     def note(self, mirror: Mirror) -> None:
         """Remembers when the mirror was last known to be current, for `advance`. Call it before deletions are taken.
@@ -177,13 +181,17 @@ class Observed:
         """
         self._confirmed = mirror.confirmed_at or 0
 
-    def advance(self, past: Instant) -> None:
+    def advance(self, past: Instant, now: Instant) -> None:
         """Sets `deletions` to `past`, and `seen` to what `note` remembers, after all deletions were taken.
 
         Args:
             past: the present by our clock or, if earlier, by the store's. `seen` is no later.
+            now: the present by our clock.
         """
-        self.deletions, self.seen = past, min(past, max(self.seen, self._confirmed))
+        if self._confirmed != self._adopted:
+            self.seen, self._adopted, self._ahead = max(self.seen, self._confirmed), self._confirmed, False
+        self._ahead |= self._adopted > now
+        self.deletions, self.seen = past, min(past, self.seen)
 
     def advance_to(self, watched: Instant) -> None:
         """Adopts the instant up to which an earlier leader observed the collection, unless a later one is known."""
@@ -196,8 +204,12 @@ class Observed:
             departures: the deletions as the mirror stamped them, by our clock.
             now: the present, after they were taken.
         """
-        since = {DepartureProof.DELETED: self.deletions, DepartureProof.MISSED: self.seen}
-        return [replace(each, at=min(max(each.at, since[each.proof]), now)) for each in departures]
+        return [replace(each, at=min(self._at(each), now)) for each in departures]
+
+    def _at(self, departure: Departure) -> Instant:
+        if departure.proof is DepartureProof.DELETED:
+            return max(departure.at, self.deletions)
+        return self.seen if self._ahead and departure.at == self._adopted else max(departure.at, self.seen)
 
 
 def name_of(item: Json) -> str:

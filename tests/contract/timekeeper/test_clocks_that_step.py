@@ -389,6 +389,48 @@ def test_a_pod_that_a_later_list_lacks_once_a_clock_that_was_ahead_is_right_has_
     assert differences(harness) == []
 
 
+@pytest.mark.parametrize("another", [False, True])
+def test_a_pod_that_was_last_seen_by_a_clock_ahead_has_ended_when_it_was_last_seen(
+    harness: LedgerHarness,
+    another: bool,  # noqa: FBT001
+) -> None:
+    """The watch breaks off before the clock is right: the mirror was last known to be current in the future."""
+    harness.lead(clocks=Clocks(harness.leaders_time, lambda: harness.now))
+    harness.budget("a", ["team-a"])
+    harness.pod("p1", "team-a")
+    harness.round(100)
+    harness.ahead = 3 * HOUR
+    harness.round(10)
+    harness.ahead = 0
+    for _ in range(2):
+        harness.now += 900 * SECOND
+        assert harness.keeper is not None
+        harness.keeper.reconcile(harness.now)
+    if another:
+        harness.remove("p1")
+        harness.lead()
+    else:
+        harness.source.mirrors.pods.replaced([])
+        harness.remove("p1")
+    harness.round()
+    assert harness.spent("a") == 110 * GPU_SECOND
+    assert differences(harness) == []
+
+
+def test_a_pod_that_a_later_list_lacks_costs_the_same_where_redis_clock_is_behind(harness: LedgerHarness) -> None:
+    harness.lead(clocks=Clocks(harness.leaders_time, lambda: harness.now - 3 * HOUR))
+    harness.budget("a", ["team-a"])
+    harness.pod("p1", "team-a")
+    harness.round(100)
+    harness.now += 900 * SECOND
+    assert harness.keeper is not None
+    harness.keeper.reconcile(harness.now)
+    harness.source.mirrors.pods.replaced([])
+    harness.remove("p1")
+    harness.round()
+    assert harness.spent("a") == 100 * GPU_SECOND
+
+
 @pytest.mark.parametrize("full", [False, True])
 def test_nothing_is_taken_back_by_a_second_leader_whose_clock_is_behind(harness: LedgerHarness, full: bool) -> None:  # noqa: FBT001
     """The first leader's clock is behind as well: it took the time from a pod that was created and is deleted again."""

@@ -189,7 +189,7 @@ class Reconciler:
             now = max(now, self.books.pods.as_of)
             past = self._context.surely_past(now)
             for observed in (self.books.pods.observed, self.books.claims.observed):
-                observed.advance(past)
+                observed.advance(past, now)
             if full:
                 touched = set(self.books.accounts)
             # Before anything is settled: the next leader takes nothing of it back, however far its clock is behind.
