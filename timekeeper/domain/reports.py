@@ -64,6 +64,23 @@ def extended(bases: Bases, course: Course, total_at: Callable[[int], int]) -> Ba
     return _without_past((*kept, *added), keys)
 
 
+def begun_by(bases: Bases, course: Course, past: Instant) -> Bases:
+    """Returns the bases without those of the course's segments that begin after an instant.
+
+    Such a segment began by a clock that was ahead. More reports may come before it really begins, if it ever does.
+
+    Args:
+        bases: the bases that `extended` returned for this course, or those from before.
+        past: an instant by which time has passed by every clock.
+    """
+    coming = [(segment.account, segment.period) for segment in course.segments if segment.start > past]
+    kept = len(bases)
+    while coming and kept and bases[kept - 1][:2] == coming[-1]:
+        coming.pop()
+        kept -= 1
+    return bases[:kept]
+
+
 def _begun(bases: Bases, segments: Sequence[Segment]) -> tuple[int, Sequence[int]]:
     """Returns the number of segments, from the first on, that need no new base, and the indexes of their bases.
 

@@ -25,11 +25,11 @@ from timekeeper.ledger.reports import IntakeOutcome, ReportIntake, Submission
 HOURLY: dict[str, Any] = {"every": "hour"}
 
 
-def differences(harness: LedgerHarness) -> list[Any]:
+def differences(harness: LedgerHarness, bill: Bill = Bill.RESERVED) -> list[Any]:
     around = AuditEnvironment(
         harness.client, lambda: read_cluster(harness.source.mirrors, None), lambda: harness.now, bool
     )
-    found = audit(around, AuditRequest(patience_seconds=0)).differences
+    found = audit(around, AuditRequest(patience_seconds=0, bill=bill.value)).differences
     return [each for each in found if each.figure is not Figure.STATUS]  # no statuses are written here
 
 
@@ -230,6 +230,34 @@ def test_a_clock_that_was_ahead_leaves_no_trace_in_what_was_used(
     harness.pass_time(2 * ahead / SECOND)
     harness.round()
     assert harness.spent("a", NOON) == (150 if bill is Bill.USED else 3600) * GPU_SECOND
+
+
+@pytest.mark.parametrize("bill", [Bill.USED, Bill.MAX])
+@pytest.mark.parametrize("another", [False, True])
+@pytest.mark.parametrize("ahead", [600 * SECOND, 3 * HOUR, 3 * DAY])
+def test_use_counts_in_the_period_in_which_it_was_reported_though_a_clock_was_ahead_when_that_ended(
+    harness: LedgerHarness,
+    bill: Bill,
+    another: bool,  # noqa: FBT001
+    ahead: int,
+) -> None:
+    rules = ControllerRules(bill=bill)
+    begin(harness, rules)
+    harness.round()
+    harness.ahead = ahead
+    for number in range(8):
+        harness.round(500)
+        report(harness, "p1", number, 100 * (number + 1))
+    harness.ahead = 0
+    if another:
+        harness.lead(rules)
+    harness.round(100)
+    report(harness, "p1", 8, 900)
+    harness.round(1)
+    harness.round()
+    assert harness.spent("a", NOON) == (700 if bill is Bill.USED else 3600) * GPU_SECOND
+    assert harness.spent("a", NOON + HOUR) == (200 if bill is Bill.USED else 501) * GPU_SECOND
+    assert differences(harness, bill) == []
 
 
 def test_a_clock_that_was_ahead_expires_no_grant(harness: LedgerHarness) -> None:

@@ -33,7 +33,7 @@ from timekeeper.domain.charges import (
     with_used,
 )
 from timekeeper.domain.pricing import Bill, billed
-from timekeeper.domain.reports import Bases, Course, Marks, Sample, extended, parts, sample_before
+from timekeeper.domain.reports import Bases, Course, Marks, Sample, begun_by, extended, parts, sample_before
 from timekeeper.domain.sessions import Session
 from timekeeper.domain.timestamps import HOUR, Instant
 from timekeeper.domain.usage import dimensions
@@ -307,7 +307,7 @@ def _settlement(inputs: _Inputs, end: int, bill: Bill) -> Settlement:
         inputs = inputs._replace(facts=facts._replace(pod_deleted=False))
     others = {*acknowledged.periods, *totals} - {current}
     inputs = inputs._replace(ends={**_ends(inputs.accounts, others), **({} if current is None else {current: end})})
-    recorded = _recorded(use)
+    recorded = _recorded(use, course, inputs.surely_past)
     items = _items(inputs, totals, last, (use, recorded), session_segments)
     return Settlement(items, _following(inputs, items, recorded))
 
@@ -468,9 +468,14 @@ def _total(inputs: _Inputs) -> Sample:
     return sample_before(samples, inputs.until + 1) or none
 
 
-def _recorded(use: RecordedUse) -> RecordedUse:
-    """Returns the use in the form of the session's record: without reported totals if all are 0, as most often."""
-    return use if not use.reported or any(base for *_, base in use.reported) else use._replace(reported=())
+def _recorded(use: RecordedUse, course: Course, past: Instant) -> RecordedUse:
+    """Returns the use in the form of the session's record.
+
+    It has no totals of segments that have begun by a clock that was ahead alone, and no reported totals if all are 0,
+    as most often.
+    """
+    billed, reported = begun_by(use.billed, course, past), begun_by(use.reported, course, past)
+    return use._replace(billed=billed, reported=reported if any(base for *_, base in reported) else ())
 
 
 def _amounts_due(
