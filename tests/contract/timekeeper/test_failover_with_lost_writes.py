@@ -2,35 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
 from tests.contract.timekeeper.test_fencing import Leader
 from tests.contract.timekeeper.test_wrong_clocks_and_silent_nodes import differences
 from tests.support.ledger.harness import LedgerHarness, published
+from tests.support.ledger.replica import Replica
 from timekeeper.audit.difference import Figure
 from timekeeper.domain.money import GPU_HOUR, GPU_SECOND
 from timekeeper.ledger import keys
-
-if TYPE_CHECKING:
-    import redis
-
-
-class Replica:
-    """A copy of the store as it was when the replica received its last write."""
-
-    def __init__(self, client: redis.Redis) -> None:
-        self._client = client
-        self._held = {key: client.dump(key) for key in client.scan_iter()}
-
-    def promote(self) -> None:
-        """The copy becomes the store, with another history of the server."""
-        self._client.flushall()
-        for key, dumped in self._held.items():
-            self._client.restore(key, 0, dumped)
-        self._client.replicaof("127.0.0.1", "1")
-        self._client.replicaof("NO", "ONE")
 
 
 @pytest.mark.parametrize("after", range(5))

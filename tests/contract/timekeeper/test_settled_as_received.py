@@ -6,9 +6,11 @@ leaders and no store. The state machine lets leaders come, work, fail half-way, 
 
 from __future__ import annotations
 
+import copy
 import json
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from fractions import Fraction
 from functools import partial
 from itertools import pairwise
@@ -23,6 +25,7 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_s
 
 from tests.support.ledger.billing_model import WHOLE_MIB, BillingModel, Use
 from tests.support.ledger.harness import NOON, LedgerHarness
+from tests.support.ledger.replica import Replica
 from tests.support.ledger.steps import KilledError
 from tests.support.servers.redis_server import DRIVER, RedisServer
 from timekeeper.audit.auditing import AuditEnvironment, AuditRequest, audit
@@ -38,7 +41,7 @@ from timekeeper.domain.reports import Counter
 from timekeeper.domain.timestamps import format_instant
 from timekeeper.domain.windows import Retention
 from timekeeper.ledger import keys, reading
-from timekeeper.ledger.client import StoreUnavailableError
+from timekeeper.ledger.client import FencedError, StoreError, StoreUnavailableError
 from timekeeper.ledger.reports import IntakeOutcome, ReportIntake, Submission
 
 NAMESPACES = ("team-a", "team-b")
@@ -66,6 +69,9 @@ class FailingRedis(redis.Redis):
 
     breaks_in = -1
     sent = Fraction(0)
+    waits_in = -1
+    meanwhile: Callable[[], object] = bool
+    """What happens before the pipeline that `waits_in` counts down to is sent."""
 
     def pipeline(self, *arguments: Any, **options: Any) -> Any:
         found: Any = super().pipeline(*arguments, **options)
@@ -74,6 +80,9 @@ class FailingRedis(redis.Redis):
 
     def _execute(self, pipeline: Any, execute: Callable[..., Any], **options: Any) -> Any:
         self.breaks_in -= 1
+        self.waits_in -= 1
+        if self.waits_in == 0:
+            self.meanwhile()
         if self.breaks_in != 0:
             return execute(**options)
         pipeline.command_stack = pipeline.command_stack[: int(len(pipeline.command_stack) * self.sent)]
@@ -81,10 +90,20 @@ class FailingRedis(redis.Redis):
         raise redis.ConnectionError("the connection broke")
 
 
-def with_its_own_time(metered: MeteredSession) -> Acknowledged:
-    """Returns the session as the store holds it; the settled instant counts from the session's start."""
-    known = metered.acknowledged
-    return known._replace(settled_until=max(known.settled_until, metered.session.start))
+def comparable(metered: MeteredSession) -> Acknowledged:
+    """Returns the session as the store holds it, with two things alike that may differ between leaders.
+
+    The settled instant counts from the session's start. A point a nanosecond after a period's start says that a clock
+    that was ahead had charged the session there; a leader that has taken the charge back knows no point.
+    """
+    known, begun = metered.acknowledged, {start + 1 for _, start in metered.acknowledged.periods}
+    periods = {
+        key: each._replace(last_point=None) if each.last_point and each.last_point[:2] == (key[1] + 1, 0) else each
+        for key, each in known.periods.items()
+    }
+    posted_at = known.posted_at - (known.posted_at in begun)
+    settled_until = max(known.settled_until, metered.session.start)
+    return known._replace(settled_until=settled_until, periods=periods, posted_at=posted_at)
 
 
 class Story(RuleBasedStateMachine):
@@ -104,6 +123,9 @@ class Story(RuleBasedStateMachine):
         self.corrections: list[tuple[str, int, int]] = []
         """The account, the instant whose period is corrected, and the amount."""
         self.dies_at = ""
+        self.acts_at = ""
+        self.act: Callable[[], object] = bool
+        """What happens before the step `acts_at` of a round."""
         self.sequence = 0
         self.broken: dict[tuple[Any, Any], Any] = {}
         self.was_broken = False
@@ -140,6 +162,9 @@ class Story(RuleBasedStateMachine):
         if name == self.dies_at:
             self.dies_at = ""
             raise KilledError
+        if name == self.acts_at:
+            self.acts_at = ""
+            self.act()
 
     def round_undisturbed(self) -> None:
         self.repair()
@@ -218,6 +243,90 @@ class Story(RuleBasedStateMachine):
         finally:
             self.client.breaks_in = -1
 
+    @rule(
+        where=st.sampled_from(STEPS),
+        seconds=st.sampled_from([1, 59, 1799.5, 3600, 9000]),
+        choice=st.integers(0, 5),
+        share=st.integers(0, 120),
+        another=st.booleans(),
+    )
+    def lose_the_last_writes(self, where: str, seconds: float, choice: int, share: int, another: bool) -> None:  # noqa: FBT001
+        """A replica is promoted that lacks what was written since a step of the last round, and the reports since."""
+        self.round_undisturbed()
+        self.report(choice, share // 2, frozenset({0}), 0, "same", 0)
+        self.harness.pass_time(seconds)
+        replicas, known = list[Replica](), copy.deepcopy(self.model.pods)
+        self.acts_at, self.act = where, lambda: replicas.append(Replica(self.client))
+        self.harness.round()
+        self.acts_at = ""
+        if replicas:
+            self.harness.pass_time(5)
+            self.report(choice, share, frozenset({0, 1}), 0, "anew", 0)
+            replicas[0].promote()
+            self.model.pods = known
+            if another:
+                self.lead()
+            self.harness.round(5)
+
+    @rule(
+        where=st.sampled_from([*STEPS, *range(1, 13)]),
+        seconds=st.sampled_from([0, 1, 20, 1799.5, 9000]),
+        payer=st.sampled_from(["", "a", "b"]),
+        choice=st.integers(0, 5),
+        share=st.integers(0, 120),
+    )
+    def pause_a_leader(self, where: str | int, seconds: float, payer: str, choice: int, share: int) -> None:
+        """A leader is paused in a round, before a step or a write; another one leads; then the first one goes on."""
+        if self.broken:
+            self.repair()
+
+        def lead() -> None:
+            self.lead()
+            self.harness.round()
+            if payer:
+                self.move("team-a", payer)
+            self.harness.round(seconds)
+            self.report(choice, share, frozenset({0}), 0, "same", 0)
+
+        if isinstance(where, str):
+            self.acts_at, self.act = where, lead
+        else:
+            self.client.waits_in, self.client.meanwhile = where, lead
+        keeper = self.harness.keeper
+        with suppress(FencedError):
+            self.harness.round()
+        self.acts_at, self.client.waits_in = "", -1
+        self.report(choice, share, frozenset({1}), 0, "same", 0)
+        self.report(choice, share // 2, frozenset({0}), 1, "anew", 0)
+        if self.harness.keeper is not keeper:
+            self.harness.round(1)
+
+    @rule(
+        rounds=st.integers(1, 3),
+        seconds=st.sampled_from([1, 600, 3600]),
+        binds=st.booleans(),
+        choice=st.integers(0, 5),
+        another=st.booleans(),
+    )
+    def fill_the_store(self, rounds: int, seconds: float, binds: bool, choice: int, another: bool) -> None:  # noqa: FBT001
+        """The store has no memory for a while: pods are bound and end, and leaders come."""
+        self.client.config_set("maxmemory", 1)
+        try:
+            if another:
+                self.lead()
+            if binds:
+                self.bind("team-b", 50, ("A100", "H100"), borrows=False, node="n2")
+            for _ in range(rounds):
+                self.harness.pass_time(seconds)
+                with suppress(StoreError):
+                    self.harness.round()
+            self.finish(choice, 1)
+            with suppress(StoreError):
+                self.harness.round()
+        finally:
+            self.client.config_set("maxmemory", 0)
+        self.harness.round(1)
+
     @rule(choice=st.integers(0, 5))
     def break_an_amount(self, choice: int) -> None:
         """The store refuses to settle one session in one period, and no other, until that is mended."""
@@ -244,6 +353,11 @@ class Story(RuleBasedStateMachine):
         node=st.sampled_from(NODES),
     )
     def start(self, namespace: str, percent: int, models: tuple[str, str], borrows: bool, node: str) -> None:  # noqa: FBT001
+        self.bind(namespace, percent, models, borrows=borrows, node=node)
+        self.round_undisturbed()
+
+    def bind(self, namespace: str, percent: int, models: tuple[str, str], *, borrows: bool, node: str) -> None:
+        """A pod is bound; no leader has seen it yet."""
         uid = f"p{len(self.model.pods)}"
         item = self.harness.pod(uid, namespace, core=percent, node=node)
         held = [
@@ -260,7 +374,6 @@ class Story(RuleBasedStateMachine):
         self.harness.write_pod(item)
         start = self.harness.now // SECOND * SECOND
         self.model.start(uid, namespace, percent, models, start, borrows=borrows, node=node)
-        self.round_undisturbed()
 
     @rule(
         choice=st.integers(0, 5),
@@ -299,6 +412,12 @@ class Story(RuleBasedStateMachine):
         for number in range(count):
             self.report(choice, number % 60, frozenset({0}), 0, "same", 0)
             self.harness.pass_time(every)
+
+    @rule(choice=st.integers(0, 5), every=st.sampled_from([50, 600]), count=st.integers(2, 8))
+    def report_between_rounds(self, choice: int, every: int, count: int) -> None:
+        for number in range(count):
+            self.report(choice, 10 * number, frozenset({0, 1}), 0, "same", 0)
+            self.harness.round(every, full=number % 2 == 0)
 
     @rule(choice=st.integers(0, 5), seconds_ago=st.sampled_from([0, 0, 1, 30]))
     def finish(self, choice: int, seconds_ago: int) -> None:
@@ -430,7 +549,7 @@ class Story(RuleBasedStateMachine):
         next_books = Books(self.keeper_rules)
         load(self.client, 10**9, next_books, self.harness.now, self.harness.now)
         kept, read = (
-            {metered.session.uid: with_its_own_time(metered) for metered in books.pods.sessions.all()}
+            {metered.session.uid: comparable(metered) for metered in books.pods.sessions.all()}
             for books in (self.harness.keeper.books, next_books)
         )
         for metered in self.harness.keeper.books.pods.sessions.all():
