@@ -6,11 +6,14 @@ import pytest
 
 from tests.contract.timekeeper.test_fencing import Leader
 from tests.contract.timekeeper.test_wrong_clocks_and_silent_nodes import differences
-from tests.support.ledger.harness import LedgerHarness, published
+from tests.support.ledger.harness import NOON, LedgerHarness, published, report
 from tests.support.ledger.replica import Replica
 from timekeeper.audit.difference import Figure
+from timekeeper.controller.state.books import ControllerRules
 from timekeeper.domain.money import GPU_HOUR, GPU_SECOND
-from timekeeper.ledger import keys
+from timekeeper.domain.pricing import Bill
+from timekeeper.domain.timestamps import HOUR
+from timekeeper.ledger import keys, reading
 
 
 @pytest.mark.parametrize("after", range(5))
@@ -53,3 +56,32 @@ def test_what_a_paused_leader_writes_without_its_successors_fence_is_named_and_t
     assert harness.spent("a") == (300 + 100 + 100) * GPU_SECOND
     assert published(harness, "a").available == 105 * GPU_HOUR
     assert differences(harness) == []
+
+
+@pytest.mark.parametrize("bill", list(Bill))
+def test_a_pod_that_was_deleted_before_the_last_writes_were_lost_costs_what_it_did(
+    harness: LedgerHarness, bill: Bill
+) -> None:
+    """The leader stays, and remembers the pod, whose reports are not kept; the replica holds all of its amounts."""
+    harness.budget("a", ["team-a"], period={"every": "hour"})
+    harness.lead(ControllerRules(bill=bill))
+    harness.pod("runs", "team-a")
+    ends = harness.pod("ends", "team-a")
+    harness.round(1800)
+    report(harness, "ends", 1, 600)
+    harness.round(3600)
+    report(harness, "ends", 2, 1000)
+    harness.finish(ends)
+    harness.round(10)
+    harness.remove("ends")
+    harness.round(10)
+    known = {start: reading.stored_amounts(harness.client, "a", start)["ends"] for start in (NOON, NOON + HOUR)}
+    replica = Replica(harness.client)
+    harness.round(100)
+    replica.promote()
+    harness.round(10)
+    harness.round(10)
+    for start, each in known.items():
+        assert reading.stored_amounts(harness.client, "a", start)["ends"].amount == each.amount
+        harness.spent("a", start)
+    assert differences(harness, bill) == []

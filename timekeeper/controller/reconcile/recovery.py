@@ -162,7 +162,7 @@ def take_over(context: ReconcileContext, now: Instant, stored_past: Instant | No
     assign(context, now)
     _mark_unreadable(books)
     lost, behind = take_checkpoints(books, kept)
-    bring_back(books, behind)
+    bring_back(context.client, books, behind)
     there = {name for name in behind if _is_there(books.accounts[name])}
     _for_each_account(context, set(books.accounts), lambda names: open_due_periods(context, now, names))
     rules = replace(context.meter_rules(), decided=read_holdings(kept))

@@ -26,6 +26,7 @@ from timekeeper.controller.state.sessions import (
     MeteredSession,
     Meters,
     first_known,
+    last_amounts_alone,
     loaded,
     recorded_use_alone,
     running_on,
@@ -322,20 +323,37 @@ def take_checkpoints(books: Books, kept: Mapping[str, dict[str, Any]]) -> tuple[
     return lost, behind
 
 
-def bring_back(books: Books, behind: set[str]) -> None:
+def bring_back(client: Store, books: Books, behind: set[str]) -> None:
     """Meters again, in memory, finalized sessions that ended after the checkpoint of an account to be restored.
+
+    Their reports are not kept: where use is billed, an amount that the leader remembers or that the store holds stays.
 
     Args:
         behind: the accounts that the store holds in an earlier state.
+
+    Raises:
+        redis.RedisError: the store does not answer.
     """
     for left_at, metered in books.finalized:
         names = {account for account, _ in metered.acknowledged.periods}
         started = [books.accounts[name] for name in names if name in behind or not books.accounts[name].periods]
         checkpoints = [account.checkpoint for account in started]
         if checkpoints and all(checkpoint is None or checkpoint.time < left_at for checkpoint in checkpoints):
-            metered.acknowledged = recorded_use_alone(metered.acknowledged)
+            known = last_amounts_alone(metered.acknowledged)
+            metered.acknowledged = known._replace(periods={**_stored_of(client, books, metered), **known.periods})
             _replace(books.pods.sessions, metered)
     books.finalized = []
+
+
+def _stored_of(client: Store, books: Books, metered: MeteredSession) -> dict[Key, AcknowledgedAmount]:
+    """Returns the amounts that the store holds of an ended session, in the periods from its recorded use on."""
+    session, payers = metered.session, {account for account, _ in metered.acknowledged.periods}
+    since, until = max(first_known(metered.acknowledged.use), session.start), session.end or 0
+    periods = [(name, each) for name in sorted(payers) for each in books.accounts[name].periods_after(since)]
+    wanted = [(name, each.start, [session.uid]) for name, each in periods if each.start < until]
+    found = reading.amounts_of(client, wanted)
+    readable = {key: amounts.get(session.uid, UNREADABLE_AMOUNT) for key, amounts in found.items()}
+    return {key: AcknowledgedAmount(each.amount) for key, each in readable.items() if each is not UNREADABLE_AMOUNT}
 
 
 def _replace(sessions: Meters, metered: MeteredSession) -> None:

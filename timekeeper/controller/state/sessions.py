@@ -168,6 +168,17 @@ def recorded_use_alone(acknowledged: Acknowledged) -> Acknowledged:
     return Acknowledged(settled_until=first_known(use), use=use)
 
 
+def last_amounts_alone(acknowledged: Acknowledged) -> Acknowledged:
+    """Returns the acknowledged value of an ended session reduced to its recorded use and its last amounts.
+
+    It is for a store that may lack these amounts. The reports of an ended session are not kept: where use is billed,
+    its amounts cannot be computed again.
+    """
+    known = recorded_use_alone(acknowledged)
+    last = {key: each for key, each in acknowledged.periods.items() if key[1] >= known.settled_until}
+    return known._replace(periods={key: AcknowledgedAmount(each.amount) for key, each in last.items()})
+
+
 def first_known(use: RecordedUse) -> Instant:
     """Returns the start of the first period whose use is recorded; 0 if none is.
 
