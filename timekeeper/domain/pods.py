@@ -30,7 +30,7 @@ class PodFacts(NamedTuple):
         started: whether a container that holds a GPU runs, or ran before, by its kubelet's status.
         terminal: whether its phase is Succeeded or Failed.
         begun: the earliest time at which its kubelet had the pod, according to the node's clock.
-        finished: the latest finishedAt of all its containers, according to the node's clock.
+        finished: the latest finishedAt of all its containers, according to the node's clock; None while one runs.
         changed: the instant at which one of its conditions changed last.
         origin: the origin that its use is attributed to.
         gated: whether FairGPU's scheduling gate holds it.
@@ -205,10 +205,16 @@ def _scheduled(conditions: Any) -> int | None:
 
 
 def _finished(status: Mapping[str, Any]) -> int | None:
+    """Returns the latest finishedAt of all containers; None while one runs by its status.
+
+    Kubernetes sets the phase of a pod that it collects from a lost node, and leaves the status of its containers.
+    """
     moments = []
     for kind in ("containerStatuses", "initContainerStatuses"):
         for container in status.get(kind) or []:
             state = mapping(mapping(container).get("state"))
+            if "running" in state:
+                return None
             moments.append(instant_or_none(mapping(state.get("terminated")).get("finishedAt")))
     return max((moment for moment in moments if moment is not None), default=None)
 

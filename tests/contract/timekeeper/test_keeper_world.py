@@ -184,6 +184,19 @@ def test_a_pod_that_is_collected_behind_a_silent_node_is_charged_to_the_last_sig
     assert world.harness.spent("a") == 30 * GPU_SECOND
 
 
+def test_a_pod_that_is_collected_did_not_end_when_its_init_container_finished(world: World) -> None:
+    pod = fall_silent(world)
+    done = {"name": "init", "state": {"terminated": {"exitCode": 0, "finishedAt": format_instant(NOON + SECOND)}}}
+    main = {"name": "main", "state": {"running": {"startedAt": format_instant(NOON + SECOND)}}}
+    pod["status"] |= {"initContainerStatuses": [done], "containerStatuses": [main]}
+    pod = collected(pod, world.now)
+    world.mirrors.pods.changed("MODIFIED", pod)
+    world.round(1)
+    world.mirrors.pods.changed("DELETED", pod)
+    world.round(60)
+    assert world.harness.spent("a") == 30 * GPU_SECOND
+
+
 def test_the_audit_takes_no_pod_of_a_deleted_node_for_one_that_nobody_settles(world: World) -> None:
     fall_silent(world)
     world.replace("nodes", [node("True", "n2")])
