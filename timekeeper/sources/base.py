@@ -155,7 +155,7 @@ class Mirror:
 
 
 @dataclass(slots=True)
-class Observed:
+class ObservedUntil:
     """The instants up to which a collection has been observed, by our clock and the store's; in ns since 1970.
 
     A clock of ours that has stepped back stamps deletions before instants at which the objects were still there, and

@@ -31,7 +31,7 @@ from timekeeper.domain.holdings.holding import NOTHING, Decision
 from timekeeper.domain.reservations import Reservation, tariff
 from timekeeper.domain.sessions import CLAIM, EndProof, Session, alive_until, ended
 from timekeeper.domain.timestamps import Instant, instant_or_none
-from timekeeper.sources.base import Mirrors, Observed, uid_of
+from timekeeper.sources.base import Mirrors, ObservedUntil, uid_of
 
 Json = dict[str, Any]
 
@@ -120,7 +120,7 @@ class ClaimView:
     """
 
     facts: dict[str, ClaimFacts] = field(default_factory=dict)
-    observed: Observed = field(default_factory=Observed)
+    observed: ObservedUntil = field(default_factory=ObservedUntil)
     _open: dict[str, str] = field(default_factory=dict)
     """The uid of each claim's open session, by the claim's uid."""
     _ends: dict[str, int] = field(default_factory=dict)

@@ -15,7 +15,7 @@ from timekeeper.domain.periods import PeriodRule
 from timekeeper.domain.pods import PodFacts, asks_for_the_same, read_pod
 from timekeeper.domain.sessions import CLAIM, finished_at, silent_nodes
 from timekeeper.domain.timestamps import HOUR, SKEW, Instant
-from timekeeper.sources.base import Departure, Mirror, Mirrors, Observed, uid_of
+from timekeeper.sources.base import Departure, Mirror, Mirrors, ObservedUntil, uid_of
 
 Json = dict[str, Any]
 Value = TypeVar("Value")
@@ -205,7 +205,7 @@ class PodView:
     """The latest creation stamp that is believed; the present is no earlier than that, whatever our clock shows."""
     as_of: int = 0
     """The instant of the last refresh; all that it observed had happened by then."""
-    observed: Observed = field(default_factory=Observed)
+    observed: ObservedUntil = field(default_factory=ObservedUntil)
     """The instants up to which this leader or the one before observed pods."""
     ahead: int = 0
     """The time by which the latest creation stamp of a present pod is ahead of our clock, in nanoseconds."""
