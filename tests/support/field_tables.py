@@ -18,11 +18,11 @@ KINDS = {
     "object, null": lambda value: value is None or isinstance(value, dict),
     "any": lambda _value: True,
 }
-"""What the second column of a row says of a value."""
+"""The check of a value for each kind that the second column of a table names."""
 
 
 def described(command: str) -> dict[str, str]:
-    """The rows of a command's table: what a value is, keyed by field."""
+    """Returns the rows of a command's table: the kind of each field's value, keyed by field."""
     section = PAGE.read_text().partition(f"\n## {command}\n")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| `([^`]+)` \| ([^|]+) \| [^|]", section, re.MULTILINE)
     assert len(rows) == len(dict(rows)) > 0
@@ -30,7 +30,7 @@ def described(command: str) -> dict[str, str]:
 
 
 def differences(command: str, *documents: Any) -> list[str]:
-    """What the table of a command says wrongly, lacks, or has too much, of all its documents together."""
+    """Returns the faults of a command's table beside its documents: wrong kinds, fields it lacks, fields none has."""
     rows = described(command)
     names = {name for document in documents for name, _ in fields(document, "", rows)}
     wrong = [line for document in documents for line in undescribed(command, document)]
@@ -38,7 +38,7 @@ def differences(command: str, *documents: Any) -> list[str]:
 
 
 def undescribed(command: str, document: Any) -> list[str]:
-    """What the table of a command says wrongly or lacks of a document."""
+    """Returns the faults of a command's table beside one document: wrong kinds, and fields that it lacks."""
     rows = described(command)
     found = list(fields(document, "", rows))
     wrong = [f"{name} is no {rows[name]}" for name, value in found if name in rows and not KINDS[rows[name]](value)]

@@ -160,7 +160,7 @@ def _goes_on_as_before(item: Json) -> bool:
 
 
 def _silent(mirrors: Mirrors) -> frozenset[str]:
-    """Returns the silent nodes, and those of pods that have no object: nobody can tell whether one was silent before.
+    """Returns the silent nodes, and those of pods that have no object: whether one was silent before is not known.
 
     A cluster that shows no node at all is one whose nodes are not read.
     """

@@ -71,7 +71,7 @@ def begun_by(bases: Bases, course: Course, past: Instant) -> Bases:
 
     Args:
         bases: the bases that `extended` returned for this course, or those from before.
-        past: an instant by which time has passed by every clock.
+        past: the present by our clock or, if earlier, by the store's.
     """
     coming = [(segment.account, segment.period) for segment in course.segments if segment.start > past]
     kept = len(bases)

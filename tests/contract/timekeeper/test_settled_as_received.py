@@ -71,7 +71,7 @@ class FailingRedis(redis.Redis):
     sent = Fraction(0)
     waits_in = -1
     meanwhile: Callable[[], object] = bool
-    """What happens before the pipeline that `waits_in` counts down to is sent."""
+    """Called before the pipeline that `waits_in` counts down to is sent."""
 
     def pipeline(self, *arguments: Any, **options: Any) -> Any:
         found: Any = super().pipeline(*arguments, **options)
@@ -125,7 +125,7 @@ class Story(RuleBasedStateMachine):
         self.dies_at = ""
         self.acts_at = ""
         self.act: Callable[[], object] = bool
-        """What happens before the step `acts_at` of a round."""
+        """Called before the step `acts_at` of a reconciliation."""
         self.sequence = 0
         self.broken: dict[tuple[Any, Any], Any] = {}
         self.was_broken = False

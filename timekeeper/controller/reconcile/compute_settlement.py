@@ -474,8 +474,9 @@ def _recorded(use: RecordedUse, course: Course, past: Instant) -> RecordedUse:
     It has no totals of segments that have begun by a clock that was ahead alone, and no reported totals if all are 0,
     as most often.
     """
-    billed, reported = begun_by(use.billed, course, past), begun_by(use.reported, course, past)
-    return use._replace(billed=billed, reported=reported if any(base for *_, base in reported) else ())
+    if course.segments and course.segments[-1].start > past:
+        use = use._replace(billed=begun_by(use.billed, course, past), reported=begun_by(use.reported, course, past))
+    return use if not use.reported or any(base for *_, base in use.reported) else use._replace(reported=())
 
 
 def _amounts_due(
