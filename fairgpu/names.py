@@ -87,15 +87,15 @@ POLICIES: Final = (
     "fairgpu-metadata",
     "fairgpu-binding",
     "fairgpu-asking",
+    "fairgpu-timekeeper",
     "fairgpu-claims",
     "fairgpu-deletion",
     "fairgpu-forced-eviction",
     "fairgpu-eviction",
     "fairgpu-namespace",
     "fairgpu-orders",
-    "fairgpu-timekeeper",
 )
-"""The policies of each installation that has a webhook. The settings are written into the first four."""
+"""The policies of each installation that has a webhook. The settings are written into the first five."""
 COMPONENT_POLICIES: Final = ("fairgpu-nodeagent", "fairgpu-preemption")
 """The policies that come with the node agent and with preemption by kube-scheduler."""
 

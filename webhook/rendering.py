@@ -36,6 +36,7 @@ MANIFESTS: Final = {
     "metadata": "policies/metadata.yaml",
     "binding": "policies/binding.yaml",
     "asking": "policies/asking.yaml",
+    "timekeeper": "policies/timekeeper.yaml",
     "pod-status-writers": "access/pod-status-writers.yaml",
 }
 """The names of the templates, and the file of deploy/base that each makes with the default settings."""
@@ -45,7 +46,6 @@ FIXED: Final = {
     "eviction": "policies/eviction.yaml",
     "namespace": "policies/namespace.yaml",
     "orders": "policies/orders.yaml",
-    "timekeeper": "policies/timekeeper.yaml",
     "nodeagent": "../nodes/policy.yaml",
     "preemption": "../preemption/policy.yaml",
 }

@@ -1,8 +1,9 @@
 """The cost of FairGPU's policies and webhook configurations to kube-apiserver where users make pods large.
 
-Two control planes stand side by side, one with the installation and one without, and are written to in turns. What is
-compared is the processor time of kube-apiserver alone, from /proc. Nothing here reaches a webhook: pods without a GPU
-are not sent there, and neither is what the timekeeper writes.
+Two control planes stand side by side, one with the installation and one without, and are written to in turns: in a
+namespace of the mode share, then in one of the mode account. What is compared is the processor time of kube-apiserver
+alone, from /proc. Nothing that is measured reaches a webhook: pods without a GPU are not sent there, and neither is
+what the timekeeper writes.
 """
 
 from __future__ import annotations
@@ -13,22 +14,26 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from fairgpu.cluster.api import ApiError
+from fairgpu.names import NAMESPACE_MODE
 from tests.cluster.control_plane.build import control_plane_binaries
 from tests.cluster.control_plane.control_plane import ControlPlane, running_control_plane
 from tests.cluster.control_plane.stand_ins import bind, create_node, place
 from tests.cluster.installation import WEBHOOK_CONFIGURATIONS, apply, install, render
-from tests.cluster.pods import Pod, canonical_pod, plain_pod
+from tests.cluster.pods import Pod, canonical_pod, plain_pod, stack_pod
 from tests.cluster.reviewer import running_reviewer
+from tests.support.waiting import wait_until
 
 SYSTEM = "fairgpu-system"
 ANNOTATIONS = 40_000
 ROUNDS = 5
+MODES = ("share", "account")
 TICKS = os.sysconf("SC_CLK_TCK")
 JSON = dict[str, Any]
 
 
 class Site:
-    """A control plane with a namespace, a node and pods in it.
+    """A control plane with a namespace of a mode, a node and pods in it.
 
     Attributes:
         plane: the control plane.
@@ -38,18 +43,33 @@ class Site:
         pods: the path of the namespace's pods.
     """
 
-    def __init__(self, plane: ControlPlane) -> None:
+    def __init__(self, plane: ControlPlane, mode: str) -> None:
         self.plane = plane
-        namespace = plane.create_namespace("bench-")
+        namespace = plane.create_namespace("bench-", labels={NAMESPACE_MODE: mode})
         self.user = plane.namespace_admin(namespace)
         self.timekeeper = plane.service_account(SYSTEM, "fairgpu-timekeeper")
-        self.node = create_node(plane, "bench")
+        self.node = create_node(plane, f"bench-{mode}")
         self.pods = f"/api/v1/namespaces/{namespace}/pods"
         scheduler = plane.service_account(SYSTEM, "fairgpu-scheduler")
         bind(scheduler, self.user.api.create(self.pods, large_pod("large")), self.node.name, None)
-        place(scheduler, self.user.api.create(self.pods, bounded_pod()), self.node.name)
+        if mode == "share":
+            place(scheduler, self._created(bounded(canonical_pod())), self.node.name)
+        else:
+            bind(plane.admin, self._created(bounded(stack_pod())), self.node.name, None)
         self.node.set_pod_phase(namespace, "large", "Running")
         self._written = 0
+
+    def _created(self, pod: Pod) -> Pod:
+        """Creates a pod, once the policies and webhooks have read the namespace's mode."""
+        return wait_until(lambda: self._admitted(pod), "the pod is admitted")
+
+    def _admitted(self, pod: Pod) -> Pod | None:
+        try:
+            return self.user.api.create(self.pods, pod)
+        except ApiError as error:
+            if error.status == 403:
+                return None
+            raise
 
     def number(self) -> str:
         """Another text each time, so that each write changes something."""
@@ -77,9 +97,10 @@ def rows() -> Iterator[JSON]:
                 webhook["clientConfig"]["caBundle"] = reviewer.ca_bundle
         apply(guarded, configurations)
         give_accounts(bare)
-        sites = Site(guarded), Site(bare)
-        for name, goal, times, write in WRITES:
-            yield compared(name, goal, times, write, sites)
+        for mode in MODES:
+            sites = Site(guarded, mode), Site(bare, mode)
+            for name, goal, times, write in WRITES:
+                yield compared(f"mode {mode}: {name}", goal, times, write, sites)
 
 
 def compared(name: str, goal: float, times: int, write: Callable[[Site], object], sites: tuple[Site, Site]) -> JSON:
@@ -141,9 +162,8 @@ def large_pod(name: str) -> Pod:
     return pod
 
 
-def bounded_pod() -> Pod:
-    """A GPU pod with as many finalizers, labels and annotations as it may have, and else some 20 kB."""
-    pod = canonical_pod()
+def bounded(pod: Pod) -> Pod:
+    """Returns a GPU pod with as many finalizers, labels and annotations as it may have, and else some 20 kB."""
     metadata = pod["metadata"]
     metadata["finalizers"] = [f"example.org/f{number}" for number in range(64)]
     metadata["labels"] |= {f"example.org/l{number}": "v" for number in range(255)}

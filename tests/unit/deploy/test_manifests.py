@@ -15,7 +15,7 @@ import yaml
 from fairgpu import names, pod_faults
 from fairgpu.container_parser import MAX_CONTAINERS
 from fairgpu.dialects.registry import DIALECTS, FOREIGN
-from fairgpu.existing import Existing
+from fairgpu.existing import SYSTEM, Existing
 from fairgpu.permissions import Permission, unknown_permissions
 from timekeeper.certificates import AUTHORITY, CERTIFICATE_KEY, STORE_LEAF
 from timekeeper.controller.service import END_SECONDS
@@ -119,31 +119,42 @@ def test_changes_of_pods_are_looked_at_where_they_bear_the_label_of_gpu_pods() -
 
 
 def test_a_write_of_the_timekeeper_is_looked_at_by_one_policy() -> None:
-    """By fairgpu-metadata at GPU pods, and by fairgpu-timekeeper at all others, under one condition."""
+    """By fairgpu-metadata at GPU pods, by fairgpu-asking or fairgpu-timekeeper at all others, under one condition.
+
+    One policy looks at what others write, too, outside of the namespaces that are left alone: the API server converts
+    both objects for each.
+    """
     policies, bindings = of_kind("ValidatingAdmissionPolicy"), of_kind("ValidatingAdmissionPolicyBinding")
-    ((of_gpu_pods,), (of_others,)) = (
+    ((of_gpu_pods,), (where_accounted,), (of_others,)) = (
         [condition["expression"] for condition in policies[name]["spec"]["matchConditions"]]
-        for name in ("fairgpu-metadata", "fairgpu-timekeeper")
+        for name in ("fairgpu-metadata", "fairgpu-asking", "fairgpu-timekeeper")
     )
     its_own = of_others.partition(" && !(")[2].strip().removesuffix(")").strip()
-    assert of_others.startswith("request.userInfo.username == 'system:serviceaccount:fairgpu-system:")
-    assert its_own in of_gpu_pods
+    for condition in (of_gpu_pods, where_accounted, of_others):
+        assert condition.startswith("request.userInfo.username == 'system:serviceaccount:fairgpu-system:")
+        assert its_own in condition
     assert set(names.RESERVED_ANNOTATIONS) <= quoted(its_own)
+    unlabelled = {"matchExpressions": [{"key": names.POD_LABEL, "operator": "DoesNotExist"}]}
     where = {
         name: bindings[name]["spec"]["matchResources"]
-        for name in ("fairgpu-metadata", "fairgpu-timekeeper", "fairgpu-timekeeper-in-the-system")
+        for name in ("fairgpu-metadata", "fairgpu-asking", "fairgpu-timekeeper", "fairgpu-timekeeper-in-the-system")
     }
-    selectors = {name: resources["namespaceSelector"]["matchExpressions"][0] for name, resources in where.items()}
-    system = selectors["fairgpu-metadata"]["values"]
-    assert {name: selector["operator"] for name, selector in selectors.items()} == {
-        "fairgpu-metadata": "NotIn",
-        "fairgpu-timekeeper": "NotIn",
-        "fairgpu-timekeeper-in-the-system": "In",
+    selectors = {
+        name: [
+            (row["key"], row["operator"], row["values"]) for row in resources["namespaceSelector"]["matchExpressions"]
+        ]
+        for name, resources in where.items()
     }
-    assert all(selector["values"] == system for selector in selectors.values())
-    assert where["fairgpu-timekeeper"]["objectSelector"] == {
-        "matchExpressions": [{"key": names.POD_LABEL, "operator": "DoesNotExist"}]
+    name, system = "kubernetes.io/metadata.name", [*SYSTEM]
+    left_alone = [*SYSTEM, *Existing().left_alone]
+    assert selectors == {
+        "fairgpu-metadata": [(name, "NotIn", system)],
+        "fairgpu-asking": [(name, "NotIn", left_alone), (names.NAMESPACE_MODE, "In", ["account"])],
+        "fairgpu-timekeeper": [(name, "NotIn", left_alone), (names.NAMESPACE_MODE, "NotIn", ["account"])],
+        "fairgpu-timekeeper-in-the-system": [(name, "In", left_alone)],
     }
+    assert where["fairgpu-timekeeper"]["objectSelector"] == unlabelled
+    assert policies["fairgpu-asking"]["spec"]["matchConstraints"]["objectSelector"] == unlabelled
     assert "objectSelector" not in where["fairgpu-timekeeper-in-the-system"]
     assert policies["fairgpu-metadata"]["spec"]["matchConstraints"]["objectSelector"] == GPU_PODS
 

@@ -161,6 +161,7 @@ def test_the_webhook_finds_what_is_not_as_its_settings_make_it() -> None:
         "validatingadmissionpolicies/fairgpu-metadata",
         "validatingadmissionpolicies/fairgpu-binding",
         "validatingadmissionpolicybindings/fairgpu-asking",
+        "validatingadmissionpolicybindings/fairgpu-timekeeper",
     }
     more = account.beside(Existing(resources=("example.com/npu",)))
     assert "validatingadmissionpolicies/fairgpu-spec" in differences(more, in_force(account).get)
@@ -383,7 +384,7 @@ def test_it_names_what_an_overlay_changes_to_leave_a_namespace_out() -> None:
         "validatingwebhookconfigurations/zz-fairgpu",
         *(
             f"validatingadmissionpolicybindings/fairgpu-{name}"
-            for name in ("spec", "metadata", "binding", "asking", "claims", "deletion", "forced-eviction", "timekeeper")
+            for name in ("spec", "metadata", "binding", "asking", "timekeeper", "claims", "deletion", "forced-eviction")
         ),
         "validatingadmissionpolicybindings/fairgpu-timekeeper-in-the-system",
     )
