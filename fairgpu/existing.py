@@ -75,7 +75,10 @@ SCHEDULERS_ANNOTATIONS: Final = (
     # Project-HAMi/ascend-device-plugin ed35e1c, internal/server/allocate.go.
     "hami.io/vgpu-devices-to-allocate",
     "volcano.sh/devices-to-allocate",
-    *(f"huawei.com/{chip}" for chip in _HAMIS_ASCEND),
+    *(key for chip in _HAMIS_ASCEND for key in (f"huawei.com/{chip}", f"hami.io/{chip}-devices-to-allocate")),
+    # HAMi's plugin makes the MIG instance whose profile stands here: HAMi v2.10.0,
+    # pkg/device-plugin/nvidiadevice/nvinternal/plugin/util.go, GetContainerDeviceStrArray.
+    "hami.io/vgpu-mig-allocations",
 )
 """The annotations in which schedulers say what a pod got or is to get, and by which it is charged or given devices."""
 OF_DEVICE_CLASS: Final = "deviceclass.resource.kubernetes.io/"

@@ -202,9 +202,11 @@ WRITERS: Final = {
     "volcano": ("volcano-system:volcano-scheduler", "kube-system:volcano-device-plugin"),
     "kai": ("kai-scheduler:scheduler", "kai-scheduler:binder"),
     "aliyun": ("kube-system:gpushare-schd-extender",),
+    "ascend": ("kube-system:hami-ascend",),
 }
 """Keyed by stack: the service accounts, as NAMESPACE:NAME, with which its scheduler and its device plugin write the
-status of pods, or the annotations by which pods are charged or given devices. The stack's own manifests name them."""
+status of pods, or the annotations by which pods are charged or given devices. The stack's own manifests name them. The
+one for Ascend is HAMi's (Project-HAMi/ascend-device-plugin ed35e1c, ascend-device-plugin.yaml)."""
 _SCHEDULERS: Final = {"hami-scheduler": "hami", "volcano": "volcano", "kai-scheduler": "kai"}
 _CLASSES: Final = "/apis/scheduling.k8s.io/v1/priorityclasses"
 

@@ -22,9 +22,11 @@ def test_the_annotations_are_those_by_which_pods_ask_and_schedulers_answer() -> 
 
     assert set(existing.annotations) >= set(deciding.ASKING_ANNOTATIONS)
     answers = {hami.ALLOCATED, volcano.ALLOCATED, kai.RECEIVED, aliyun.DEVICE_MEMORY, aliyun.ALLOCATION}
-    to_give = {"hami.io/vgpu-devices-to-allocate", "volcano.sh/devices-to-allocate"}
+    to_give = {"hami.io/vgpu-devices-to-allocate", "volcano.sh/devices-to-allocate", "hami.io/vgpu-mig-allocations"}
     chips = ("910A", "910B2", "910B3", "910B4", "910B4-1", "910C", "310P")
-    assert set(existing.schedulers_annotations) == answers | to_give | {f"huawei.com/Ascend{chip}" for chip in chips}
+    to_give |= {f"huawei.com/Ascend{chip}" for chip in chips}
+    to_give |= {f"hami.io/Ascend{chip}-devices-to-allocate" for chip in chips}
+    assert set(existing.schedulers_annotations) == answers | to_give
     assert set(deciding.ANNOTATIONS) <= {*existing.annotations, *existing.schedulers_annotations}
 
 

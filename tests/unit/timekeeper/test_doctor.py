@@ -210,9 +210,11 @@ def test_a_node_of_a_driver_for_claims_is_in_the_plan(capsys: pytest.CaptureFixt
     assert (pool["rateMicroGPUSecondsPerSecond"], pool["pods"]) == ("1000000", {"team": 1})
 
 
-def changes(capsys: pytest.CaptureFixture[str], pods: list[Any], **others: list[Any]) -> tuple[Any, str]:
+def changes(
+    capsys: pytest.CaptureFixture[str], pods: list[Any], *more_nodes: dict[str, Any], **others: list[Any]
+) -> tuple[Any, str]:
     """Returns the changes that the modes would bring, as a document and as text."""
-    api = cast("KubernetesAPI", Cluster(NODES, pods, **others))
+    api = cast("KubernetesAPI", Cluster([*NODES, *more_nodes], pods, **others))
     doctor.run(api, TimekeeperSettings(), "json", 0)
     document = json.loads(capsys.readouterr().out)["modes"]
     doctor.run(api, TimekeeperSettings(), "text", 0)
@@ -245,6 +247,15 @@ def test_it_names_the_schedulers_whose_pods_account_would_refuse_and_the_right_t
     assert "kubectl create clusterrolebinding kai-writes-gpu-pods" in text
     assert "--serviceaccount=kai-scheduler:scheduler --serviceaccount=kai-scheduler:binder" in text
     assert "existing.gated_schedulers" in text
+
+
+def test_it_names_the_plugin_that_writes_on_pods_which_devices_of_ascend_they_get(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    document, text = changes(capsys, [], node("ascend", {"huawei.com/Ascend910B3": "8"}))
+
+    assert document["writers"] == {"ascend": ["kube-system:hami-ascend"]}
+    assert "kubectl create clusterrolebinding ascend-writes-gpu-pods" in text
 
 
 def test_it_names_the_budgets_by_which_nothing_yields_and_the_quotas_that_count_nothing(
