@@ -88,14 +88,15 @@ POLICIES: Final = (
     "fairgpu-binding",
     "fairgpu-asking",
     "fairgpu-timekeeper",
+    "fairgpu-namespace",
+    "fairgpu-bindrequests",
     "fairgpu-claims",
     "fairgpu-deletion",
     "fairgpu-forced-eviction",
     "fairgpu-eviction",
-    "fairgpu-namespace",
     "fairgpu-orders",
 )
-"""The policies of each installation that has a webhook. The settings are written into the first five."""
+"""The policies of each installation that has a webhook. The settings are written into the first six."""
 COMPONENT_POLICIES: Final = ("fairgpu-nodeagent", "fairgpu-preemption")
 """The policies that come with the node agent and with preemption by kube-scheduler."""
 

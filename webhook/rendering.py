@@ -37,14 +37,15 @@ MANIFESTS: Final = {
     "binding": "policies/binding.yaml",
     "asking": "policies/asking.yaml",
     "timekeeper": "policies/timekeeper.yaml",
+    "namespace": "policies/namespace.yaml",
     "pod-status-writers": "access/pod-status-writers.yaml",
 }
 """The names of the templates, and the file of deploy/base that each makes with the default settings."""
 FIXED: Final = {
+    "bindrequests": "policies/bindrequests.yaml",
     "claims": "policies/claims.yaml",
     "deletion": "policies/deletion.yaml",
     "eviction": "policies/eviction.yaml",
-    "namespace": "policies/namespace.yaml",
     "orders": "policies/orders.yaml",
     "nodeagent": "../nodes/policy.yaml",
     "preemption": "../preemption/policy.yaml",
@@ -276,6 +277,7 @@ def _values(settings: Webhook) -> dict[str, str]:
         "share_operator": "In" if accounts else "NotIn",
         "account_operator": "NotIn" if accounts else "In",
         "left_alone": f"[{', '.join(existing.unseen_namespaces)}]",
+        "namespaces_left_alone": _listed(existing.unseen_namespaces, 8),
         "priority_classes": _listed((priorities.in_budget_class, priorities.over_budget_class, *priorities.keep), 8),
         "scheduler": settings.scheduler,
         "writers_subjects": "".join(f"  - {_subject(writer)}\n" for writer in existing.writers),

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from fairgpu.cluster.api import ApiError
+from fairgpu.existing import Existing
 from tests.cluster.control_plane.control_plane import ControlPlane
 from tests.cluster.control_plane.identities import Identity
 from tests.support.waiting import wait_until
@@ -158,6 +159,16 @@ def test_a_namespace_is_not_made_with_a_permission_either(operator: Identity) ->
     made = {"metadata": {"generateName": "self-service-", "annotations": PERMISSION}}
     with pytest.raises(ApiError, match="fairgpu-namespace"):
         operator.api.create("/api/v1/namespaces", made, {"dryRun": "All"})
+
+
+@pytest.mark.parametrize("name", Existing().left_alone)
+def test_nor_by_a_name_that_is_left_alone(control_plane: ControlPlane, operator: Identity, name: str) -> None:
+    """No budget would hold its pods, and those in a namespace that keeps GPUs for others would cost nobody anything."""
+    with pytest.raises(ApiError, match="fairgpu-namespace") as refusal:
+        operator.api.create("/api/v1/namespaces", {"metadata": {"name": name}}, {"dryRun": "All"})
+    assert f"metadata.name: {name} given by {operator.name}, who may not update gpubudgets" in refusal.value.message
+    operator.api.create("/api/v1/namespaces", {"metadata": {"name": f"{name}-2"}}, {"dryRun": "All"})
+    control_plane.admin.api.create("/api/v1/namespaces", {"metadata": {"name": name}}, {"dryRun": "All"})
 
 
 def test_who_may_update_budgets_in_the_whole_cluster_may_give_permissions(

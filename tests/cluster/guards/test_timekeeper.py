@@ -86,6 +86,29 @@ def test_it_changes_nothing_else_of_a_pod(
         control_plane.admin.api.patch(f"{pods}/gpu", {"metadata": {"finalizers": None}})
 
 
+@pytest.mark.parametrize(("mode", "policy"), [("share", "fairgpu-timekeeper"), ("account", "fairgpu-asking")])
+def test_it_is_held_to_that_at_pods_without_the_label_too(
+    control_plane: ControlPlane,
+    timekeeper: Identity,
+    make_namespace_of: Callable[[str], str],
+    mode: str,
+    policy: str,
+) -> None:
+    path = f"/api/v1/namespaces/{make_namespace_of(mode)}/pods"
+    pod = plain_pod()
+    pod["spec"]["schedulingGates"] = [{"name": "example.org/own"}]
+    control_plane.admin.api.create(path, pod)
+    timekeeper.api.patch(f"{path}/plain", {"metadata": {"annotations": {"fairgpu.io/eviction-at": "now"}}})
+    for patch, what in (
+        ({"spec": {"schedulingGates": None}}, "spec.schedulingGates"),
+        ({"metadata": {"labels": {"app": "y"}}}, "metadata.labels"),
+        ({"metadata": {"annotations": {"gpu-fraction": "0.5"}}}, "metadata.annotations"),
+    ):
+        with pytest.raises(ApiError, match=policy) as refusal:
+            timekeeper.api.patch(f"{path}/plain", patch)
+        assert f"{what}: changed by the timekeeper, which changes its own gate" in refusal.value.message
+
+
 def test_it_is_held_to_that_in_the_systems_own_namespaces_too(
     control_plane: ControlPlane, timekeeper: Identity
 ) -> None:

@@ -280,6 +280,7 @@ def test_every_policy_denies_and_fails_closed() -> None:
             f"fairgpu-{name}"
             for name in (
                 "binding",
+                "bindrequests",
                 "asking",
                 "claims",
                 "deletion",

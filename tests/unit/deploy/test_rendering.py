@@ -135,14 +135,12 @@ def test_namespaces_that_are_left_alone_reach_no_webhook_and_no_demand_on_new_po
     selectors = [binding["spec"]["matchResources"]["namespaceSelector"]]
     selectors += [webhook["namespaceSelector"] for name, webhook in webhooks(settings).items() if "orders" not in name]
 
+    left_alone = ["kube-system", "kube-public", "kube-node-lease", "fairgpu-system", "operators"]
     for selector in selectors:
-        assert selector["matchExpressions"][0]["values"] == [
-            "kube-system",
-            "kube-public",
-            "kube-node-lease",
-            "fairgpu-system",
-            "operators",
-        ]
+        assert selector["matchExpressions"][0]["values"] == left_alone
+    of_namespaces = of_the_settings(settings)["ValidatingAdmissionPolicy", "fairgpu-namespace"]["spec"]["validations"]
+    (by_name,) = [row["expression"] for row in of_namespaces if "metadata.name" in row["expression"]]
+    assert quoted(by_name) >= set(left_alone)
 
 
 def in_force(settings: Webhook, without: str = "") -> dict[str, Any]:
@@ -303,7 +301,7 @@ def test_any_one_value_of_any_policy_or_webhook_of_the_mode_that_differs_is_name
     settings = read_settings({}, ACCOUNT / "settings.yaml") if mode == "account" else Webhook()
     wanted = installed(settings)
     live = {**in_force(settings), **{IN_FORCE[which]: document for which, document in wanted.items()}}
-    assert len(wanted) == 2 + 13 + 14
+    assert len(wanted) == 2 + 14 + 15
     assert differences(settings, live.get) == ()
 
     leaves = {
