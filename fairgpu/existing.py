@@ -81,6 +81,15 @@ SCHEDULERS_ANNOTATIONS: Final = (
     "hami.io/vgpu-mig-allocations",
 )
 """The annotations in which schedulers say what a pod got or is to get, and by which it is charged or given devices."""
+LEFT_ALONE: Final = (
+    "gpu-operator",
+    "kai-resource-reservation",
+    "runai-reservation",
+    # A pod that asks for a whole GPU in the name of pods for which no node has a part. KAI writes its status so that an
+    # autoscaler sees it: KAI v0.17.0, pkg/nodescaleadjuster/scaler/scaler.go.
+    "kai-scale-adjust",
+)
+"""The namespaces in which stacks have pods of their own that ask for GPUs."""
 OF_DEVICE_CLASS: Final = "deviceclass.resource.kubernetes.io/"
 """The prefix of the resource by which a container asks for a device of a DeviceClass without a claim.
 
@@ -114,10 +123,11 @@ class Existing(Section):
     """The schedulers that leave a pod behind a scheduling gate alone, as kube-scheduler, HAMi's, KAI's from v0.5 and
     Volcano's from v1.11 on do. A pod of any other is refused while its budget is held: add your scheduler once you have
     tried it with a gated pod."""
-    left_alone: tuple[ObjectName, ...] = ("gpu-operator", "kai-resource-reservation", "runai-reservation")
+    left_alone: tuple[ObjectName, ...] = LEFT_ALONE
     """The namespaces whose pods no webhook of FairGPU sees, beside those of the system: operators that check GPUs with
-    pods of their own, and pods that only keep a GPU for others. Where pods of other stacks are metered, these pods are
-    charged to the account overhead, which has no limit; a budget that names such a namespace pays for it instead."""
+    pods of their own, and pods that only keep a GPU for others, or ask an autoscaler for a node for them. Where pods of
+    other stacks are metered, these pods are charged to the account overhead, which has no limit; a budget that names
+    such a namespace pays for it instead."""
 
     @property
     def unseen_namespaces(self) -> tuple[str, ...]:

@@ -34,6 +34,11 @@ def test_the_pods_that_only_keep_a_gpu_for_others_are_left_alone() -> None:
     assert set(Existing().left_alone) >= kai.RESERVATION_NAMESPACES
 
 
+def test_so_are_the_pods_by_which_kai_asks_an_autoscaler_for_a_node() -> None:
+    """KAI writes their status (v0.17.0, pkg/nodescaleadjuster/scaler/scaler.go), and makes more where it may not."""
+    assert "kai-scale-adjust" in Existing().left_alone
+
+
 @pytest.mark.parametrize(
     "given",
     [
