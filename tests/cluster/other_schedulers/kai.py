@@ -28,6 +28,7 @@ NAMESPACE = "kai-scheduler"
 RESERVATIONS = "kai-resource-reservation"
 NODE = "kai-node"
 QUEUE = "default-queue"
+GPUS = 8
 PROGRAMS = {
     "kai-scheduler": "scheduler",
     "kai-binder": "binder",
@@ -53,7 +54,7 @@ WEBHOOK = {
     "matchConditions": [{"name": "scheduler", "expression": f"object.spec.schedulerName == '{SCHEDULER}'"}],
     "reinvocationPolicy": "IfNeeded",
 }
-LABELS = {"nvidia.com/gpu.product": A100, "nvidia.com/gpu.memory": "81920", "nvidia.com/gpu.count": "8"}
+LABELS = {"nvidia.com/gpu.product": A100, "nvidia.com/gpu.memory": "81920", "nvidia.com/gpu.count": str(GPUS)}
 
 
 @contextmanager
@@ -70,7 +71,7 @@ def running_kai(plane: ControlPlane, checkout: Path, programs: Path) -> Iterator
     apply(plane, manifests(checkout, ["docs/quickstart/default-queues.yaml"], ["Queue"]))
     runtime = {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": "nvidia"}}
     plane.admin.api.create("/apis/node.k8s.io/v1/runtimeclasses", {**runtime, "handler": "nvidia"})
-    create_node(plane, NODE, {"nvidia.com/gpu": "8"}, LABELS, {})
+    create_node(plane, NODE, {"nvidia.com/gpu": str(GPUS)}, LABELS, {})
     kubelet = StandInNode(NODE, plane.node(NODE))
     with ExitStack() as stack:
         processes, webhook = _run(plane, stack, found, kubeconfigs)
@@ -128,10 +129,13 @@ def _reservations_kept(plane: ControlPlane) -> Iterator[None]:
     def keep() -> None:
         while not ending.wait(0.2):
             try:
-                for number, pod in enumerate(program_in_it.api.get(path)["items"]):
-                    if INDEX not in pod["metadata"].get("annotations", {}):
-                        body = {"metadata": {"annotations": {INDEX: f"GPU-{number}"}}}
-                        program_in_it.api.patch(f"{path}/{pod['metadata']['name']}", body)
+                found = [pod["metadata"] for pod in program_in_it.api.get(path)["items"]]
+                taken = {metadata.get("annotations", {}).get(INDEX) for metadata in found}
+                free = (gpu for gpu in (f"GPU-{number}" for number in range(GPUS)) if gpu not in taken)
+                for metadata in found:
+                    if INDEX not in metadata.get("annotations", {}):
+                        body = {"metadata": {"annotations": {INDEX: next(free)}}}
+                        program_in_it.api.patch(f"{path}/{metadata['name']}", body)
             except ApiError:
                 continue  # it is deleted meanwhile
 

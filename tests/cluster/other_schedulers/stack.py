@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 
+from fairgpu.cluster.api import ApiError
 from tests.cluster.control_plane.control_plane import ControlPlane
 from tests.cluster.control_plane.processes import Process
 from tests.cluster.control_plane.stand_ins import StandInNode
@@ -53,10 +54,12 @@ def create_account(plane: ControlPlane, namespace: str, name: str) -> Path:
     if not plane.exists(f"/api/v1/namespaces/{namespace}"):
         body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
         plane.admin.api.create("/api/v1/namespaces", body)
-    path = f"/api/v1/namespaces/{namespace}/serviceaccounts"
-    if not plane.exists(f"{path}/{name}"):
-        body = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name}}
-        plane.admin.api.create(path, body)
+    body = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name}}
+    try:
+        plane.admin.api.create(f"/api/v1/namespaces/{namespace}/serviceaccounts", body)
+    except ApiError as error:
+        if error.status != 409:  # a controller makes the account "default" of each namespace, at any time
+            raise
     return plane.service_account(namespace, name).kubeconfig
 
 
