@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
@@ -78,6 +78,7 @@ def running_kai(plane: ControlPlane, checkout: Path, programs: Path) -> Iterator
         create_webhook(plane, "kai-admission", f"https://127.0.0.1:{webhook}/mutate--v1-pod", "Namespaced", WEBHOOK)
         wait_until(lambda: _rewrites(plane), "KAI's webhook is asked")
         stack.enter_context(_reservations_kept(plane))
+        stack.enter_context(_deleted_pods_ended(plane, kubelet))
 
         whole = _pod("whole")
         del whole["metadata"]["annotations"]
@@ -140,6 +141,25 @@ def _reservations_kept(plane: ControlPlane) -> Iterator[None]:
                 continue  # it is deleted meanwhile
 
     with in_background(keep, ending.set):
+        yield
+
+
+@contextmanager
+def _deleted_pods_ended(plane: ControlPlane, kubelet: StandInNode) -> Iterator[None]:
+    """Ends the node's pods that somebody has deleted, as its kubelet does; KAI waits for the GPUs of those that remain.
+
+    After binds that were refused, KAI's binder may delete the first pod that it binds: it misses its reservation.
+    """
+    ending = threading.Event()
+
+    def end() -> None:
+        while not ending.wait(0.2):
+            for pod in plane.admin.api.get("/api/v1/pods", {"fieldSelector": f"spec.nodeName={kubelet.name}"})["items"]:
+                if "deletionTimestamp" in pod["metadata"]:
+                    with suppress(ApiError):  # it has left meanwhile
+                        kubelet.remove_pod(pod["metadata"]["namespace"], pod["metadata"]["name"])
+
+    with in_background(end, ending.set):
         yield
 
 
