@@ -129,7 +129,7 @@ def own_pids(pids: Iterable[int]) -> dict[int, int]:
     own = {}
     for pid in pids:
         with contextlib.suppress(OSError, ValueError):
-            own[pid] = own_pid_of(Path(f"/proc/{pid}/status").read_text(errors="replace"))
+            own[pid] = own_pid_of(Path(f"/proc/{pid}/status").read_bytes())
     return own
 
 

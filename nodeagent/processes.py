@@ -59,7 +59,7 @@ def read_process(pid: int, proc: Path = PROC) -> Process | None:
     folder = proc / str(pid)
     try:
         began = _start_time(_stat(proc, pid))
-        own_pid = own_pid_of((folder / "status").read_text(errors="replace"))
+        own_pid = own_pid_of((folder / "status").read_bytes())
         pod_uid, container_id = in_pod((folder / "cgroup").read_text(errors="replace"))
         again = _start_time(_stat(proc, pid))
     except (OSError, ValueError):
@@ -78,18 +78,19 @@ def in_pod(cgroups: str) -> tuple[str, str]:
     return (found["uid"].replace("_", "-"), found["container"]) if found else ("", "")
 
 
-def own_pid_of(status: str) -> int:
+def own_pid_of(status: bytes) -> int:
     """Returns a process's id in its innermost PID namespace.
 
     Args:
-        status: the text of /proc/PID/status, whose line NSpid names the id (proc(5)).
+        status: the content of /proc/PID/status, whose line NSpid names the id (proc(5)). A newline alone ends a line:
+            of all bytes that end a line of text, it is the only one that the kernel escapes in a process's name.
 
     Raises:
         ValueError: there is no such line, or it names no process id.
     """
-    for line in status.splitlines():
-        name, _, pids = line.partition(":")
-        if name == "NSpid" and pids.split():
+    for line in status.split(b"\n"):
+        name, _, pids = line.partition(b":")
+        if name == b"NSpid" and pids.split():
             return int(pids.split()[-1])
     raise ValueError("no NSpid")
 

@@ -9,13 +9,13 @@ from nodeagent.processes import own_pid_of
 @pytest.mark.parametrize(
     ("status", "pid"),
     [
-        ("Name:\tpython\nNSpid:\t4711\t7\n", 7),
-        ("Name:\tNSpid: 3\nNSpid:\t4711\n", 4711),
-        ("Name:\tpython\n", None),
-        ("NSpid:\n", None),
+        (b"Name:\tpython\nNSpid:\t4711\t7\n", 7),
+        (b"Name:\tNSpid: 3\nNSpid:\t4711\n", 4711),
+        (b"Name:\tpython\n", None),
+        (b"NSpid:\n", None),
     ],
 )
-def test_the_pid_in_a_processs_own_namespace_is_the_last_that_the_kernel_names(status: str, pid: int | None) -> None:
+def test_the_pid_in_a_processs_own_namespace_is_the_last_that_the_kernel_names(status: bytes, pid: int | None) -> None:
     if pid is None:
         with pytest.raises(ValueError, match="NSpid"):
             own_pid_of(status)

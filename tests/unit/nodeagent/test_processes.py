@@ -71,7 +71,7 @@ def host_process(proc: Path, pid: int, began: int, own_pid: int = 7, name: str =
     (folder / "cgroup").write_text(f"0::/kubepods/pod{UID}/{ID}\n")
 
 
-@pytest.mark.parametrize("name", ["python", "a b", "a) S (b", "\xff"])
+@pytest.mark.parametrize("name", ["python", "a b", "a) S (b", "\xff", "\rNSpid:\t8", "\x0bNSpid:\t8"])
 def test_a_process_is_known_by_its_pid_in_its_own_namespace_and_its_start(tmp_path: Path, name: str) -> None:
     host_process(tmp_path, 300, began=5000, name=name)
     assert read_process(300, tmp_path) == Process(300, 7, 5000, UID, ID)
