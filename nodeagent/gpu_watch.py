@@ -88,6 +88,7 @@ class GpuWatch:
         self._ledgers = Ledgers()
         self._placed: dict[str, Placed] = {}
         self._since: dict[tuple[int, int], float] = {}
+        self._looked_seconds = 0.0
         self._paths: dict[tuple[str, str, int], Path] = {}
         """The path of each container's ledger, by pod, container and start: to make them took a fifth of a look."""
         self._asking: list[tuple[Path, int]] = []
@@ -140,6 +141,7 @@ class GpuWatch:
                 if key not in found and key in self.seen.figures:
                     found[key] = self.seen.figures[key]
         self._since = unheld_since(self._since, (each for _, each in strays), now_seconds)
+        self._looked_seconds = now_seconds
         pieces = [(self._ledger(record), record) for record in records if not record.whole]
         self._paths = {(record.uid, record.container, record.start): ledger for ledger, record in pieces}
         self._ledgers.keep(self._paths.values())
@@ -155,36 +157,25 @@ class GpuWatch:
         looked_ns, activity = self._looked_ns, self._ledgers.activity
         return any(activity(ledger, index).sample_wanted_ns > looked_ns for ledger, index in self._asking)
 
-    def reportable(self, now_seconds: float) -> list[tuple[str, Owned]]:
-        """Returns the pods' processes on the GPUs that no share limits, each with the uuid of its GPU.
+    def reportable(self) -> list[tuple[str, Owned]]:
+        """Returns the pods' processes that no share limited at the last look, each with the uuid of its GPU.
 
-        A process whose container the pod's status does not name is left out for KILL_AFTER_SECONDS: the kubelet writes
-        the status after the container's start.
-
-        Args:
-            now_seconds: the present time, in seconds of a monotonic clock.
+        A process whose container the pod's status does not name is left out until it is overdue: the kubelet writes the
+        status after the container's start.
         """
         return [
             (uuid, each)
             for uuid, each in self.seen.strays
-            if each.process.pod_uid
-            and (each.container or self._unheld_seconds(each, now_seconds) >= KILL_AFTER_SECONDS)
+            if each.process.pod_uid and (each.container or self._is_overdue(each))
         ]
 
-    def overdue(self, now_seconds: float) -> list[Process]:
-        """Returns the pods' processes that have used a GPU without a limiting share for KILL_AFTER_SECONDS or longer.
+    def overdue(self) -> list[Process]:
+        """Returns the pods' processes that no share limited at the last look, nor for KILL_AFTER_SECONDS before it."""
+        return [each.process for _, each in self.seen.strays if self._is_overdue(each)]
 
-        Args:
-            now_seconds: the present time, in seconds of a monotonic clock.
-        """
-        return [
-            each.process
-            for _, each in self.seen.strays
-            if self._unheld_seconds(each, now_seconds) >= KILL_AFTER_SECONDS
-        ]
-
-    def _unheld_seconds(self, owned: Owned, now_seconds: float) -> float:
-        return now_seconds - self._since.get((owned.process.pid, owned.process.start_time), now_seconds)
+    def _is_overdue(self, owned: Owned) -> bool:
+        since = self._since.get((owned.process.pid, owned.process.start_time), self._looked_seconds)
+        return self._looked_seconds - since >= KILL_AFTER_SECONDS
 
     def _owned(
         self,

@@ -533,7 +533,7 @@ class Agent:
                 _log.warning("driver silent", uuid=uuid, error=seen.silent[uuid])
             self._publish_figures()
             self._whole_gpus.write(self._starter.records(), seen, time.monotonic_ns(), time.time_ns())
-            for uuid, stray in self._gpu_watch.reportable(time.monotonic()):
+            for uuid, stray in self._gpu_watch.reportable():
                 self._warn_of(uuid, stray)
             if self._settings.unslotted_processes == "kill":
                 self._end_overdue()
@@ -603,7 +603,7 @@ class Agent:
             )
 
     def _end_overdue(self) -> None:
-        for process in self._gpu_watch.overdue(time.monotonic()):
+        for process in self._gpu_watch.overdue():
             if end(process):
                 self._measures.processes_ended.inc()
                 _log.warning(

@@ -174,12 +174,15 @@ def test_a_process_is_reported_by_its_containers_name_which_the_status_may_state
     node = Node(list, lambda: pods, lambda: ["GPU-0"], lambda _: answer(300))
     watch = GpuWatch(node, Folders(tmp_path / "root", tmp_path / "shim", tmp_path / "cdi"), tmp_path / "proc")
     watch.look(0.0)
-    assert watch.reportable(KILL_AFTER_SECONDS - 1) == []
-    assert [each.container for _, each in watch.reportable(KILL_AFTER_SECONDS)] == [""]
+    assert watch.reportable() == []
     status = {"name": "main", "containerID": f"containerd://{container_id}"}
     pods.append({"metadata": {"uid": uid}, "status": {"containerStatuses": [status]}})
     watch.look(1.0)
-    assert [(gpu, each.container) for gpu, each in watch.reportable(1.0)] == [("GPU-0", "main")]
+    assert [(gpu, each.container) for gpu, each in watch.reportable()] == [("GPU-0", "main")]
+    pods.clear()
+    watch.look(KILL_AFTER_SECONDS)
+    assert [each.container for _, each in watch.reportable()] == [""]
+    assert [process.pid for process in watch.overdue()] == [300], "it is reported by the time that it is ended"
 
 
 def test_the_agent_keeps_no_ledger_open_of_a_container_that_has_ended(tmp_path: Path) -> None:
