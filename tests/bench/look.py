@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -24,7 +23,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from tests.support.other_stacks import OWN_LINE, STACKS
 from tests.support.ports import free_ports
-from tests.support.processes import end
+from tests.support.processes import FAIRGPU, end
 from tests.support.servers.redis_server import RedisServer
 from timekeeper.ledger import keys, reading
 from timekeeper.sources.base import CHECKPOINT_SHARDS
@@ -123,7 +122,7 @@ def _leader(folder: Path, port: int, store: str) -> subprocess.Popen[bytes]:
         "FAIRGPU_TIMEKEEPER_JOBS_METRICS_HOST": "127.0.0.1",
         "FAIRGPU_TIMEKEEPER_JOBS_METRICS_PORT": str(free_ports(1)[0]),
     }
-    command = [str(Path(sys.executable).with_name("fairgpu")), "timekeeper", "jobs"]
+    command = [*FAIRGPU, "timekeeper", "jobs"]
     with (folder / "leader.log").open("wb") as log:
         return subprocess.Popen(command, env=environ, stdout=log, stderr=subprocess.STDOUT)
 

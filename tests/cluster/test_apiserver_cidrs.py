@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import yaml
 
 from tests.cluster.control_plane.control_plane import ControlPlane
 from tests.cluster.installation import Manifest, apply, named, render
+from tests.support.processes import FAIRGPU
 from tests.support.waiting import LIMIT_S
 from webhook.ingress import is_open
 
-COMMAND = Path(sys.executable).with_name("fairgpu")
 NAME = "control-plane-1"
 NODE = {
     "apiVersion": "v1",
@@ -38,7 +36,7 @@ pytestmark = pytest.mark.usefixtures("installation")
 
 def proposal(plane: ControlPlane, output: str) -> str:
     environment = {"KUBECONFIG": str(plane.admin.kubeconfig), "HOME": str(plane.folder)}
-    command = [COMMAND, "apiserver-cidrs", "-o", output]
+    command = [*FAIRGPU, "apiserver-cidrs", "-o", output]
     return subprocess.run(command, env=environment, check=True, timeout=LIMIT_S, capture_output=True, text=True).stdout
 
 

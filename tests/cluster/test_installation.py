@@ -12,7 +12,7 @@ from fairgpu.cluster.api import ApiError
 from fairgpu.names import POLICIES
 from tests.cluster.control_plane.control_plane import ControlPlane
 from tests.cluster.installation import WEBHOOK_CONFIGURATIONS, Manifest, apply, named, render
-from tests.cluster.services.replicas import COMMAND
+from tests.support.processes import FAIRGPU
 from tests.support.waiting import wait_until
 
 INSTRUCTIONS = Path(__file__).parents[2] / "docs" / "install.md"
@@ -114,7 +114,7 @@ def test_settings_that_policies_cannot_read_are_rendered_into_them_as_documented
 ) -> None:
     settings = {"priorities": {"keep": ["research-urgent"]}, "dialects": {"hami_plain_gpu": "leave"}}
     (tmp_path / "settings.yaml").write_text(yaml.safe_dump({"webhook": settings}))
-    command = [COMMAND, "render", "--settings", str(tmp_path / "settings.yaml")]
+    command = [*FAIRGPU, "render", "--settings", str(tmp_path / "settings.yaml")]
     rendered = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     (lines,) = [
         found for found in re.findall("```yaml\n(.*?)```", GUARDS.read_text(), re.DOTALL) if "rendered" in found

@@ -19,10 +19,11 @@ from tests.cluster.control_plane.control_plane import ControlPlane
 from tests.cluster.control_plane.processes import Process
 from tests.cluster.control_plane.stand_ins import StandInNode, bind, create_node, place
 from tests.cluster.pods import canonical_pod
-from tests.cluster.services.replicas import COMMAND, environment, timekeeper_jobs
+from tests.cluster.services.replicas import environment, timekeeper_jobs
 from tests.support.ledger.periods import month_midway
 from tests.support.ledger.stored_accounts import open_sessions, spent
 from tests.support.ports import free_port
+from tests.support.processes import FAIRGPU
 from tests.support.servers.redis_server import RedisServer
 from tests.support.waiting import LIMIT_S, wait_until
 from timekeeper.domain.money import SECOND
@@ -245,7 +246,7 @@ def test_a_pod_that_is_bound_without_an_allocation_costs_nothing_before_a_contai
 def audited(team: Team, server: RedisServer) -> dict[str, Any]:
     """Returns the answer of `fairgpu audit` under the timekeeper's own account."""
     settings = {"FAIRGPU_TIMEKEEPER_REDIS_URL": server.url}
-    command = [COMMAND, "audit", "--budget", team.namespace, "-o", "json"]
+    command = [*FAIRGPU, "audit", "--budget", team.namespace, "-o", "json"]
     around = {**environment(team.plane, "fairgpu-timekeeper"), **settings}
     done = subprocess.run(command, env=around, capture_output=True, text=True, check=False, timeout=3 * LIMIT_S)
     assert done.returncode in {0, 1}, done.stderr

@@ -32,6 +32,7 @@ from tests.cluster.control_plane.processes import Restartable, running
 from tests.cluster.installation import apply
 from tests.node import images
 from tests.node.binaries import NODE
+from tests.support.processes import FAIRGPU
 from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -379,7 +380,7 @@ def _start_agent(machine: Machine, chosen: Mapping[str, str], stack: ExitStack) 
         "SIMGPU_DEVICES": str(machine.gpus),
         "SIMGPU_MEMORY_MIB": str(machine.memory_mib),
     }
-    command = [Path(sys.executable).with_name("fairgpu"), "nodeagent", "serve"]
+    command = [*FAIRGPU, "nodeagent", "serve"]
     machine.start("agent", command, stack, **settings, **chosen)
 
 

@@ -5,11 +5,20 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import AnyStr
 
 from tests.support.waiting import LIMIT_S
+
+TREE = Path(__file__).resolve().parents[2]
+"""The folder of these tests and of what they try."""
+PROGRAM = Path(sys.executable).with_name("fairgpu")
+"""The installed command. It runs the tree that was installed, unless PYTHONPATH names another."""
+FAIRGPU = ("/usr/bin/env", f"PYTHONPATH={TREE}", str(PROGRAM))
+"""The command of this tree, whichever is installed, and whatever its environment has besides."""
 
 
 @contextmanager

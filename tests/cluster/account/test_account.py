@@ -23,9 +23,10 @@ from tests.cluster.control_plane.control_plane import ControlPlane, running_cont
 from tests.cluster.control_plane.identities import Identity
 from tests.cluster.control_plane.stand_ins import StandInNode
 from tests.cluster.installation import Manifest
-from tests.cluster.services.replicas import COMMAND, Ports, webhook_replica
+from tests.cluster.services.replicas import Ports, webhook_replica
 from tests.support.ledger.periods import month_midway
 from tests.support.ports import free_ports
+from tests.support.processes import FAIRGPU
 from tests.support.waiting import wait_until
 
 GATE = [{"name": "fairgpu.io/budget"}]
@@ -432,7 +433,7 @@ def test_going_back_leaves_no_pod_stuck_and_no_gate_finalizer_or_class(
 
 def _doctor(plane: ControlPlane) -> Any:
     """Returns the answer of `fairgpu doctor`."""
-    command = [COMMAND, "doctor", "--kubeconfig", str(plane.admin.kubeconfig), "-o", "json"]
+    command = [*FAIRGPU, "doctor", "--kubeconfig", str(plane.admin.kubeconfig), "-o", "json"]
     environ = {"PATH": os.defpath, "HOME": str(plane.folder)}
     doctor = subprocess.run(command, env=environ, capture_output=True, text=True, check=True)
     return json.loads(doctor.stdout)

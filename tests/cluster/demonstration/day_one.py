@@ -21,8 +21,8 @@ from fairgpu.states import BudgetState
 from tests.cluster.demonstration import services
 from tests.cluster.demonstration.environment import ClusterEnvironment
 from tests.cluster.demonstration.services import OF_PLUGIN, RUNNING, VISION, plugin_pod
-from tests.cluster.services.replicas import COMMAND
 from tests.support.ports import free_ports
+from tests.support.processes import FAIRGPU
 
 CRD = Path(__file__).parents[3] / "deploy" / "base" / "crds" / "gpubudgets.yaml"
 PODS = f"/api/v1/namespaces/{VISION}/pods"
@@ -139,7 +139,7 @@ def _take_budgets_along(environment: ClusterEnvironment) -> None:
     wait_until("kubectl finds the new kind", found, environment.children, STEP_LIMIT_SECONDS)
     environment.screen.command("fairgpu gpubudgets | kubectl apply -f -")
     environ = {"PATH": os.environ.get("PATH", os.defpath), "KUBECONFIG": str(admin.kubeconfig)}
-    printed = subprocess.run([COMMAND, "gpubudgets"], env=environ, capture_output=True, text=True, check=True).stdout
+    printed = subprocess.run([*FAIRGPU, "gpubudgets"], env=environ, capture_output=True, text=True, check=True).stdout
     environment.screen.output(admin.kubectl("apply", "-f", "-", stdin=printed).stdout)
 
 

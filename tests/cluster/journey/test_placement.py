@@ -19,9 +19,9 @@ from tests.cluster.journey.manifests import pod
 from tests.cluster.pods import cost, plain_pod, spent_in
 from tests.cluster.services.everything import H100_PRICE, Services
 from tests.cluster.services.knowledge import wait_until_known
-from tests.cluster.services.replicas import COMMAND
 from tests.cluster.services.scheduler import running_scheduler
 from tests.support.ledger.periods import month_midway
+from tests.support.processes import FAIRGPU
 from tests.support.waiting import wait_until
 from timekeeper.domain.money import SECOND
 from timekeeper.domain.timestamps import parse_instant
@@ -287,7 +287,7 @@ def test_people_see_what_is_held_and_why_a_pod_waits(
 
     def asked(who: Identity, *words: str) -> str:
         done = subprocess.run(
-            [COMMAND, *words], env={"KUBECONFIG": str(who.kubeconfig)}, capture_output=True, text=True, check=True
+            [*FAIRGPU, *words], env={"KUBECONFIG": str(who.kubeconfig)}, capture_output=True, text=True, check=True
         )
         return done.stdout
 

@@ -18,8 +18,8 @@ from tests.cluster.control_plane.stand_ins import bind
 from tests.cluster.installation import render_overlay
 from tests.cluster.look.devices import asking_pod, create_node
 from tests.cluster.look.installed import served
-from tests.cluster.services.replicas import COMMAND
 from tests.support.other_stacks import STACKS
+from tests.support.processes import FAIRGPU
 from tests.support.waiting import wait_until
 
 CHECKOUT = Path(__file__).parents[3]
@@ -110,7 +110,7 @@ def _documented(command: str) -> None:
 
 def _fairgpu(plane: ControlPlane, *arguments: str, **environ: str) -> str:
     shown = {"PATH": os.defpath, "HOME": str(plane.folder), "KUBECONFIG": str(plane.admin.kubeconfig), **environ}
-    return subprocess.run([COMMAND, *arguments], env=shown, capture_output=True, text=True, check=True).stdout
+    return subprocess.run([*FAIRGPU, *arguments], env=shown, capture_output=True, text=True, check=True).stdout
 
 
 def _token_of_viewer(plane: ControlPlane, namespace: str) -> str:

@@ -17,9 +17,10 @@ from tests.cluster.control_plane.control_plane import ControlPlane
 from tests.cluster.control_plane.stand_ins import StandInNode
 from tests.cluster.look.devices import create_node
 from tests.cluster.look.installed import Installed, client_at, installed
-from tests.cluster.services.replicas import COMMAND, environment
+from tests.cluster.services.replicas import environment
 from tests.cluster.services.timekeeper_client import TimekeeperClient
 from tests.support.ledger.periods import month_midway
+from tests.support.processes import FAIRGPU
 from tests.support.waiting import wait_until
 from timekeeper.domain.money import GPU_SECOND, SECOND
 from timekeeper.domain.timestamps import parse_instant
@@ -119,7 +120,7 @@ def _gated(plane: ControlPlane, namespace: str) -> Any:
 
 
 def _fairgpu(plane: ControlPlane, *arguments: str) -> str:
-    command = [COMMAND, *arguments, "--kubeconfig", str(plane.admin.kubeconfig)]
+    command = [*FAIRGPU, *arguments, "--kubeconfig", str(plane.admin.kubeconfig)]
     environ = {"PATH": os.defpath, "HOME": str(plane.folder)}
     return subprocess.run(command, env=environ, capture_output=True, text=True, check=True).stdout
 
@@ -128,6 +129,6 @@ def _audit(plane: ControlPlane, redis_url: str) -> Any:
     """The differences that the audit finds between the ledger and the API server."""
     settings = environment(plane, "fairgpu-timekeeper") | settings_of("TIMEKEEPER")
     settings |= {"FAIRGPU_TIMEKEEPER_REDIS_URL": redis_url}
-    done = subprocess.run([COMMAND, "audit", "-o", "json"], env=settings, capture_output=True, text=True, check=False)
+    done = subprocess.run([*FAIRGPU, "audit", "-o", "json"], env=settings, capture_output=True, text=True, check=False)
     assert done.returncode in (0, 1), done.stderr
     return json.loads(done.stdout)["differences"]

@@ -17,7 +17,7 @@ from tests.cluster.control_plane.control_plane import AUDIT_LOG, ControlPlane
 from tests.cluster.installation import apply, served
 from tests.cluster.look.devices import create_node
 from tests.cluster.look.installed import GPUBUDGETS, Installed, installed, overlay
-from tests.cluster.services.replicas import COMMAND
+from tests.support.processes import FAIRGPU
 from tests.support.waiting import wait_until
 from timekeeper.domain.money import GPU_SECOND
 from timekeeper.sources.kubernetes import BUDGETS
@@ -85,7 +85,7 @@ def test_the_lines_of_the_config_map_have_no_effect(plane: ControlPlane, look: I
     wait_until(lambda: "vision" in listed(), "the GPUBudget is listed")
     assert int(session["rate"]["microGPUSecondsPerSecond"]) == 2 * GPU_SECOND
     assert "of-the-config-map" not in listed()
-    command = [COMMAND, "doctor", "--kubeconfig", str(plane.admin.kubeconfig)]
+    command = [*FAIRGPU, "doctor", "--kubeconfig", str(plane.admin.kubeconfig)]
     environ = {"PATH": os.defpath, "HOME": str(plane.folder)}
     doctor = subprocess.run(command, env=environ, capture_output=True, text=True, check=True)
     assert "has no effect where budgets are GPUBudgets: of-the-config-map" in doctor.stdout

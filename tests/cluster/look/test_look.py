@@ -30,10 +30,11 @@ from tests.cluster.look.devices import (
 )
 from tests.cluster.look.installed import LOOK, SETTINGS, installed
 from tests.cluster.look.queues import create_cluster_queue, create_local_queue, define_queues
-from tests.cluster.services.replicas import COMMAND, environment
+from tests.cluster.services.replicas import environment
 from tests.cluster.services.timekeeper_client import TimekeeperClient
 from tests.support.field_tables import undescribed
 from tests.support.other_stacks import OWN_LINE, STACKS
+from tests.support.processes import FAIRGPU
 from tests.support.waiting import wait_until
 from timekeeper.domain.money import GPU_SECOND, SECOND
 from timekeeper.domain.timestamps import parse_instant
@@ -105,7 +106,7 @@ def team(plane: ControlPlane) -> str:
 def test_the_doctor_says_beforehand_what_each_team_would_pay(plane: ControlPlane, team: str) -> None:
     settings = plane.folder / "doctor.yaml"
     settings.write_text(json.dumps({"timekeeper": {"other_stacks": {"resources": {"example.com/npu": OWN_LINE}}}}))
-    command = [COMMAND, "doctor", "--kubeconfig", str(plane.admin.kubeconfig), "--settings", str(settings)]
+    command = [*FAIRGPU, "doctor", "--kubeconfig", str(plane.admin.kubeconfig), "--settings", str(settings)]
     environ = {"PATH": os.defpath, "HOME": str(plane.folder)}
     printed = subprocess.run([*command, "-o", "json"], env=environ, capture_output=True, text=True, check=True)
     found = json.loads(printed.stdout)
@@ -125,7 +126,7 @@ def test_the_doctor_finds_the_queues_by_which_kueue_gives_gpus(plane: ControlPla
     define_queues(plane)
     create_cluster_queue(plane, "gpus", ["cpu", "nvidia.com/gpu"])
     create_local_queue(plane, team, "gpu", "gpus")
-    command = [COMMAND, "doctor", "--kubeconfig", str(plane.admin.kubeconfig), "-o", "json"]
+    command = [*FAIRGPU, "doctor", "--kubeconfig", str(plane.admin.kubeconfig), "-o", "json"]
     environ = {"PATH": os.defpath, "HOME": str(plane.folder)}
     doctor = subprocess.run(command, env=environ, capture_output=True, text=True, check=True)
 
@@ -224,7 +225,7 @@ def test_the_audit_of_the_books_finds_no_difference(plane: ControlPlane, look: L
         **SETTINGS,
         "FAIRGPU_TIMEKEEPER_REDIS_URL": look.redis_url,
     }
-    done = subprocess.run([COMMAND, "audit", "-o", "json"], env=settings, capture_output=True, text=True, check=False)
+    done = subprocess.run([*FAIRGPU, "audit", "-o", "json"], env=settings, capture_output=True, text=True, check=False)
 
     assert (done.returncode, json.loads(done.stdout)["differences"]) == (0, []), done.stdout + done.stderr
 

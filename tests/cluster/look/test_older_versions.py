@@ -30,7 +30,7 @@ from tests.cluster.look.devices import (
     publish,
 )
 from tests.cluster.look.installed import Installed, installed
-from tests.cluster.services.replicas import COMMAND
+from tests.support.processes import FAIRGPU
 from tests.support.waiting import wait_until
 from webhook.cache.admission_cache import AdmissionCache
 from webhook.cache.watches import CLAIM_TEMPLATES, CLAIMS, ClaimsView, follow_claims
@@ -125,7 +125,7 @@ def test_each_claim_is_metered_by_what_it_was_allocated(look: Installed, team: s
 
 
 def test_the_doctor_says_what_each_claim_costs(older: ControlPlane, team: str) -> None:
-    command = [COMMAND, "doctor", "--kubeconfig", str(older.admin.kubeconfig), "-o", "json"]
+    command = [*FAIRGPU, "doctor", "--kubeconfig", str(older.admin.kubeconfig), "-o", "json"]
     environ = {"PATH": os.defpath, "HOME": str(older.folder)}
     printed = subprocess.run(command, env=environ, capture_output=True, text=True, check=True)
     pods = [pod for pod in json.loads(printed.stdout)["pods"] if pod["namespace"] == team]

@@ -17,8 +17,8 @@ from tests.cluster.control_plane.control_plane import ControlPlane
 from tests.cluster.control_plane.identities import Identity
 from tests.cluster.installation import Manifest
 from tests.cluster.other_schedulers.stack import Stack
-from tests.cluster.services.replicas import COMMAND
 from tests.support.ledger.periods import month_midway
+from tests.support.processes import FAIRGPU
 from tests.support.waiting import wait_until
 from timekeeper.domain.holdings.deciding import decide
 from timekeeper.domain.holdings.holding import read_bound_pod, read_host_node
@@ -231,7 +231,7 @@ class Trial:
         return [line for line in self._lines() if "fairgpu-" in line and "denied" in line]
 
     def _doctor(self) -> Any:
-        command = [COMMAND, "doctor", "--kubeconfig", str(self.plane.admin.kubeconfig), "-o", "json"]
+        command = [*FAIRGPU, "doctor", "--kubeconfig", str(self.plane.admin.kubeconfig), "-o", "json"]
         environ = {"PATH": os.defpath, "HOME": str(self.plane.folder)}
         doctor = subprocess.run(command, env=environ, capture_output=True, text=True, check=True)
         return json.loads(doctor.stdout)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -15,10 +14,9 @@ from typing import Self
 from tests.cluster.control_plane.control_plane import ControlPlane
 from tests.cluster.control_plane.processes import Process, running
 from tests.cluster.pods import SIDECAR_IMAGE
-from tests.support.processes import end
+from tests.support.processes import FAIRGPU, end
 from tests.support.waiting import wait_until
 
-COMMAND = Path(sys.executable).with_name("fairgpu")
 LOG_TAIL = 3000
 
 AT_ONCE = signal.SIGINT
@@ -185,7 +183,7 @@ def service(
 ) -> Iterator[Process]:
     """A `fairgpu` command for the length of a with statement."""
     log = plane.folder / f"{name}.log"
-    with running(name, [COMMAND, *arguments], log, settings, stop_signal=stop_signal) as process:
+    with running(name, [*FAIRGPU, *arguments], log, settings, stop_signal=stop_signal) as process:
         try:
             yield process
         except Exception as error:

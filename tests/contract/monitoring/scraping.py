@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import sys
 import time
 import urllib.request
 import uuid
@@ -17,7 +16,7 @@ from tests.support.admission import gpu_pod, review
 from tests.support.ledger.harness import LedgerHarness
 from tests.support.ledger.periods import month_midway
 from tests.support.ports import free_port
-from tests.support.processes import ending
+from tests.support.processes import FAIRGPU, ending
 from tests.support.servers.redis_server import RedisServer
 from tests.support.servers.rest_server import RestServer
 from tests.support.servers.webhook_server import WebhookServer
@@ -79,10 +78,9 @@ def ask_everything(rest: RestServer, webhook: WebhookServer, pod: dict[str, str]
 @contextmanager
 def jobs(folder: Path, port: int) -> Iterator[None]:
     """The process that keeps the books."""
-    program = str(Path(sys.executable).with_name("fairgpu"))
     settings = {"JOBS_METRICS_PORT": str(port), "PROMETHEUS_URL": "http://127.0.0.1:9"}  # nothing listens there
     environment = {**os.environ, **{f"FAIRGPU_TIMEKEEPER_{name}": value for name, value in settings.items()}}
-    command = [program, "timekeeper", "jobs", "--standalone", str(folder)]
+    command = [*FAIRGPU, "timekeeper", "jobs", "--standalone", str(folder)]
     log = (folder / "jobs.log").open("ab")
     with log, ending(subprocess.Popen(command, stdout=log, stderr=log, env=environment)):
         yield

@@ -6,16 +6,14 @@ import http.client
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 import yaml
 
 from tests.support.ports import free_ports
-from tests.support.processes import ending
+from tests.support.processes import FAIRGPU, ending
 from tests.support.waiting import LIMIT_S, wait_until
 
 LARGEST = 8 << 20
@@ -46,7 +44,7 @@ def extender(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
         "FAIRGPU_SCHEDULER_STATES_URL": f"https://127.0.0.1:{nothing}",
         "FAIRGPU_SCHEDULER_STATES_CA_FILE": str(folder / "none"),
     }
-    command = [str(Path(sys.executable).with_name("fairgpu")), "scheduler", "serve"]
+    command = [*FAIRGPU, "scheduler", "serve"]
     log = (folder / "log").open("wb")
     with log, ending(subprocess.Popen(command, env=settings, stdout=log, stderr=log)) as process:
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.processes import end, ending, kill
+from tests.support.processes import FAIRGPU, TREE, end, ending, kill
 from tests.support.waiting import LIMIT_S, wait_until
 
 DEAF = """
@@ -71,3 +71,9 @@ def alive_in(group: int) -> list[int]:
         if int(its_group) == group and state != "Z":
             found.append(int(entry.parent.name))
     return found
+
+
+def test_the_program_is_that_of_these_tests_tree_whatever_its_environment() -> None:
+    command = [*FAIRGPU, "--help"]
+    shown = subprocess.run(command, env={"PYTHONVERBOSE": "1"}, cwd="/", capture_output=True, text=True, check=True)
+    assert f"{TREE}/fairgpu/commands.py" in shown.stderr

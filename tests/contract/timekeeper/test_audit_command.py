@@ -2,9 +2,7 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from argparse import Namespace
-from pathlib import Path
 
 import pytest
 import redis
@@ -13,6 +11,7 @@ from fairgpu.commands import CommandError
 from tests.support.ledger.audited import KEYS, books, harness, server
 from tests.support.ledger.harness import MONTH, LedgerHarness
 from tests.support.ports import free_port
+from tests.support.processes import FAIRGPU
 from timekeeper.audit.command import run
 from timekeeper.domain.money import GPU_SECOND
 from timekeeper.settings import TimekeeperSettings
@@ -24,8 +23,7 @@ def command(harness: LedgerHarness, *arguments: str) -> subprocess.CompletedProc
     settings = harness.folder / "settings.yaml"
     port = harness.client.connection_pool.connection_kwargs["port"]
     settings.write_text(f"timekeeper: {{redis: {{url: 'redis://127.0.0.1:{port}/0'}}}}")
-    program = str(Path(sys.executable).with_name("fairgpu"))
-    typed = [program, "audit", "--store-only", "--standalone", str(harness.folder), *arguments]
+    typed = [*FAIRGPU, "audit", "--store-only", "--standalone", str(harness.folder), *arguments]
     return subprocess.run(typed, capture_output=True, text=True, check=False, timeout=120)
 
 

@@ -7,7 +7,6 @@ import hmac
 import json
 import os
 import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -20,7 +19,7 @@ from structlog.testing import capture_logs
 from fairgpu.leadership import Term
 from tests.support.ledger.harness import LedgerHarness
 from tests.support.ledger.periods import month_midway
-from tests.support.processes import ending
+from tests.support.processes import FAIRGPU, ending
 from tests.support.servers.webhook_receiver import Receiver as Server
 from tests.support.servers.webhook_receiver import webhook_receiver
 from tests.support.waiting import LIMIT_S, wait_until
@@ -250,7 +249,7 @@ def test_the_process_of_the_jobs_decides_and_delivers(redis_server: RedisServer,
             "FAIRGPU_TIMEKEEPER_JOBS_METRICS_PORT": "0",
             "FAIRGPU_TIMEKEEPER_NOTIFICATIONS_URL_FILE": str(tmp_path / "url"),
         }
-        command = [Path(sys.executable).with_name("fairgpu"), "timekeeper", "jobs"]
+        command = [*FAIRGPU, "timekeeper", "jobs"]
         log = (tmp_path / "jobs.log").open("wb")
         with log, ending(subprocess.Popen(command, env=environment, stdout=log, stderr=log)) as process:
             wait_until(lambda: server.taken or process.poll() is not None, "a notification comes, or the end")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +16,7 @@ import yaml
 
 from fairgpu.commands import main
 from tests.support.ports import free_port
-from tests.support.processes import ending
+from tests.support.processes import FAIRGPU, ending
 from tests.support.servers.bad_server import hang, serving
 from tests.support.servers.prometheus_server import exporter, prometheus
 from tests.support.servers.rest_server import RestServer
@@ -80,7 +79,7 @@ def jobs(folder: Path, port: int) -> Iterator[None]:
     settings = yaml.safe_load((folder / "settings.yaml").read_text())
     settings["timekeeper"]["jobs"] = {"metrics_port": port, "metrics_host": "127.0.0.1"}
     (folder / "settings.yaml").write_text(yaml.safe_dump(settings))
-    command = [str(Path(sys.executable).with_name("fairgpu")), "timekeeper", "jobs", "--standalone", str(folder)]
+    command = [*FAIRGPU, "timekeeper", "jobs", "--standalone", str(folder)]
     log = (folder / "jobs.log").open("ab")
     with log, ending(subprocess.Popen(command, stdout=log, stderr=log)):
         yield

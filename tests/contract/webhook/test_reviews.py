@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import pytest
 
 from tests.support.admission import apply, container, gpu_container, gpu_pod, pod, read_answer, review
 from tests.support.field_tables import undescribed
+from tests.support.processes import FAIRGPU
 from tests.support.servers.webhook_server import WebhookServer
 from tests.support.waiting import LIMIT_S, wait_until
 
@@ -111,8 +111,7 @@ def test_a_refusal_is_in_the_log_with_its_ids(server: WebhookServer) -> None:
 def test_admit_asks_the_running_webhook(server: WebhookServer, tmp_path: Path) -> None:
     manifests = tmp_path / "manifests.yaml"
     manifests.write_text(MANIFESTS)
-    program = str(Path(sys.executable).with_name("fairgpu"))
-    command = [program, "admit", "-f", str(manifests), "-n", "team-a", "-o", "json"]
+    command = [*FAIRGPU, "admit", "-f", str(manifests), "-n", "team-a", "-o", "json"]
     asked = [*command, "--webhook", server.url, "--ca-file", str(server.ca_file)]
     remote = subprocess.run(asked, capture_output=True, timeout=LIMIT_S, check=False)
     assert remote.returncode == 1, remote.stderr.decode()
@@ -126,8 +125,7 @@ def test_admit_asks_the_running_webhook(server: WebhookServer, tmp_path: Path) -
 def test_admit_says_when_no_webhook_answers(tmp_path: Path) -> None:
     manifests = tmp_path / "manifests.yaml"
     manifests.write_text(MANIFESTS)
-    program = str(Path(sys.executable).with_name("fairgpu"))
-    command = [program, "admit", "-f", str(manifests), "--webhook", "https://localhost:1"]
+    command = [*FAIRGPU, "admit", "-f", str(manifests), "--webhook", "https://localhost:1"]
     asked = subprocess.run(command, capture_output=True, timeout=LIMIT_S, check=False)
     assert asked.returncode == 2
     assert b"https://localhost:1" in asked.stderr

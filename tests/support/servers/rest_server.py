@@ -9,7 +9,6 @@ import http.client
 import json
 import ssl
 import subprocess
-import sys
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -19,7 +18,7 @@ from typing import Any, Self
 import yaml
 
 from tests.support.ports import free_port
-from tests.support.processes import end
+from tests.support.processes import FAIRGPU, end
 from tests.support.tokens import TokenSigner
 from tests.support.waiting import LIMIT_S, wait_until
 
@@ -68,8 +67,7 @@ class RestServer:
     def start(self) -> Self:
         """Starts it and returns once it answers its liveness probe."""
         self._write_folder()
-        program = str(Path(sys.executable).with_name("fairgpu"))
-        command = [program, "timekeeper", "serve", "--standalone", str(self.folder)]
+        command = [*FAIRGPU, "timekeeper", "serve", "--standalone", str(self.folder)]
         with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
         try:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import http.client
+import os
 import signal
 import ssl
 import subprocess
-import sys
 import urllib.request
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -17,7 +17,7 @@ import yaml
 
 from fairgpu.certificates import make_authority, utc_now
 from tests.support.ports import free_port
-from tests.support.processes import end, wait_for_end
+from tests.support.processes import PROGRAM, TREE, end, wait_for_end
 from tests.support.servers.https_requests import one_request
 from tests.support.waiting import LIMIT_S, wait_until
 
@@ -30,13 +30,13 @@ class WebhookServer:
         folder: its folder.
         settings: what is set beside the ports, by group of the section `webhook`.
         timekeeper_ca: what it takes for the timekeeper's CA; one of no use where none is given.
-        environment: that of its process; this process's own where none is given.
+        environment: that of its process; this process's own with the tree of these tests where none is given.
     """
 
     folder: Path
     settings: dict[str, Any] = field(default_factory=dict)
     timekeeper_ca: bytes | None = None
-    environment: dict[str, str] | None = None
+    environment: dict[str, str] = field(default_factory=lambda: {**os.environ, "PYTHONPATH": str(TREE)})
     port: int = field(default_factory=free_port)
     metrics_port: int = field(default_factory=free_port)
     process: subprocess.Popen[bytes] | None = None
@@ -52,8 +52,7 @@ class WebhookServer:
     def start(self) -> Self:
         """Starts it and returns once it is ready."""
         self._write_folder()
-        program = str(Path(sys.executable).with_name("fairgpu"))
-        command = [program, "webhook", "serve", "--standalone", str(self.folder)]
+        command = [PROGRAM, "webhook", "serve", "--standalone", str(self.folder)]
         with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen(
                 command, stdout=log, stderr=log, env=self.environment, start_new_session=True
