@@ -200,7 +200,7 @@ def host_parts(worth: Worth, left: Left) -> tuple[Ints, Ints]:
     """Returns two numbers for each node by which its processor time and memory affect gains.
 
     They are the node's level (`Worth.host_level`), and its free processor time, in thousandths of a core, if too little
-    for its free GPUs; else -1. Nodes that agree in both and in their devices' free parts have the same gains.
+    for its free GPUs; else -1. Nodes that agree in both, in their devices and in what is free of these gain the same.
 
     Args:
         left: the free parts of the nodes.

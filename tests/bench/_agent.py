@@ -1,4 +1,4 @@
-"""A whole node agent beside an API server, a driver and a /proc that are in its own memory, for its costs.
+"""A whole node agent beside an API server and a driver in its own memory and a /proc of files, for its costs.
 
     python -m tests.bench._agent --folder FOLDER --sharing CONTAINERS
 
