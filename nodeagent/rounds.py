@@ -329,9 +329,10 @@ def _next_period(state: State, ended: _Counted, passed: int, late_ns: int) -> _P
     turns if that is more. Work that is reported too late shows as less than its container's turn in one period and more
     in the next. That surplus counts in the period after, so that a late report gains nothing.
 
-    Turns repeat until the page is written again. So a look that comes periods late settles the turns of all periods
-    that have passed. What a container used beyond these turns counts in the next period, as far as turns were granted
-    between that period's beginning and the look, and is no overrun of this one.
+    Turns repeat until the page is written again. So what a look that comes periods late finds is compared to the turns
+    of all periods that have passed. What a container used beyond these turns counts in the next period, as far as turns
+    were granted between that period's beginning and the look, and is no overrun of this one. In which of these periods
+    a container wanted more is not known: it is owed time only if all that it had is less than its turns of one.
 
     Args:
         ended: the look that settles the period.

@@ -198,6 +198,16 @@ def test_a_look_three_periods_late_bills_no_container_that_stayed_in_its_turns(l
         now_ns = read_ns = NOW + (periods + 1) * PERIOD_NS
 
 
+@pytest.mark.parametrize(("had_ms", "owed_ms"), [(32, 3), (35, 0), (64, 0)])
+def test_after_periods_without_a_look_only_who_had_less_than_the_turns_of_one_is_owed_time(
+    had_ms: int, owed_ms: int
+) -> None:
+    state, _ = step(State(NOW), BOTH, {0: busy(NOW), 1: busy(NOW)}, NOW)
+    late = NOW + 2 * PERIOD_NS
+    state, _ = step(state, BOTH, {0: busy(late, 0, 36 * MS), 1: busy(late, 0, had_ms * MS)}, late)
+    assert state.opening == {0: -owed_ms * MS, 1: owed_ms * MS}
+
+
 @given(
     st.lists(st.tuples(st.integers(8, 15), st.integers(0, 12)), min_size=1, max_size=6),
     st.lists(st.tuples(st.integers(1, 170), st.integers(0, 70)), min_size=1, max_size=20),
