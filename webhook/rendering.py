@@ -51,6 +51,7 @@ FIXED: Final = {
     "preemption": "../preemption/policy.yaml",
 }
 """The names of the manifests into which no setting is written, and the file of each, relative to deploy/base."""
+_FOLDER: Final = resources.files("webhook") / "manifests"
 _ADMISSION: Final = "/apis/admissionregistration.k8s.io/v1"
 _WRITERS: Final = "fairgpu-pod-status-writers"
 _IN_THE_SYSTEM: Final = "fairgpu-timekeeper-in-the-system"
@@ -100,9 +101,8 @@ def render(settings: Webhook) -> dict[str, str]:
     The texts are keyed by the names in MANIFESTS and FIXED. Each has the comments of its file in deploy.
     """
     values = _values(settings)
-    folder = resources.files("webhook") / "manifests"
-    fixed = {name: (folder / f"{name}.yaml").read_text() for name in FIXED}
-    return {name: Template((folder / f"{name}.yaml").read_text()).substitute(values) for name in MANIFESTS} | fixed
+    fixed = {name: (_FOLDER / f"{name}.yaml").read_text() for name in FIXED}
+    return {name: Template((_FOLDER / f"{name}.yaml").read_text()).substitute(values) for name in MANIFESTS} | fixed
 
 
 def as_patches(settings: Webhook) -> str:
@@ -280,6 +280,8 @@ def _values(settings: Webhook) -> dict[str, str]:
         "namespaces_left_alone": _listed(existing.unseen_namespaces, 8),
         "priority_classes": _listed((priorities.in_budget_class, priorities.over_budget_class, *priorities.keep), 8),
         "scheduler": settings.scheduler,
+        "timekeepers_own": _expression("timekeepers_own", 10),
+        "changed_fields": _expression("changed_fields", 8),
         "writers_subjects": "".join(f"  - {_subject(writer)}\n" for writer in existing.writers),
     }
 
@@ -288,6 +290,11 @@ def _may_decide(writers: Sequence[str]) -> str:
     if writers:
         return f"variables.caller in {_listed(writers, 8)}"
     return "variables.mayEndBills"
+
+
+def _expression(name: str, indent: int) -> str:
+    """Returns an expression in CEL that several policies have; its lines after the first begin with `indent` spaces."""
+    return (_FOLDER / f"{name}.cel").read_text().rstrip().replace("\n", f"\n{' ' * indent}")
 
 
 def _listed(given: Iterable[str], indent: int) -> str:
