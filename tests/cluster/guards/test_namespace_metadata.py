@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -54,29 +55,32 @@ def test_a_mode_that_a_namespace_cannot_have_is_refused_to_everybody(
         control_plane.admin.api.patch(path, {"metadata": {"labels": {"fairgpu.io/mode": allowed}}})
 
 
-@pytest.mark.parametrize("words", ["Elastic", "elastic high-priority", "elastic,all", "elastic;high-priority", "*"])
+@pytest.mark.parametrize(
+    "words",
+    ["Elastic", "elastic high-priority", "elastic\nhigh-priority\n", "elastic,all", "elastic;high-priority", "*"],
+)
 def test_a_permission_that_there_is_not_is_refused_to_everybody(
     control_plane: ControlPlane, namespace: str, words: str
 ) -> None:
     path = f"/api/v1/namespaces/{namespace}"
     with pytest.raises(ApiError) as refusal:
         control_plane.admin.api.patch(path, {"metadata": {"annotations": {"fairgpu.io/allow": words}}})
-    said = f'metadata.annotations[fairgpu.io/allow]: given "{words}"; allowed: elastic, high-priority, with a comma'
+    said = f"metadata.annotations[fairgpu.io/allow]: given {json.dumps(words)}; allowed: elastic, high-priority, with a"
     assert said in refusal.value.message
-    for allowed in ("elastic", "high-priority, elastic", "", None):
+    for allowed in ("elastic", "high-priority, elastic", "\telastic\n", "", None):
         control_plane.admin.api.patch(path, {"metadata": {"annotations": {"fairgpu.io/allow": allowed}}})
 
 
 @pytest.mark.parametrize(
     ("part", "name", "value", "other"),
-    [("labels", "fairgpu.io/allow", "elastic", "annotation"), ("annotations", "fairgpu.io/mode", "account", "label")],
+    [("labels", "fairgpu.io/allow", "elastic", "annotation"), ("annotations", "fairgpu.io/mode", "account\n", "label")],
 )
 def test_a_label_that_is_read_as_an_annotation_is_refused_to_everybody_and_the_reverse(
     control_plane: ControlPlane, namespace: str, part: str, name: str, value: str, other: str
 ) -> None:
     with pytest.raises(ApiError) as refusal:
         control_plane.admin.api.patch(f"/api/v1/namespaces/{namespace}", {"metadata": {part: {name: value}}})
-    assert f'metadata.{part}[{name}]: given "{value}"; allowed: no ' in refusal.value.message
+    assert f"metadata.{part}[{name}]: given {json.dumps(value)}; allowed: no " in refusal.value.message
     assert f"write the {other} {name}" in refusal.value.message
 
 
