@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Iterator
 from typing import Any
@@ -55,11 +56,12 @@ def ordered(who: Identity, resource: str, **spec: str) -> dict[str, Any]:
     return who.api.create(f"/apis/fairgpu.io/v1alpha1/{resource}", order_of(resource, **spec), query=DRY_RUN)
 
 
-def test_nobody_signs_for_somebody_else(treasurer: Identity, resource: str) -> None:
+@pytest.mark.parametrize("other", ["alice", "alice\n"])
+def test_nobody_signs_for_somebody_else(treasurer: Identity, resource: str, other: str) -> None:
     with pytest.raises(ApiError, match="fairgpu-orders") as refusal:
-        ordered(treasurer, resource, requestedBy="alice")
+        ordered(treasurer, resource, requestedBy=other)
     assert refusal.value.status == 403
-    assert f'spec.requestedBy: "alice" given by {treasurer.name}' in refusal.value.message
+    assert f"spec.requestedBy: {json.dumps(other)} given by {treasurer.name}" in refusal.value.message
     assert f'write "{treasurer.name}"' in refusal.value.message
 
 
