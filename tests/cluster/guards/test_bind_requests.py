@@ -99,7 +99,7 @@ def test_an_admin_of_a_namespace_has_no_pod_bound_to_gpus(
     """They may write every kind in their namespace, and the pod asked for no GPU: it has no label and meets no gate."""
     message = wait_until(lambda: refusal(create, editor, requests), "the policy sees the new kind")
     assert "fairgpu-bindrequests" in message
-    assert f"a BindRequest written by {editor.name}, who may create bindrequests in this namespace alone" in message
+    assert f"a BindRequest written by {editor.name}, who may not create bindrequests in the whole cluster" in message
 
     create(account(control_plane, namespace, "scheduler", SCHEDULERS_VERBS), requests)
 
@@ -109,6 +109,6 @@ def test_nor_do_they_change_whom_the_scheduler_binds(
 ) -> None:
     control_plane.admin.api.create(requests, bind_request())
     message = wait_until(lambda: refusal(change, editor, requests), "the policy sees the new kind")
-    assert f"a BindRequest written by {editor.name}, who may update bindrequests in this namespace alone" in message
+    assert f"a BindRequest written by {editor.name}, who may not update bindrequests in the whole cluster" in message
 
     change(account(control_plane, namespace, "binder", BINDERS_VERBS), requests)
