@@ -20,7 +20,7 @@ class ExtenderSettings(Section):
     host: str = "127.0.0.1"
     """The address that it listens on: kube-scheduler alone may reach it, as it authenticates no caller."""
     port: Annotated[Port, Listens("host")] = 8088
-    """The port, plain HTTP."""
+    """The port, plain HTTP. `urlPrefix` in kube-scheduler's configuration names it, too."""
     preempt: bool = False
     """Whether kube-scheduler may ask for victims. The component `deploy/preemption` sets it, with all else that
     preemption needs."""
@@ -31,7 +31,7 @@ class ExtenderSettings(Section):
     """The address of the metrics and of the kubelet's probes; without one, each address that the pod has, of IPv4 and
     IPv6."""
     metrics_port: Annotated[Port, Listens("metrics_host")] = 9090
-    """The port of the metrics, plain HTTP."""
+    """The port of the metrics, plain HTTP. In the same pod kube-scheduler has port 10259."""
 
 
 class LeaseSettings(Section):
