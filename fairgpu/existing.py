@@ -81,10 +81,11 @@ SCHEDULERS_ANNOTATIONS: Final = (
     "hami.io/vgpu-mig-allocations",
 )
 """The annotations in which schedulers say what a pod got or is to get, and by which it is charged or given devices."""
+RESERVATIONS: Final = ("kai-resource-reservation", "runai-reservation")
+"""The namespaces in which KAI's pods only keep GPUs for others, the second one up to v0.5. Nothing is charged there."""
 LEFT_ALONE: Final = (
     "gpu-operator",
-    "kai-resource-reservation",
-    "runai-reservation",
+    *RESERVATIONS,
     # A pod that asks for a whole GPU in the name of pods for which no node has a part. KAI writes its status so that an
     # autoscaler sees it: KAI v0.17.0, pkg/nodescaleadjuster/scaler/scaler.go.
     "kai-scale-adjust",

@@ -22,6 +22,7 @@ import yaml
 from fairgpu.cluster.api import ApiError, Json, KubernetesAPI
 from fairgpu.dialects import hami, kai
 from fairgpu.dialects.registry import FOREIGN
+from fairgpu.existing import RESERVATIONS
 from fairgpu.json_values import mapping, mappings
 from fairgpu.keeping import Wait
 from fairgpu.names import COMPONENT_POLICIES, POLICIES, RENDERED_CONDITION
@@ -277,7 +278,7 @@ def _values(settings: Webhook) -> dict[str, str]:
         "share_operator": "In" if accounts else "NotIn",
         "account_operator": "NotIn" if accounts else "In",
         "left_alone": f"[{', '.join(existing.unseen_namespaces)}]",
-        "namespaces_left_alone": _listed(existing.unseen_namespaces, 8),
+        "unpaid_namespaces": _listed(dict.fromkeys((*existing.unseen_namespaces, *RESERVATIONS)), 8),
         "priority_classes": _listed((priorities.in_budget_class, priorities.over_budget_class, *priorities.keep), 8),
         "scheduler": settings.scheduler,
         "timekeepers_own": _expression("timekeepers_own", 10),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fairgpu.existing import Existing
+from fairgpu.existing import RESERVATIONS, Existing
 from fairgpu.settings import SettingsError, load_settings
 from timekeeper.domain.holdings import aliyun, deciding, hami, kai, nvidia, volcano
 from webhook.settings import Settings, Webhook
@@ -31,7 +31,7 @@ def test_the_annotations_are_those_by_which_pods_ask_and_schedulers_answer() -> 
 
 
 def test_the_pods_that_only_keep_a_gpu_for_others_are_left_alone() -> None:
-    assert set(Existing().left_alone) >= kai.RESERVATION_NAMESPACES
+    assert set(Existing().left_alone) >= set(RESERVATIONS)
 
 
 def test_so_are_the_pods_by_which_kai_asks_an_autoscaler_for_a_node() -> None:

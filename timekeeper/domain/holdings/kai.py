@@ -12,6 +12,7 @@ from fractions import Fraction
 from typing import Final
 
 from fairgpu.dialects.kai import MEMORY_LIMITED, MEMORY_REQUEST, OF_CONTAINER
+from fairgpu.existing import RESERVATIONS
 from fairgpu.quantity import MIB, QuantityError, parse_quantity
 from timekeeper.domain.holdings import nvidia
 from timekeeper.domain.holdings.holding import (
@@ -39,7 +40,6 @@ SCHEDULERS: Final = frozenset({"kai-scheduler", "runai-scheduler"})
 """The default names of its scheduler: a pod's annotations may be removed while it runs, its scheduler's name not."""
 GROUP: Final = "runai-gpu-group"
 """On a pod: the shared GPU that it is on; with a slash and a suffix where it is on several."""
-RESERVATION_NAMESPACES: Final = frozenset({"kai-resource-reservation", "runai-reservation"})
 
 
 def is_of_a_container(annotation: str) -> bool:
@@ -50,10 +50,9 @@ def is_of_a_container(annotation: str) -> bool:
 def reserves(pod: BoundPod) -> bool:
     """Returns whether a pod is one of KAI's reservation pods, which are not billed.
 
-    Such a pod only keeps a GPU for the pods that share it, and those are billed. Its namespace is `runai-reservation`
-    up to v0.5 of KAI.
+    Such a pod only keeps a GPU for the pods that share it, and those are billed.
     """
-    return pod.namespace in RESERVATION_NAMESPACES
+    return pod.namespace in RESERVATIONS
 
 
 def decide(pod: BoundPod, node: HostNode) -> Decision:
