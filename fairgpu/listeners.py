@@ -40,8 +40,8 @@ def shared_ports(settings: BaseModel, variables: Mapping[Keys, str]) -> Iterator
     """Yields one line for each setting that gives a server the port of a server before it.
 
     The operating system refuses the second of two servers that listen on one port, at the same address or one of them
-    at all addresses of the machine. By then the first server runs. The containers of a pod share their ports, and all
-    processes that read one section are in one pod.
+    at all addresses of the machine. By then the first server runs. The containers of a pod share their ports, and the
+    servers of one section are in one pod.
 
     Args:
         settings: the settings of a service, whose ports are marked with `Listens`.
