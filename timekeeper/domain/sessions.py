@@ -131,9 +131,20 @@ def alive_until(now: int, node_silent_since: int | None, reported: int | None) -
     return min(now, max(node_silent_since, node_silent_since if reported is None else reported))
 
 
-def ended(session: Session, end: Instant, proof: EndProof, now: Instant) -> Session:
-    """Returns a session with its end set: not before the session's start, and not after `now`."""
-    return replace(session, end=max(session.start, min(end, now)), proof=proof)
+def ended(
+    session: Session, end: Instant, proof: EndProof, now: Instant, silent_since: Instant | None = None
+) -> Session:
+    """Returns a session with its end set: not before the session's start, and not after `now`.
+
+    If the last sign of life on a silent node is earlier, that is the end and its proof.
+
+    Args:
+        silent_since: the instant up to which a session on a silent node counts as alive (see alive_until); None if the
+            node reports.
+    """
+    end = min(end, now)
+    alive = alive_until(end, silent_since, None)
+    return replace(session, end=max(session.start, alive), proof=EndProof.LAST_SEEN if alive < end else proof)
 
 
 def end_at_terminal_phase(
@@ -148,14 +159,11 @@ def end_at_terminal_phase(
     Args:
         pod: the pod, whose phase is Succeeded or Failed.
         now: the instant of the observation.
-        silent_since: the instant up to which a pod on a silent node counts as alive (see alive_until); None if the
-            node reports.
+        silent_since: as in `ended`.
     """
     finished = finished_at(pod)
-    if finished is None and silent_since is not None and silent_since < now:
-        return ended(session, silent_since, EndProof.LAST_SEEN, now)
     if finished is None:
-        return ended(session, now, EndProof.TERMINAL, now)
+        return ended(session, now, EndProof.TERMINAL, now, silent_since)
     return ended(session, finished, EndProof.FINISHED, now)
 
 
@@ -171,58 +179,56 @@ def finished_at(pod: PodFacts) -> Instant | None:
     return pod.finished + (behind if behind > NODE_SKEW else 0)
 
 
-def end_found_terminal(session: Session, pod: PodFacts, now: Instant) -> Session:
+def end_found_terminal(session: Session, pod: PodFacts, now: Instant, silent_since: Instant | None = None) -> Session:
     """Returns a session with its end set, for a pod that is first observed in a terminal phase.
 
-    Without any finishedAt, its end is the last change of its conditions. The pod may have failed long ago: pods that a
-    node refuses or evicts stay on the API server for weeks.
+    Without any finishedAt, its end is the last change of its conditions, or the last sign of life on a silent node if
+    that is earlier. The pod may have failed long ago: pods that a node refuses or evicts stay on the API server for
+    weeks.
 
     Args:
         pod: the pod, whose phase is Succeeded or Failed.
         now: the instant of the observation.
+        silent_since: as in `ended`.
     """
     if pod.finished is None:
-        return ended(session, pod.changed or session.start, EndProof.TERMINAL, now)
+        return ended(session, pod.changed or session.start, EndProof.TERMINAL, now, silent_since)
     return end_at_terminal_phase(session, pod, now)
 
 
-def end_with_finalizer(session: Session, pod: PodFacts, now: int, silent_since: int | None) -> Session:
+def end_with_finalizer(session: Session, pod: PodFacts, now: Instant, silent_since: Instant | None) -> Session:
     """Returns a session with its end set, for a pod that FairGPU's finalizer keeps on the API server.
 
-    The end comes from the pod object alone if that states one, so that every leader finds the same. Otherwise it is the
-    last sign of life on a silent node, or the deletionTimestamp. Instants are nanoseconds since 1970.
+    The end comes from the pod object if that states one, and not from the time of this observation: whoever leads then
+    finds the same. Otherwise it is the deletionTimestamp. On a silent node the end is no later than the last sign of
+    life, unless a finishedAt states it.
 
     Args:
         pod: the pod, which is in a terminal phase, or has ended but for its finalizers.
         now: the instant of the observation.
-        silent_since: the instant up to which a pod on a silent node counts as alive (see alive_until); None if the
-            node reports.
+        silent_since: as in `ended`.
     """
     if pod.terminal and (pod.finished is not None or pod.changed is not None):
-        finished = finished_at(pod)
-        end = pod.changed if finished is None else finished
-        proof = EndProof.TERMINAL if pod.finished is None else EndProof.FINISHED
-        return ended(session, end or now, proof, now)
+        return end_found_terminal(session, pod, now, silent_since)
     return end_at_deletion(session, pod, now if pod.deleted is None else min(pod.deleted, now), silent_since)
 
 
-def end_at_deletion(session: Session, last: PodFacts | None, received: int, silent_since: int | None) -> Session:
+def end_at_deletion(
+    session: Session, last: PodFacts | None, received: Instant, silent_since: Instant | None
+) -> Session:
     """Returns a session with its end set, for a pod whose deletion the watch reported.
 
     The end is when its last container finished, if `last` states it; otherwise the last sign of life on a silent node,
-    or `received`. Instants are nanoseconds since 1970.
+    or `received`.
 
     Args:
         last: the pod's last version, which may be terminal with a finishedAt; None if it is not known.
         received: the instant at which the deletion was received.
-        silent_since: the instant up to which a pod on a silent node counts as alive (see alive_until); None if the
-            node reports.
+        silent_since: as in `ended`.
     """
     if last is not None and last.terminal and last.finished is not None:
         return end_at_terminal_phase(session, last, received)
-    if silent_since is not None and silent_since < received:
-        return ended(session, silent_since, EndProof.LAST_SEEN, received)
-    return ended(session, received, EndProof.DELETED, received)
+    return ended(session, received, EndProof.DELETED, received, silent_since)
 
 
 def end_found_missing(session: Session, last_seen: Instant, now: Instant) -> Session:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from fairgpu.names import METER_FINALIZER
 from tests.support.ledger.fake_cluster import MirroredWorld, budget_object
 from tests.support.ledger.harness import MONTH, NOON, LedgerHarness
 from tests.support.ledger.pod_jobs import PodJobs
@@ -135,6 +136,39 @@ def collected(pod: Json, now: int) -> Json:
     condition = {"type": "DisruptionTarget", "status": "True", "lastTransitionTime": format_instant(now)}
     conditions = [*pod["status"]["conditions"], condition]
     return {**pod, "status": {**pod["status"], "phase": "Failed", "conditions": conditions}}
+
+
+def held_by_the_meter(pod: Json) -> Json:
+    return {**pod, "metadata": {**pod["metadata"], "finalizers": [METER_FINALIZER]}}
+
+
+@pytest.mark.parametrize("held", [False, True])
+def test_a_pod_that_no_leader_saw_before_it_was_collected_is_charged_to_the_last_sign_of_life(
+    world: World,
+    held: bool,  # noqa: FBT001
+) -> None:
+    world.replace("budgets", [budget_object("a", ["team-a"])])
+    pod = world.harness.pod("p1", "team-a")
+    world.pass_time(100)
+    pod = collected(held_by_the_meter(pod) if held else pod, world.now)
+    world.replace("node_leases", [lease(NOON + 30 * SECOND)])
+    world.replace("nodes", [node("Unknown")])
+    world.replace("pods", [pod])
+    world.round(60)
+    assert world.harness.spent("a") == 30 * GPU_SECOND
+
+
+@pytest.mark.parametrize("another", [False, True])
+def test_a_pod_that_the_meter_holds_when_it_is_collected_is_charged_to_the_last_sign_of_life(
+    world: World,
+    another: bool,  # noqa: FBT001
+) -> None:
+    pod = held_by_the_meter(fall_silent(world))
+    world.mirrors.pods.changed("MODIFIED", collected(pod, world.now))
+    if another:
+        world.lead()
+    world.round(60)
+    assert world.harness.spent("a") == 30 * GPU_SECOND
 
 
 @pytest.mark.parametrize("another", [False, True])

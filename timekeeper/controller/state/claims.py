@@ -29,7 +29,7 @@ from timekeeper.domain.holdings.claims import (
 )
 from timekeeper.domain.holdings.holding import NOTHING, Decision
 from timekeeper.domain.reservations import Reservation, tariff
-from timekeeper.domain.sessions import CLAIM, EndProof, Session, alive_until, ended
+from timekeeper.domain.sessions import CLAIM, EndProof, Session, ended
 from timekeeper.domain.timestamps import Instant, instant_or_none
 from timekeeper.sources.base import Mirrors, ObservedUntil, uid_of
 
@@ -283,9 +283,7 @@ class ClaimView:
         if metered is None:
             return set()
         if metered.session.end is None:
-            alive = alive_until(end, at.silent.get(metered.session.node), None)
-            proof = EndProof.LAST_SEEN if alive < end else proof
-            metered.session = ended(metered.session, alive, proof, at.now)
+            metered.session = ended(metered.session, end, proof, at.now, at.silent.get(metered.session.node))
         metered.pod_deleted = True
         self._ends[uid] = metered.session.end or 0
         return {metered.session.uid}

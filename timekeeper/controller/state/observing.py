@@ -349,7 +349,7 @@ class PodView:
             before = metered.session
             update_from_pod(metered, facts, rules, alive, now)
             return {facts.uid} if metered.session is not before else set()
-        metered = opened(facts, rules, now)
+        metered = opened(facts, rules, alive, now)
         if metered is None:
             return set()
         self.sessions.keep(metered)

@@ -313,7 +313,9 @@ def loaded(record: Session) -> MeteredSession:
     return MeteredSession(session, Reservation((), holdings=session.holdings) if session.holdings else None)
 
 
-def opened(pod: PodFacts, rules: MeterRules, now: Instant) -> MeteredSession | None:
+def opened(
+    pod: PodFacts, rules: MeterRules, alive: Callable[[], Instant | None], now: Instant
+) -> MeteredSession | None:
     """Starts the session of a pod that is observed for the first time; returns None if the pod holds no reservation.
 
     The session of a pod that has ended is ended at once. The holdings and the start that an earlier leader decided
@@ -321,6 +323,7 @@ def opened(pod: PodFacts, rules: MeterRules, now: Instant) -> MeteredSession | N
 
     Args:
         rules: the rules that start a session and set its rate.
+        alive: returns the instant until which a pod on a silent node counts as alive; None if the node is not silent.
     """
     decided = rules.decided.get(pod.uid) if pod.bound else None
     if decided is not None:
@@ -340,9 +343,9 @@ def opened(pod: PodFacts, rules: MeterRules, now: Instant) -> MeteredSession | N
         doubts = tuple(sorted(pod.reservation.doubts))
         session = replace(session, holdings=pod.reservation.holdings, doubts=doubts)
     if pod.held and (pod.terminal or pod.removed):
-        session = end_with_finalizer(session, pod, now, None)
+        session = end_with_finalizer(session, pod, now, alive())
     elif pod.terminal:
-        session = end_found_terminal(session, pod, now)
+        session = end_found_terminal(session, pod, now, alive())
     return MeteredSession(session, pod.reservation)
 
 
