@@ -70,7 +70,9 @@ named by its start.
                                               the object is deleted
     fairgpu:{book}:prices             string  the price of each model over time, as JSON
     fairgpu:{book}:since              string  the instant from which pods of other stacks are metered
-    fairgpu:{book}:watched            string  the latest instant at which all open sessions were known to live
+    fairgpu:{book}:watched            string  the latest instant at which the pods of all open sessions were known to
+                                              live
+    fairgpu:{book}:watched-claims     string  the same of ResourceClaims
     fairgpu:{book}:past               string  the instant of the last reconciliation that began to settle: the leader's
                                               time or, if earlier, the store's
     fairgpu:{book}:restored           set     the accounts with spending that cannot be attributed to a pod
@@ -133,6 +135,7 @@ BUDGETS = f"{PREFIX}:{{book}}:budgets"
 PRICES = f"{PREFIX}:{{book}}:prices"
 SINCE = f"{PREFIX}:{{book}}:since"
 WATCHED = f"{PREFIX}:{{book}}:watched"
+WATCHED_CLAIMS = f"{PREFIX}:{{book}}:watched-claims"
 PAST = f"{PREFIX}:{{book}}:past"
 RESTORED = f"{PREFIX}:{{book}}:restored"
 NOT_SETTLED = f"{PREFIX}:{{book}}:not-settled"

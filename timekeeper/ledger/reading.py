@@ -371,11 +371,19 @@ def not_settled(client: Store) -> set[str]:
 
 
 def watched(client: Store) -> Instant | None:
-    """Returns the latest instant at which all open sessions were known to be alive.
+    """Returns the latest instant at which the pods of all open sessions were known to be alive.
 
     It returns None if the store holds no readable one.
     """
     return whole(_text(client, keys.WATCHED))
+
+
+def watched_claims(client: Store) -> Instant | None:
+    """Returns the latest instant at which the ResourceClaims of all open sessions were known to be there.
+
+    It returns None if the store holds no readable one.
+    """
+    return whole(_text(client, keys.WATCHED_CLAIMS))
 
 
 def past(client: Store) -> Instant | None:

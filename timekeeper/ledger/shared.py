@@ -195,8 +195,13 @@ def _thin(
 
 
 def write_watched(client: Store, epoch: FencingToken, until: Instant) -> None:
-    """Writes the latest instant at which all open sessions were known to be alive."""
+    """Writes the latest instant at which the pods of all open sessions were known to be alive."""
     put(client, epoch, "SET", keys.WATCHED, [str(until)])
+
+
+def write_watched_claims(client: Store, epoch: FencingToken, until: Instant) -> None:
+    """Writes the latest instant at which the ResourceClaims of all open sessions were known to be there."""
+    put(client, epoch, "SET", keys.WATCHED_CLAIMS, [str(until)])
 
 
 def write_past(client: Store, epoch: FencingToken, until: Instant) -> None:

@@ -180,7 +180,7 @@ def test_prices_that_cannot_be_read_stop_no_leader_and_are_written_anew(
     assert any(event["event"] == "prices cannot be read" for event in logs)
 
 
-@pytest.mark.parametrize("key", [keys.WATCHED, keys.PAST])
+@pytest.mark.parametrize("key", [keys.WATCHED, keys.WATCHED_CLAIMS, keys.PAST])
 @pytest.mark.parametrize("broken", ["soon", b"\xff", "1e3", "9" * 5000])
 def test_an_instant_of_all_accounts_that_cannot_be_read_stops_no_leader(
     teams: LedgerHarness, key: str, broken: str | bytes
@@ -305,7 +305,7 @@ def zeros(client: Redis) -> dict[int, int]:
     return dict.fromkeys(capacity(client), 0)
 
 
-@pytest.mark.parametrize("key", [keys.WATCHED, keys.PAST, keys.PRICES])
+@pytest.mark.parametrize("key", [keys.WATCHED, keys.WATCHED_CLAIMS, keys.PAST, keys.PRICES])
 def test_an_entry_of_another_type_stops_no_leader_and_is_written_anew(teams: LedgerHarness, key: str) -> None:
     spoil(teams, key, None)
     teams.lead()
@@ -359,7 +359,16 @@ SHARED_KEYS = {
 LEADERS = ["the leader goes on", "another leader follows"]
 
 
-REPLACED_BY_EACH_WRITE = {"BOOK_EPOCH", "BOOK_TERM", "LATE_CHANGES", "MARK", "PAST", "PRICES", "WATCHED"}
+REPLACED_BY_EACH_WRITE = {
+    "BOOK_EPOCH",
+    "BOOK_TERM",
+    "LATE_CHANGES",
+    "MARK",
+    "PAST",
+    "PRICES",
+    "WATCHED",
+    "WATCHED_CLAIMS",
+}
 
 
 @pytest.mark.parametrize("leader", LEADERS)

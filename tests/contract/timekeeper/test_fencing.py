@@ -218,6 +218,7 @@ def client(harness: LedgerHarness) -> redis.Redis:
         (keys.PRICES, shared.write_prices, ({"A100": (PricePoint(0, Fraction(9)),)},)),
         (keys.SINCE, shared.write_since, (9,)),
         (keys.WATCHED, shared.write_watched, (9,)),
+        (keys.WATCHED_CLAIMS, shared.write_watched_claims, (9,)),
         (keys.PAST, shared.write_past, (9,)),
         (keys.RESTORED, shared.note_restored, (["late"],)),
         (keys.NOT_SETTLED, shared.write_not_settled, (frozenset(), {"late"})),

@@ -21,7 +21,7 @@ from timekeeper.domain.usage import IDLE
 from timekeeper.domain.windows import Window
 from timekeeper.ledger import reading
 from timekeeper.ledger.codec import decode_session
-from timekeeper.ledger.keys import AccountKeys
+from timekeeper.ledger.keys import WATCHED_CLAIMS, AccountKeys
 from timekeeper.ledger.usage import capacity
 from timekeeper.sources.folder import write_json
 
@@ -488,3 +488,63 @@ def test_a_claim_that_is_deleted_behind_a_silent_node_is_charged_to_the_last_sig
     looking.round(60)
 
     assert looking.spent("a") == 4 * 30 * GPU_SECOND
+
+
+def unwatched(harness: LedgerHarness, seconds: int) -> None:
+    """Lets time pass in which the watch of claims is broken, and that of pods is not; the leader does one round."""
+    assert harness.keeper is not None
+    harness.now += seconds * SECOND
+    harness.source.mirrors.pods.confirmed()
+    harness.keeper.reconcile(harness.now)
+
+
+@pytest.mark.parametrize("another", [False, True])
+def test_a_claim_that_vanishes_while_claims_are_not_watched_has_ended_when_it_was_last_seen(
+    looking: LedgerHarness,
+    another: bool,  # noqa: FBT001
+) -> None:
+    write_claim(looking, "c1", ["gpu-0"], [])
+    looking.round()
+    looking.round(100)
+    unwatched(looking, 9000)
+    (looking.folder / "claims" / "c1.json").unlink()
+    if another:
+        looking.lead(RULES)
+    else:
+        looking.source.mirrors.claims.replaced([])
+    looking.round(10)
+
+    assert looking.spent("a") == 4 * 100 * GPU_SECOND
+    (*_, last) = reading.ledger_page(looking.client, "a", "", 10)
+    assert last.note.startswith("last-seen")
+
+
+def test_a_claim_that_vanishes_while_claims_are_not_watched_did_not_end_before_its_pods(
+    looking: LedgerHarness,
+) -> None:
+    pod = claiming(looking, "p1")
+    write_claim(looking, "c1", ["gpu-0"], ["p1"])
+    looking.round()
+    looking.round(100)
+    unwatched(looking, 100)
+    looking.remove("p1")
+    looking.source.mirrors.pods.changed("DELETED", pod)
+    unwatched(looking, 100)
+    (looking.folder / "claims" / "c1.json").unlink()
+    looking.source.mirrors.claims.replaced([])
+    looking.round(100)
+
+    assert looking.spent("a") == 4 * 200 * GPU_SECOND
+
+
+def test_a_claim_that_vanished_before_an_upgrade_has_ended_when_pods_were_last_seen(looking: LedgerHarness) -> None:
+    """A store of an earlier version does not say up to when claims were watched."""
+    write_claim(looking, "c1", ["gpu-0"], [])
+    looking.round()
+    looking.round(100)
+    looking.client.delete(WATCHED_CLAIMS)
+    (looking.folder / "claims" / "c1.json").unlink()
+    looking.lead(RULES)
+    looking.round(60)
+
+    assert looking.spent("a") == 4 * 100 * GPU_SECOND

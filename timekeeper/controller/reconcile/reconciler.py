@@ -198,6 +198,7 @@ class Reconciler:
             self._past = past
             if full:
                 shared.write_watched(self._context.client, self._context.epoch, self.books.pods.observed.seen)
+                shared.write_watched_claims(self._context.client, self._context.epoch, self.books.claims.observed.seen)
                 note_capacity(self._context, now)
                 note_not_settled(self._context)
             if self._lost is not None:
@@ -318,9 +319,13 @@ class Reconciler:
     def _load(self, now: Instant) -> bool:
         if self._loaded:
             return False
-        past, watched = reading.past(self._context.client), reading.watched(self._context.client)
-        self._past = max(self._past, past or 0, watched or 0)
-        self._repriced = take_over(self._context, self._not_before_the_past(now), past, watched)
+        client, books = self._context.client, self.books
+        past, watched = reading.past(client), reading.watched(client) or 0
+        self._past = max(self._past, past or 0, watched)
+        books.pods.observed.advance_to(watched)
+        claims_watched = reading.watched_claims(client)  # a store of an earlier version lacks it
+        books.claims.observed.advance_to(watched if claims_watched is None else claims_watched)
+        self._repriced = take_over(self._context, self._not_before_the_past(now), past)
         self._unread_until = now + READ_AGAIN
         self._loaded = True
         return True

@@ -122,14 +122,13 @@ def _drop_sessions(context: ReconcileContext, account: Account, finalized: Itera
     shared.index_sessions(context.client, context.epoch, [], [(metered.session.uid, account.name) for metered in left])
 
 
-def take_over(context: ReconcileContext, now: Instant, stored_past: Instant | None, watched: Instant | None) -> bool:
+def take_over(context: ReconcileContext, now: Instant, stored_past: Instant | None) -> bool:
     """Builds the leader's state from the store, the mirrors and the checkpoints, after it has mended the store.
 
     Args:
         context: the leader's state, which is filled, the store and the cluster.
         stored_past: the instant of the last reconciliation that began to settle: the leader's time or, if earlier, the
             store's; None if the store holds none.
-        watched: the instant up to which the last leader watched pods; None if the store holds none.
 
     Returns:
         Whether the caller must write the prices to the store, because they differ from the stored ones.
@@ -166,13 +165,11 @@ def take_over(context: ReconcileContext, now: Instant, stored_past: Instant | No
     there = {name for name in behind if _is_there(books.accounts[name])}
     _for_each_account(context, set(books.accounts), lambda names: open_due_periods(context, now, names))
     rules = replace(context.meter_rules(), decided=read_holdings(kept))
-    for observed in (books.pods.observed, books.claims.observed):
-        observed.advance_to(watched or 0)
     books.pods.refresh(mirrors.pods, rules, context.silent, context.reported, now, context.clocks)
     books.claims.take_loaded(books.pods.sessions)
-    books.claims.refresh(mirrors, books.pods, rules, context.silent, context.clocks, watched or 0)
+    books.claims.refresh(mirrors, books.pods, rules, context.silent, context.clocks)
     _for_each_account(context, there, lambda names: restore_accounts(context, names, now))
-    books.pods.end_missing(watched, context.silent, context.reported, now)
+    books.pods.end_missing(context.silent, context.reported, now)
     if stored_prices and remembered != stored_prices:
         bring_rates_up(books, first_forgotten(stored_prices, remembered, now))
     catch_rates_up(books, now)

@@ -31,7 +31,7 @@ from timekeeper.domain.holdings.holding import NOTHING, Decision
 from timekeeper.domain.reservations import Reservation, tariff
 from timekeeper.domain.sessions import CLAIM, EndProof, Session, ended
 from timekeeper.domain.timestamps import Instant, instant_or_none
-from timekeeper.sources.base import Mirrors, ObservedUntil, uid_of
+from timekeeper.sources.base import DepartureProof, Mirrors, ObservedUntil, uid_of
 
 Json = dict[str, Any]
 
@@ -96,7 +96,6 @@ class _Observation(NamedTuple):
         rules: the rules that start a session and set its rate.
         silent: keyed by node, the instant since which it is silent, in nanoseconds since 1970.
         now: the instant of the reading, in nanoseconds since 1970.
-        watched: for a new leader, the instant up to which the last one watched; None otherwise.
         decided: what an earlier leader decided of each allocation, keyed by `CLAIM-ALLOCATION`: the claim's uid, and
             the hash of its devices.
     """
@@ -106,7 +105,6 @@ class _Observation(NamedTuple):
     rules: MeterRules
     silent: Mapping[str, Instant]
     now: int
-    watched: int | None
     decided: Mapping[str, Decided]
 
 
@@ -156,7 +154,6 @@ class ClaimView:
         rules: MeterRules,
         silent: Mapping[str, Instant],
         clocks: Clocks,
-        watched: int | None = None,
     ) -> set[str]:
         """Reads changed ResourceClaims from the mirror; returns the uids of the sessions that changed.
 
@@ -164,8 +161,6 @@ class ClaimView:
             pods: the pods, refreshed before; it also keeps the sessions of claims.
             silent: keyed by node, the instant since which it is silent, in nanoseconds since 1970.
             clocks: the clocks; ours is read after the mirror.
-            watched: given for a new leader: the instant up to which the last leader watched, in nanoseconds since 1970.
-                A claim that was deallocated since then ended at that instant. None otherwise.
         """
         self.observed.note(mirrors.claims)
         if rules.drivers is None or (not mirrors.claims.wait_for_change(0) and not self._behind):
@@ -175,15 +170,16 @@ class ClaimView:
         departures = mirrors.claims.take_departures()
         pods.as_of = now = max(pods.as_of, clocks.ours())
         decided = {uid.rpartition("-")[0]: decision for uid, decision in sorted(rules.decided.items())}
-        at = _Observation(mirrors, pods, rules, silent, now, watched, decided)
+        at = _Observation(mirrors, pods, rules, silent, now, decided)
         changed: set[str] = set()
         for departure in self.observed.bounded(departures, now):
-            changed |= self._close(uid_of(departure.item), departure.at, at)
+            proof = EndProof.DELETED if departure.proof is DepartureProof.DELETED else EndProof.LAST_SEEN
+            changed |= self._close(uid_of(departure.item), departure.at, proof, at)
         for uid, item in items.items():
             if self._objects.get(uid) is not item:
                 changed |= self._observe(read_claim(item, rules.drivers), item, at)
         for uid in self._open.keys() - items.keys():
-            changed |= self._close_unseen(uid, at)
+            changed |= self._close(uid, self.observed.seen, EndProof.LAST_SEEN, at)
         for uid in self.facts.keys() - items.keys():
             del self.facts[uid]
             self._ends.pop(uid, None)
@@ -205,8 +201,9 @@ class ClaimView:
         changed: set[str] = set()
         known = self._open.get(facts.uid)
         if known is not None and not _is_of(known, facts):
-            unseen = facts.uid not in self.facts
-            changed |= self._close_unseen(facts.uid, at) if unseen else self._close(facts.uid, at.now, at)
+            watched = facts.uid in self.facts
+            seen, proof = (at.now, EndProof.DELETED) if watched else (self.observed.seen, EndProof.LAST_SEEN)
+            changed |= self._close(facts.uid, seen, proof, at)
         self.facts[facts.uid] = facts
         metered = at.pods.sessions.get(self._open.get(facts.uid, ""))
         if metered is None:
@@ -250,12 +247,13 @@ class ClaimView:
         self._open[facts.uid] = session.uid
         return {session.uid}
 
-    def _close(self, uid: str, freed: int, at: _Observation) -> set[str]:
+    def _close(self, uid: str, seen: Instant, proof: EndProof, at: _Observation) -> set[str]:
         """Ends a claim's session: when the last of the pods that reserved it ended, or else when it was deallocated.
 
         Args:
             uid: the claim's uid.
-            freed: the instant of the deallocation, in nanoseconds since 1970.
+            seen: the instant of the deallocation or, if that was missed, the one at which the claim was last seen.
+            proof: the evidence: DELETED or LAST_SEEN.
 
         Returns:
             The uids of the sessions that changed.
@@ -263,16 +261,10 @@ class ClaimView:
         reserving = self.facts[uid].pods if uid in self.facts else ()
         ends = [at.pods.ended_at(pod) for pod in reserving]
         proved = [end for end in ends if end is not None]
-        end = min(max(proved), freed) if proved and len(proved) == len(ends) else freed
-        return self._end(uid, at, end, EndProof.DELETED)
-
-    def _close_unseen(self, uid: str, at: _Observation) -> set[str]:
-        """Ends the session of the claim with this uid, which was deallocated while no leader observed it.
-
-        Returns the uids of the sessions that changed.
-        """
-        seen = at.now if at.watched is None else at.watched
-        return self._end(uid, at, seen, EndProof.LAST_SEEN)
+        if not proved or len(proved) < len(ends):
+            return self._end(uid, at, seen, proof)
+        last = max(proved)  # a claim that went unseen was there until then
+        return self._end(uid, at, min(last, seen) if proof is EndProof.DELETED else last, EndProof.DELETED)
 
     def _end(self, uid: str, at: _Observation, end: Instant, proof: EndProof) -> set[str]:
         """Ends the session of the claim with this uid at an instant, or at the last sign of life of a silent node.

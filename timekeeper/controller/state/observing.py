@@ -320,13 +320,10 @@ class PodView:
         if facts.reservation is not None and not facts.bound:
             self.changed_waiting.add(facts.namespace)
 
-    def end_missing(
-        self, watched: Instant | None, silent: Mapping[str, Instant], reported: Reported, now: Instant
-    ) -> set[str]:
+    def end_missing(self, silent: Mapping[str, Instant], reported: Reported, now: Instant) -> set[str]:
         """Ends the open sessions in the store whose pods no longer exist; returns the uids of these sessions.
 
         Args:
-            watched: the instant up to which the last leader watched pods; None if none is known.
             silent: keyed by node, the instant since which it is silent, in nanoseconds since 1970.
             reported: returns the instant of the last report of the pod with a uid, or None.
         """
@@ -334,7 +331,7 @@ class PodView:
         podless = [m for m in of_pods if m.session.uid not in self.facts and not m.pod_deleted]
         for metered in podless:
             session = metered.session
-            missing(metered, watched or 0, silent.get(session.node), reported(session.uid), now)
+            missing(metered, self.observed.seen, silent.get(session.node), reported(session.uid), now)
         return {metered.session.uid for metered in podless}
 
     def _observe(
