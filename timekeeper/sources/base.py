@@ -168,28 +168,22 @@ class ObservedUntil:
 
     deletions: Instant = 0
     seen: Instant = 0
-    _confirmed: Instant = 0
     _adopted: Instant = 0
     """The stamp of the mirror that `seen` was last taken from."""
     _ahead: bool = False
     """Whether that stamp turned out to be in the future: our clock was ahead."""
 
-    def note(self, mirror: Mirror) -> None:
-        """Remembers when the mirror was last known to be current, for `advance`. Call it before deletions are taken.
-
-        An object that a later list lacks was there at that instant.
-        """
-        self._confirmed = mirror.confirmed_at or 0
-
-    def advance(self, past: Instant, now: Instant) -> None:
-        """Sets `deletions` to `past`, and `seen` to what `note` remembers, after all deletions were taken.
+    def advance(self, confirmed: Instant, past: Instant, now: Instant) -> None:
+        """Sets `deletions` to `past`, and `seen` to `confirmed`, after all deletions were taken.
 
         Args:
+            confirmed: the instant at which the mirror was last known to be current before they were taken. An object
+                that a later list lacks was there then.
             past: the present by our clock or, if earlier, by the store's. `seen` is no later.
             now: the present by our clock.
         """
-        if self._confirmed != self._adopted:
-            self.seen, self._adopted, self._ahead = max(self.seen, self._confirmed), self._confirmed, False
+        if confirmed != self._adopted:
+            self.seen, self._adopted, self._ahead = max(self.seen, confirmed), confirmed, False
         self._ahead |= self._adopted > now
         self.deletions, self.seen = past, min(past, self.seen)
 

@@ -185,11 +185,13 @@ class Reconciler:
             if self._fresh:
                 full, now = True, max(self._not_before_the_past(now), self.books.pods.as_of)
             self._context.full = is_full_for_pods(self._context.client)
+            pods, claims = self.books.pods.observed, self.books.claims.observed
+            confirmed = [(pods, mirrors.pods.confirmed_at or 0), (claims, mirrors.claims.confirmed_at or 0)]
             touched = self._observe(now, full=full)
             now = max(now, self.books.pods.as_of)
             past = self._context.surely_past(now)
-            for observed in (self.books.pods.observed, self.books.claims.observed):
-                observed.advance(past, now)
+            for observed, at in confirmed:
+                observed.advance(at, past, now)
             if full:
                 touched = set(self.books.accounts)
             # Before anything is settled: the next leader takes nothing of it back, however far its clock is behind.
@@ -197,8 +199,8 @@ class Reconciler:
             self._settle(now, touched, full=full)
             self._past = past
             if full:
-                shared.write_watched(self._context.client, self._context.epoch, self.books.pods.observed.seen)
-                shared.write_watched_claims(self._context.client, self._context.epoch, self.books.claims.observed.seen)
+                shared.write_watched(self._context.client, self._context.epoch, pods.seen)
+                shared.write_watched_claims(self._context.client, self._context.epoch, claims.seen)
                 note_capacity(self._context, now)
                 note_not_settled(self._context)
             if self._lost is not None:

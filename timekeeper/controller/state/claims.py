@@ -162,7 +162,6 @@ class ClaimView:
             silent: keyed by node, the instant since which it is silent, in nanoseconds since 1970.
             clocks: the clocks; ours is read after the mirror.
         """
-        self.observed.note(mirrors.claims)
         if rules.drivers is None or (not mirrors.claims.wait_for_change(0) and not self._behind):
             return set()
         self._behind = True

@@ -236,7 +236,6 @@ class PodView:
             clocks: the clocks; ours is read after the mirror.
         """
         self.as_of = max(now, self.newest)
-        self.observed.note(mirror)
         if not mirror.wait_for_change(0) and not self._behind:
             return set()
         self._behind = True
