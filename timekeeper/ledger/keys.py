@@ -107,7 +107,8 @@ named by its start.
     fairgpu:{UID}:report              hash    terms: its reports' limits, and state: its reports so far, both as
                                               JSON (see reports.py); closed: the instant before which reports add
                                               nothing any more; settled: the one before which reports are not read any
-                                              more; phase: the offset of period starts from a quarter of an hour; at:
+                                              more; phase: the offset of period starts from a quarter of an hour;
+                                              epoch: the leader's that wrote terms and phase last; at:
                                               the time of the pod's last report; used: the GPU time of all reports, in
                                               microGPU-seconds, where they name a device. Of a pod whose session has
                                               closed, at and used alone are kept

@@ -13,7 +13,7 @@ import structlog
 from timekeeper.domain.reports import Counter, Intake, Marks, Received, ReportLimits, intake_after
 from timekeeper.domain.timestamps import Instant
 from timekeeper.ledger import keys
-from timekeeper.ledger.client import Call, Store, concerns_all, run, run_for_each
+from timekeeper.ledger.client import Call, FencingToken, Store, concerns_all, run, run_for_each
 from timekeeper.ledger.codec import (
     RecordError,
     decode_intake,
@@ -80,6 +80,7 @@ def readable_phases(text: str | bytes | None) -> tuple[int, ...]:
 
 def write_report_limits(
     client: Store,
+    epoch: FencingToken,
     limits: Mapping[str, ReportLimits],
     phases: Mapping[str, Sequence[int]],
     *,
@@ -89,7 +90,7 @@ def write_report_limits(
 
     Limits that the store holds stay, because earlier reports were priced by them, unless the setting whether use is
     billed has changed. GPU time that an earlier version stored without a bound is reduced to the most that the session
-    can have used.
+    can have used. Nothing is written for a session whose limits or phases a later leader has written.
 
     Args:
         limits: the limits, keyed by the session's uid.
@@ -106,7 +107,7 @@ def write_report_limits(
         )
         for key, (uid, each) in zip(keys.reports(limits), limits.items(), strict=True)
     ]
-    answers = run_for_each(client, "write_report_limits", (REPORT_SECONDS, int(replace)), encoded)
+    answers = run_for_each(client, "write_report_limits", (REPORT_SECONDS, int(replace), epoch), encoded)
     for uid, answer in zip(limits, answers, strict=True):
         if isinstance(answer, redis.RedisError):
             _log.error("report limits not written", uid=uid, error=str(answer))
@@ -127,10 +128,12 @@ def end_reports(client: Store, uids: Sequence[str], seconds: int = REPORT_SECOND
             _log.error("reports not ended", uid=uid, error=str(answer))
 
 
-def close_and_read(client: Store, wanted: Sequence[tuple[str, Marks]]) -> list[SessionReports | None]:
+def close_and_read(
+    client: Store, epoch: FencingToken, wanted: Sequence[tuple[str, Marks]]
+) -> list[SessionReports | None]:
     """Closes the reports of each session up to an instant, and returns the reports as the store then holds them.
 
-    A report that arrives later counts as received at that instant or later.
+    A report that arrives later counts as received at that instant or later. Phases that a later leader wrote stay.
 
     Args:
         wanted: pairs of a session's uid and the bounds for its reports, whose `closed` is that instant.
@@ -147,7 +150,8 @@ def close_and_read(client: Store, wanted: Sequence[tuple[str, Marks]]) -> list[S
         for key, (_, marks) in zip(names, wanted, strict=True)
     ]
     read: list[SessionReports | None] = []
-    for (uid, _), answer in zip(wanted, run_for_each(client, "read_report", (REPORT_SECONDS,), each), strict=True):
+    answers = run_for_each(client, "read_report", (REPORT_SECONDS, epoch), each)
+    for (uid, _), answer in zip(wanted, answers, strict=True):
         if isinstance(answer, redis.RedisError):
             _log.error("reports unreadable", uid=uid, error=str(answer))
         read.append(_read(uid, answer) if isinstance(answer, list) else None)

@@ -46,6 +46,7 @@ BROKEN = {
     "closed": ["soon", b"\xff", "-", "x" * 100],
     "settled": ["soon", b"\xff", "-", "x" * 100],
     "phase": ["soon", b"\xff", "-"],
+    "epoch": ["later", b"\xff", "-", "9" * 400],
     "at": ["soon", b"\xff", "1.5", "nan", ""],
     "used": ["much", b"\xff", "-", "1e9", ""],
     "a": ["soon", b"\xff"],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
@@ -10,13 +11,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fairgpu.leadership import Term
-from tests.support.ledger.harness import NOON, LedgerHarness
+from tests.support.ledger.harness import NOON, LedgerHarness, report
 from tests.support.ledger.steps import stepping
 from timekeeper.controller.leader_tasks import LeaderTasks, TaskEnvironment
 from timekeeper.controller.metrics import JobMeasures
+from timekeeper.controller.reconcile import settle_accounts
 from timekeeper.controller.state.books import ControllerRules
 from timekeeper.domain.money import GPU_SECOND, SECOND
-from timekeeper.domain.pricing import PricePoint
+from timekeeper.domain.pricing import Bill, PricePoint
+from timekeeper.domain.timestamps import MINUTE
 from timekeeper.ledger import keys, shared
 from timekeeper.ledger.client import FencedError
 from timekeeper.ledger.compaction import forget_payer
@@ -249,3 +252,38 @@ def test_a_fenced_leader_removes_no_record_that_all_accounts_share(client: redis
     with pytest.raises(FencedError):
         forget_payer(client, before, {}, ["team"])
     assert client.exists(keys.OPEN_SESSIONS, keys.NOT_SETTLED, keys.NAMESPACES) == 3
+
+
+def test_a_paused_leader_keeps_no_reports_apart_as_its_successor_does_not(
+    harness: LedgerHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Meanwhile another account pays, whose period ends seven minutes past the hour."""
+    rules = ControllerRules(bill=Bill.USED)
+    harness.budget("a", ["team-a"], period={"every": "hour"})
+    first = harness.lead(rules)
+    harness.round(1)
+
+    def succeed() -> None:
+        harness.budget("a", ["team-b"], period={"every": "hour"})
+        harness.budget("b", ["team-a"], period={"cron": "7 * * * *"})
+        harness.lead(rules)
+        harness.round(60)
+        harness.round()
+
+    read, once = settle_accounts.close_and_read, [succeed]
+
+    def read_later(*arguments: Any) -> Any:
+        while once:
+            once.pop()()
+        return read(*arguments)
+
+    monkeypatch.setattr(settle_accounts, "close_and_read", read_later)
+    with suppress(FencedError):
+        first.reconcile(harness.now)
+    assert once == []
+    for sequence, (at, busy) in enumerate([(300, 90), (410, 100), (430, 110), (640, 120)]):
+        harness.pass_time((NOON - harness.now) / SECOND + at)
+        report(harness, "p1", sequence, busy)
+    harness.round(10)
+    begun = NOON - 53 * MINUTE, NOON + 7 * MINUTE
+    assert [harness.spent("b", start) for start in begun] == [100 * GPU_SECOND, 20 * GPU_SECOND]

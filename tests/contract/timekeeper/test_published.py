@@ -76,7 +76,9 @@ def test_states_have_a_new_id_once_the_store_was_emptied(client: redis.Redis) ->
 
 def take(client: redis.Redis, shown: list[tuple[str, int, int]]) -> list[IntakeOutcome | Exception]:
     """Returns the outcomes of a running pod's reports: boot, sequence, and the microseconds of its GPU's work."""
-    write_report_limits(client, {"uid": ReportLimits(0, (HeldDevice("GPU-1", 1, Fraction(1), 1000, 1_000_000),))}, {})
+    write_report_limits(
+        client, 1, {"uid": ReportLimits(0, (HeldDevice("GPU-1", 1, Fraction(1), 1000, 1_000_000),))}, {}
+    )
     index_sessions(client, 1, [("uid", "a")], [])
     reports = [
         Submission("uid", boot, sequence, HOUR, (Counter("GPU-1", used * 1000, used * 1000, 0),))
@@ -89,7 +91,7 @@ def test_only_later_reports_of_a_boot_are_taken_over(client: redis.Redis) -> Non
     reports = [("boot-1", 1), ("boot-1", 3), ("boot-1", 2), ("boot-1", 3), ("boot-2", 0), ("boot-1", 2), ("boot-1", 4)]
     taken = [outcome is IntakeOutcome.TAKEN for outcome in take(client, [(*each, 0) for each in reports])]
     assert taken == [True, True, False, False, True, False, True]
-    (known,) = close_and_read(client, [("uid", Marks())])
+    (known,) = close_and_read(client, 1, [("uid", Marks())])
     assert known is not None
     assert [boot[:2] for boot in known.intake.boots] == [("boot-2", 0), ("boot-1", 4)]
     assert client.ttl(keys.report("uid")) > 0
@@ -103,7 +105,7 @@ def test_what_was_used_adds_up_over_boots_whatever_comes_twice_or_late(client: r
 
 def test_no_number_of_boots_grows_a_pods_reports_without_bound(client: redis.Redis) -> None:
     take(client, [(f"boot-{number}", 1, 7) for number in range(500)])
-    (known,) = close_and_read(client, [("uid", Marks())])
+    (known,) = close_and_read(client, 1, [("uid", Marks())])
     assert known is not None
     assert len(known.intake.boots) == MAX_BOOTS
     assert reading.used(client, ["uid", "other"]) == [3500, None]
@@ -151,7 +153,9 @@ SECOND = 10**9
 
 def take_at(client: redis.Redis, shown: list[tuple[str, int, float, bool]]) -> list[IntakeOutcome | Exception]:
     """Returns the outcomes of reports sent one by one: boot, sequence, time in seconds, and whether it is the last."""
-    write_report_limits(client, {"uid": ReportLimits(0, (HeldDevice("GPU-1", 1, Fraction(1), 1000, 1_000_000),))}, {})
+    write_report_limits(
+        client, 1, {"uid": ReportLimits(0, (HeldDevice("GPU-1", 1, Fraction(1), 1000, 1_000_000),))}, {}
+    )
     index_sessions(client, 1, [("uid", "a")], [])
     intake = ReportIntake(client, SECOND)
     reports = (

@@ -130,7 +130,7 @@ def test_the_sessions_of_a_refused_settlement_are_taken_one_by_one_under_the_sam
 def test_a_report_whose_limits_cannot_be_written_stops_the_limits_of_no_other(client: redis.Redis) -> None:
     client.rpush(keys.report("bad"), "a list")
     held = ReportLimits(START, (HeldDevice("GPU-1", 1, Fraction(1), 1000, 1_000_000),))
-    write_report_limits(client, dict.fromkeys(["first", "bad", "last"], held), {})
+    write_report_limits(client, 1, dict.fromkeys(["first", "bad", "last"], held), {})
     assert client.type(keys.report("bad")) == b"list"
     for uid in ("first", "last"):
         assert client.hget(keys.report(uid), "terms") is not None

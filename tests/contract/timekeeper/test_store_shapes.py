@@ -23,7 +23,7 @@ from timekeeper.ledger.connection import connect, identity
 from timekeeper.ledger.entries import pack_ledger
 from timekeeper.ledger.keys import AccountKeys
 from timekeeper.ledger.present_use import PresentUse
-from timekeeper.ledger.reading import load_accounts, read_changes
+from timekeeper.ledger.reading import highest_epoch, load_accounts, read_changes
 from timekeeper.ledger.reports import IntakeOutcome, ReportIntake, Submission, close_and_read
 from timekeeper.settings import RedisSettings
 
@@ -167,7 +167,7 @@ def test_reports_are_taken_in_every_shape(harness: LedgerHarness) -> None:
     assert intake.take([*sent, submission("team-3-runs", "", 0, harness)]) == [IntakeOutcome.OLDER] * 12 + [
         IntakeOutcome.TAKEN
     ]
-    found = close_and_read(harness.client, [(f"{team}-runs", Marks()) for team in TEAMS])
+    found = close_and_read(harness.client, highest_epoch(harness.client), [(f"{team}-runs", Marks()) for team in TEAMS])
     assert [known.intake.boots for known in found if known is not None] == [(Boot("boot", 1, 0, 0),)] * 12
 
 

@@ -44,7 +44,7 @@ def new_pod(store: RedisServer) -> Pod:
     pod = Pod(str(uuid.uuid4()), "team-a", f"train-{uuid.uuid4().hex[:8]}")
     with store.client() as client:
         device = HeldDevice(str(DEVICE["uuid"]), 1, Fraction(1), 81920, 1_000_000)
-        write_report_limits(client, {pod.uid: ReportLimits(START, (device,))}, {})
+        write_report_limits(client, 1, {pod.uid: ReportLimits(START, (device,))}, {})
         seed_budget(client, "research", ["team-a", "team-a2"], [pod])
     return pod
 
@@ -204,7 +204,7 @@ def test_a_counter_is_refused_by_its_field(rest: RestServer, store: RedisServer,
     answer = send(rest, pod, report(**{field: value}))
     assert_problem(answer, 422)
     assert answer.document["errors"][0]["field"] == f"containers[0].devices[0].{field}"
-    assert stored(store, pod).keys() == {"terms", "phase"}
+    assert stored(store, pod).keys() == {"terms", "phase", "epoch"}
 
 
 def without(field: str) -> dict[str, Any]:
@@ -243,7 +243,7 @@ BAD_REPORTS: dict[str, tuple[Any, int]] = {
 def test_a_report_is_refused_whole(rest: RestServer, store: RedisServer, body: Any, status: int) -> None:
     pod = new_pod(store)
     assert_problem(send(rest, pod, body), status)
-    assert stored(store, pod).keys() == {"terms", "phase"}
+    assert stored(store, pod).keys() == {"terms", "phase", "epoch"}
 
 
 def test_the_fields_of_a_later_sidecar_are_passed_over(rest: RestServer, store: RedisServer) -> None:

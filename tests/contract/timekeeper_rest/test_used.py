@@ -19,7 +19,7 @@ def test_a_session_shows_what_was_used_beside_what_is_reserved(rest: RestServer,
     pod = Pod(str(uuid.uuid4()), "team-a", f"train-{uuid.uuid4().hex[:8]}")
     with store.client() as client:
         held = tuple(HeldDevice(name, 1, Fraction(1), 81920, 1_000_000) for name in ("GPU-1", "GPU-2"))
-        write_report_limits(client, {pod.uid: ReportLimits(START, held)}, {})
+        write_report_limits(client, 1, {pod.uid: ReportLimits(START, held)}, {})
         seed_budget(client, "research", ["team-a", "team-a2"], [pod])
 
     def used() -> Any:

@@ -117,7 +117,7 @@ def _mark_reports(context: ReconcileContext, now: Instant, moved: set[str], rule
             known, _ = _phases_to_come(books, namespace, _final_until(each, until))
             wanted.append((each.session.uid, marks._replace(phases=tuple(sorted({*phases, *known})))))
     if wanted:
-        close_and_read(context.client, wanted)
+        close_and_read(context.client, context.epoch, wanted)
 
 
 def coming_phases(books: Books, cases: Iterable[tuple[MeteredSession, int]]) -> list[tuple[int, ...]]:

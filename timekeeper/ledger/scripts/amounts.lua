@@ -83,6 +83,11 @@ local function stored_term(key)
   return ordinal(term), holder
 end
 
+-- Whether a later epoch than this one has written, by what it wrote as its own. A text that is no number fences no leader.
+local function is_followed(epoch, known)
+  return tonumber(epoch) < (ordinal(known) or 0)
+end
+
 -- The error of a write to an account under an epoch; nothing where the write is allowed.
 local function refusal(head, epoch)
   local known = redis.call('HGET', head, 'epoch')

@@ -7,8 +7,7 @@
 local head, announced, outbox = unpack(KEYS)
 local epoch, most = ARGV[1], tonumber(ARGV[2])
 local known = redis.call('HGET', head, 'epoch')
--- An epoch that is no number fences no leader: the next write replaces it.
-if tonumber(epoch) < (ordinal(known) or 0) then
+if is_followed(epoch, known) then
   return redis.error_reply('FENCED epoch ' .. epoch .. ' was followed by ' .. known)
 end
 expect_types(outbox, announced)

@@ -10,8 +10,7 @@ local known = redis.call('HMGET', head, 'epoch', 'id', 'prices', 'default', 'cha
 local version = redis.call('HGET', head, 'version') or '0'
 expect_hashes(values)
 redis.call('ZCARD', changes)
--- An epoch that is no number fences no leader: the next write replaces it.
-if tonumber(epoch) < (ordinal(known[1]) or 0) then
+if is_followed(epoch, known[1]) then
   return redis.error_reply('FENCED epoch ' .. epoch .. ' was followed by ' .. known[1])
 end
 -- A restarted or replaced server may have lost versions that readers have received: a new id makes all of them void.

@@ -1,21 +1,22 @@
--- Closes sessions' time up to an instant each, and reads the limits and the state of their reports. Marks only rise.
+-- Closes sessions' time up to an instant each, and reads the limits and the state of their reports. The instants only
+-- rise, and phases that a later epoch has written stay.
 --
 -- KEYS  reports
--- ARGV  seconds to keep the reports, then for each key the instant before which reports add nothing any more, the one
---       before which reports are not read any more, and the phases of the periods to come
+-- ARGV  seconds to keep the reports, the leader's epoch, then for each key the instant before which reports add nothing
+--       any more, the one before which reports are not read any more, and the phases of the periods to come
 -- Returns for each key limits and state (empty for none), nothing where there are no limits, or the error of that key:
 -- one stops no other.
 local function later(given, held)
   return not held or string.find(held, '%D') or #given > #held or (#given == #held and given > held)
 end
 
-local answers = {}
+local epoch, answers = ARGV[2], {}
 for index, key in ipairs(KEYS) do
-  local known, answer = redis.pcall('HMGET', key, 'terms', 'state', 'closed', 'settled', 'phase'), false
+  local known, answer = redis.pcall('HMGET', key, 'terms', 'state', 'closed', 'settled', 'phase', 'epoch'), false
   if known.err then
     answer = known
   elseif known[1] then
-    local closed, settled, phases = unpack(ARGV, 3 * index - 1, 3 * index + 1)
+    local closed, settled, phases = unpack(ARGV, 3 * index, 3 * index + 2)
     local changed = {}
     if closed ~= '0' and later(closed, known[3]) then
       changed[1], changed[2] = 'closed', closed
@@ -23,8 +24,9 @@ for index, key in ipairs(KEYS) do
     if settled ~= '0' and later(settled, known[4]) then
       changed[#changed + 1], changed[#changed + 2] = 'settled', settled
     end
-    if phases ~= known[5] then
+    if (phases ~= known[5] or epoch ~= known[6]) and not is_followed(epoch, known[6]) then
       changed[#changed + 1], changed[#changed + 2] = 'phase', phases
+      changed[#changed + 1], changed[#changed + 2] = 'epoch', epoch
     end
     if #changed > 0 then
       write_though_full(key)

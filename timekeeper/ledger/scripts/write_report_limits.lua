@@ -1,9 +1,10 @@
 -- Writes the limits of sessions' reports. Limits that are there stay, because earlier reports were priced by them, unless
--- use is billed now and was not before, or the reverse.
+-- use is billed now and was not before, or the reverse. All stays as it is where a later epoch has written it.
 --
 -- KEYS  reports
--- ARGV  seconds to keep them, 1 where limits that are there are replaced, then for each key the limits, the offsets of its
---       periods from a quarter of an hour, and of its session the start in microseconds and the number of vGPUs
+-- ARGV  seconds to keep them, 1 where limits that are there are replaced, the leader's epoch, then for each key the limits,
+--       the offsets of its periods from a quarter of an hour, and of its session the start in microseconds and the number
+--       of vGPUs
 -- Returns for each key 1, or the error of that key: one stops no other.
 local function is_billed(limits)
   return type(limits) == 'string' and string.match(limits, ',([01]),%d+,%d+%]$')
@@ -27,15 +28,18 @@ local function hold_old_use(key, start, shares)
   end
 end
 
-local answers = {}
+local epoch, answers = ARGV[3], {}
 for index, key in ipairs(KEYS) do
-  local limits, phases, start, shares = unpack(ARGV, 4 * index - 1, 4 * index + 2)
+  local limits, phases, start, shares = unpack(ARGV, 4 * index, 4 * index + 3)
   write_though_full(key)
-  local known = ARGV[2] ~= '1' and redis.pcall('HGET', key, 'terms')
-  if is_billed(known) and is_billed(known) == is_billed(limits) then
-    limits = known
+  local known = redis.pcall('HMGET', key, 'terms', 'epoch')
+  if ARGV[2] ~= '1' and is_billed(known[1]) and is_billed(known[1]) == is_billed(limits) then
+    limits = known[1]
   end
-  local written = redis.pcall('HSET', key, 'terms', limits, 'phase', phases)
+  local written = 1
+  if not is_followed(epoch, known[2]) then
+    written = redis.pcall('HSET', key, 'terms', limits, 'phase', phases, 'epoch', epoch)
+  end
   if type(written) == 'number' then
     hold_old_use(key, tonumber(start), tonumber(shares))
     written = redis.call('EXPIRE', key, ARGV[1])
