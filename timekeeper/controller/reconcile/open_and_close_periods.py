@@ -123,8 +123,8 @@ def _mark_reports(context: ReconcileContext, now: Instant, moved: set[str], rule
 def coming_phases(books: Books, cases: Iterable[tuple[MeteredSession, int]]) -> list[tuple[int, ...]]:
     """Returns for each session the nanoseconds after a full quarter of an hour at which its coming periods start.
 
-    Each session counts from its own instant, up to which its periods are final: one on a
-    silent node may still be in a period that others have left, and its reports must stay separated where that ends.
+    Each session counts from its own instant, up to which its periods are final: one on a silent node may still be in a
+    period that others have left, and its reports must stay separated where that ends.
 
     Args:
         books: the leader's state.
