@@ -148,22 +148,25 @@ def ended(
 
 
 def end_at_terminal_phase(
-    session: Session, pod: PodFacts, now: Instant, silent_since: Instant | None = None
+    session: Session, pod: PodFacts, now: Instant, seen: Instant = 0, silent_since: Instant | None = None
 ) -> Session:
-    """Returns a session with its end set, for a pod that was seen running and is now observed in a terminal phase.
+    """Returns a session with its end set, for a pod that is observed in a terminal phase.
 
-    The end is the latest finishedAt of the pod's containers. Without any, it is `now`, or the last sign of life on a
-    silent node: Kubernetes sets the phase of a pod that it collects from a lost node, and no kubelet says when the
-    containers ended (https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/#pod-garbage-collection).
+    The end is the latest finishedAt of the pod's containers. Without any, it is the last change of the pod's conditions
+    or, if later, the instant at which the pod was last seen alive; but no later than the last sign of life on a silent
+    node: Kubernetes sets the phase of a pod that it collects from a lost node, and no kubelet says when the containers
+    ended (https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/#pod-garbage-collection). The pod may have
+    failed long ago: pods that a node refuses or evicts stay on the API server for weeks.
 
     Args:
         pod: the pod, whose phase is Succeeded or Failed.
         now: the instant of the observation.
+        seen: the instant at which the pod was last seen alive; 0 if it was not.
         silent_since: as in `ended`.
     """
     finished = finished_at(pod)
     if finished is None:
-        return ended(session, now, EndProof.TERMINAL, now, silent_since)
+        return ended(session, max(seen, pod.changed or 0), EndProof.TERMINAL, now, silent_since)
     return ended(session, finished, EndProof.FINISHED, now)
 
 
@@ -179,23 +182,6 @@ def finished_at(pod: PodFacts) -> Instant | None:
     return pod.finished + (behind if behind > NODE_SKEW else 0)
 
 
-def end_found_terminal(session: Session, pod: PodFacts, now: Instant, silent_since: Instant | None = None) -> Session:
-    """Returns a session with its end set, for a pod that is first observed in a terminal phase.
-
-    Without any finishedAt, its end is the last change of its conditions, or the last sign of life on a silent node if
-    that is earlier. The pod may have failed long ago: pods that a node refuses or evicts stay on the API server for
-    weeks.
-
-    Args:
-        pod: the pod, whose phase is Succeeded or Failed.
-        now: the instant of the observation.
-        silent_since: as in `ended`.
-    """
-    if pod.finished is None:
-        return ended(session, pod.changed or session.start, EndProof.TERMINAL, now, silent_since)
-    return end_at_terminal_phase(session, pod, now)
-
-
 def end_with_finalizer(session: Session, pod: PodFacts, now: Instant, silent_since: Instant | None) -> Session:
     """Returns a session with its end set, for a pod that FairGPU's finalizer keeps on the API server.
 
@@ -209,7 +195,7 @@ def end_with_finalizer(session: Session, pod: PodFacts, now: Instant, silent_sin
         silent_since: as in `ended`.
     """
     if pod.terminal and (pod.finished is not None or pod.changed is not None):
-        return end_found_terminal(session, pod, now, silent_since)
+        return end_at_terminal_phase(session, pod, now, silent_since=silent_since)
     return end_at_deletion(session, pod, now if pod.deleted is None else min(pod.deleted, now), silent_since)
 
 

@@ -7,7 +7,7 @@ from timekeeper.controller.reconcile import settle_accounts
 from timekeeper.controller.reconcile.context import ReconcileContext
 from timekeeper.controller.state.observing import Clocks
 from timekeeper.domain.money import GPU_HOUR, GPU_SECOND, SECOND
-from timekeeper.domain.timestamps import HOUR, parse_instant
+from timekeeper.domain.timestamps import HOUR, format_instant, parse_instant
 from timekeeper.ledger import keys, reading
 from timekeeper.ledger.client import FencedError
 
@@ -169,6 +169,23 @@ def test_a_pod_that_was_deleted_while_no_leader_watched_is_charged_to_when_it_wa
     assert harness.spent("a") == 10 * GPU_SECOND
     (entry,) = reading.ledger_page(harness.client, "a", "", 10)
     assert entry.note.startswith("last-seen")
+
+
+@pytest.mark.parametrize(("changed", "charged"), [(5, 10), (200, 200)])
+def test_a_pod_that_failed_between_two_leaders_without_finish_times_is_not_charged_until_the_second_saw_that(
+    harness: LedgerHarness, changed: int, charged: int
+) -> None:
+    """It ran on a node that crashed and came back. It was seen after the last change of its conditions, or before."""
+    harness.budget("a", ["team-a"])
+    pod = harness.pod("p1", "team-a")
+    harness.round(10)
+    harness.now += 9000 * SECOND
+    ready = {"type": "Ready", "status": "False", "lastTransitionTime": format_instant(NOON + changed * SECOND)}
+    conditions = [*pod["status"]["conditions"], ready]
+    harness.write_pod({**pod, "status": {"phase": "Failed", "conditions": conditions}})
+    harness.lead()
+    harness.round()
+    assert harness.spent("a") == charged * GPU_SECOND
 
 
 def test_a_later_report_proves_that_a_pod_lived_longer_than_it_was_watched(harness: LedgerHarness) -> None:

@@ -22,7 +22,6 @@ from timekeeper.domain.sessions import (
     end_at_deletion,
     end_at_terminal_phase,
     end_found_missing,
-    end_found_terminal,
     start_of,
 )
 
@@ -71,7 +70,7 @@ def test_a_refused_pod_is_charged_up_to_the_refusal_or_nothing_where_running_sta
     refused = facts(terminal=True, changed=160)
     start = start_of(refused, 500, meter_from)
     assert start is not None
-    done = end_found_terminal(replace(SESSION, start=start), refused, 500)
+    done = end_at_terminal_phase(replace(SESSION, start=start), refused, 500)
     assert (done.end, done.proof) == (start + charged, EndProof.TERMINAL)
 
 
@@ -182,16 +181,19 @@ def test_a_node_that_says_that_it_had_a_pod_before_it_was_bound_has_its_clock_se
     assert end_at_terminal_phase(session, pod, now=seen_at).end == end * SECOND
 
 
-def test_a_terminal_pod_without_finish_times_ended_when_that_was_seen() -> None:
-    done = end_at_terminal_phase(SESSION, facts(terminal=True), now=900)
-    assert (done.end, done.proof) == (900, EndProof.TERMINAL)
+@pytest.mark.parametrize(("changed", "end"), [(None, 700), (300, 700), (800, 800), (1000, 900)])
+def test_a_terminal_pod_without_finish_times_ended_at_its_last_change_after_it_was_seen_alive(
+    changed: int | None, end: int
+) -> None:
+    done = end_at_terminal_phase(SESSION, facts(terminal=True, changed=changed), now=900, seen=700)
+    assert (done.end, done.proof) == (end, EndProof.TERMINAL)
 
 
 @pytest.mark.parametrize(("silent", "end", "proof"), [(300, 300, EndProof.LAST_SEEN), (900, 900, EndProof.TERMINAL)])
 def test_a_pod_that_is_collected_from_a_lost_node_ended_at_its_last_sign_of_life(
     silent: int, end: int, proof: EndProof
 ) -> None:
-    done = end_at_terminal_phase(SESSION, facts(terminal=True), now=900, silent_since=silent)
+    done = end_at_terminal_phase(SESSION, facts(terminal=True), now=900, seen=900, silent_since=silent)
     assert (done.end, done.proof) == (end, proof)
     assert end_at_terminal_phase(SESSION, facts(terminal=True, finished=400), now=900, silent_since=silent).end == 400
 

@@ -343,7 +343,7 @@ class PodView:
         metered = self.sessions.get(facts.uid)
         if metered is not None:
             before = metered.session
-            update_from_pod(metered, facts, rules, alive, now)
+            update_from_pod(metered, facts, rules, self.observed.seen, alive, now)
             return {facts.uid} if metered.session is not before else set()
         metered = opened(facts, rules, alive, now)
         if metered is None:

@@ -22,7 +22,6 @@ from timekeeper.domain.sessions import (
     end_at_deletion,
     end_at_terminal_phase,
     end_found_missing,
-    end_found_terminal,
     end_with_finalizer,
     start_of,
 )
@@ -345,17 +344,23 @@ def opened(
     if pod.held and (pod.terminal or pod.removed):
         session = end_with_finalizer(session, pod, now, alive())
     elif pod.terminal:
-        session = end_found_terminal(session, pod, now, alive())
+        session = end_at_terminal_phase(session, pod, now, silent_since=alive())
     return MeteredSession(session, pod.reservation)
 
 
 def update_from_pod(
-    metered: MeteredSession, pod: PodFacts, rules: MeterRules, alive: Callable[[], int | None], now: Instant
+    metered: MeteredSession,
+    pod: PodFacts,
+    rules: MeterRules,
+    seen: Instant,
+    alive: Callable[[], Instant | None],
+    now: Instant,
 ) -> None:
     """Adds to a session the facts that its pod now shows: its end, and a reservation or namespace uid that it lacked.
 
     Args:
         rules: the rules that set its rate.
+        seen: the latest instant up to which pods were observed before.
         alive: returns the instant until which a pod on a silent node counts as alive, in nanoseconds since 1970; None
             if the node is not silent.
     """
@@ -368,7 +373,7 @@ def update_from_pod(
     if pod.held and (pod.terminal or pod.removed) and metered.session.end is None:
         metered.session = end_with_finalizer(metered.session, pod, now, alive())
     if pod.terminal and metered.session.end is None:
-        metered.session = end_at_terminal_phase(metered.session, pod, now, alive())
+        metered.session = end_at_terminal_phase(metered.session, pod, now, seen, alive())
 
 
 def end_deleted(
