@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import AsyncGenerator, Coroutine
 from typing import Any, cast
 
@@ -195,10 +196,13 @@ def test_the_first_question_begins_to_follow_nodes_and_gpu_pods_and_each_version
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(gpu_objects, "CATCH_UP_SECONDS", LIMIT_S)  # the two that follow are threads
+    ended = threading.Event()
 
     async def work() -> None:
         loop, api = asyncio.get_running_loop(), Following()
-        watches = GPUWatches(cast("KubernetesAPI", api), lambda seconds: seconds > 0, lambda: 0.5, lambda: loop)
+        watches = GPUWatches(
+            cast("KubernetesAPI", api), lambda seconds: ended.is_set() or seconds > 0, lambda: 0.5, lambda: loop
+        )
         assert api.asked == []
         assert await watches.has_caught_up()
         assert await watches.has_caught_up()
@@ -207,4 +211,7 @@ def test_the_first_question_begins_to_follow_nodes_and_gpu_pods_and_each_version
         assert watches.feed.since(GPU_PODS, number)[1] == []
         assert watches.feed.version(GPU_NODES) == "10.21"
 
-    run(work())
+    try:
+        run(work())
+    finally:
+        ended.set()
