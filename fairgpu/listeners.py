@@ -74,12 +74,12 @@ def _listener(settings: BaseModel, path: Keys) -> _Listener | None:
 
 
 def _same(one: _Listener, other: _Listener) -> bool:
-    """Whether both have one port, at one address or at an address that stands for all."""
+    """Returns whether both have one port, at one address or at an address that stands for all."""
     return one.port == other.port and (one.host == other.host or _is_every(one.host) or _is_every(other.host))
 
 
 def _is_every(host: str) -> bool:
-    """Whether this is every address of the machine: none, `0.0.0.0` or `::`."""
+    """Returns whether this is every address of the machine: none, `0.0.0.0` or `::`."""
     try:
         return not host or ipaddress.ip_address(host).is_unspecified
     except ValueError:

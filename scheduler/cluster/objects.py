@@ -359,7 +359,7 @@ def _asks_for_gpu(spec: Json) -> bool:
 
 
 def _may_be_placed(spec: Json) -> bool:
-    """Whether the pod names FairGPU's kube-scheduler, and no scheduling gate holds the pod."""
+    """Returns whether the pod names FairGPU's kube-scheduler, and no scheduling gate holds the pod."""
     return spec.get("schedulerName") == names.SCHEDULER_NAME and not spec.get("schedulingGates")
 
 

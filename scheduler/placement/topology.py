@@ -72,7 +72,7 @@ def best_set(
     looks = 0
 
     def hopeless(chosen: tuple[int, ...], worst: int, total: int) -> bool:
-        """Whether no set that begins with `chosen`, whose links are as in `Spread`, can beat the best one so far."""
+        """Returns whether no set that begins with `chosen` can beat the best one so far; links are as in `Spread`."""
         if best is None:
             return False
         pairs = (size * (size - 1) - len(chosen) * (len(chosen) - 1)) // 2

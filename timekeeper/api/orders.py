@@ -344,7 +344,7 @@ def missing_key(alternative: str) -> ProblemError:
 
 
 def _same(spec: Json, wanted: Json) -> bool:
-    """Whether two specs order the same, by the same user or not; false if an amount or instant cannot be parsed."""
+    """Returns whether two specs order the same, by any users; false if an amount or instant cannot be parsed."""
     try:
         return _plain(spec) == _plain(wanted)
     except (MoneyError, TimeError):

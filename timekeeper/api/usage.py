@@ -513,7 +513,7 @@ def find(
 
 
 def _comes_in_order(client: Store, query: Query) -> bool:
-    """Whether a page of a query can be found by reading a few namespaces at a time, and not the usage of all accounts.
+    """Returns whether reading a few namespaces at a time finds a page of a query, without the usage of all accounts.
 
     The query must order its items by namespace. It must ask for no forecast, which may name keys that the window does
     not have. Idle capacity takes the usage of all accounts; so if a query asks for it and all namespaces fit on the
@@ -673,7 +673,7 @@ def _add(
 
 
 def _are_enough(sums: UsageSums) -> bool:
-    """Whether the query of these sums has one step, and dimensions by which the store has sums over many hours."""
+    """Returns whether these sums answer a query: it has one step, and the store sums many hours by its dimensions."""
     return len(sums.steps.windows) == 1 and asks_for_sums(sums.aggregate)
 
 

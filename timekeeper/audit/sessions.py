@@ -130,7 +130,7 @@ def _used_in(snapshot: Snapshot, record: SessionRecord, total: int) -> int | Non
 
 
 def _may_borrow(pod: Json | None) -> bool:
-    """Whether a pod may use more than it reserves (best effort, elastic); true also if this is unknown."""
+    """Returns whether a pod may use more than it reserves (best effort, elastic); true also if this is unknown."""
     annotations = ((pod or {}).get("metadata") or {}).get("annotations") or {}
     try:
         containers = json.loads(annotations[names.ALLOCATION])["containers"]
