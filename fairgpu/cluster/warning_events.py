@@ -19,6 +19,8 @@ LONGEST_MESSAGE = 1024
 """The longest message of an event that the API server accepts."""
 REPEAT_SECONDS = 300.0
 """The time until `RepeatedWarnings` writes the same warning again: the kubelet tries a start every few seconds."""
+RETRY_SECONDS = 10.0
+"""The time until `RepeatedWarnings` tries again to write a warning that the API server did not take."""
 REMEMBERED = 1024
 
 
@@ -108,12 +110,13 @@ class RepeatedWarnings:
     def __init__(self, api: Creating, component: str, node: str) -> None:
         self._api = api
         self._source = {"component": component, "host": node}
-        self._written: dict[tuple[About, str, str], float] = {}
+        self._due: dict[tuple[About, str, str], float] = {}
+        """The Unix time from which each warning may be written again."""
 
     def warn(self, about: About, reason: str, message: str, now: dt.datetime) -> bool:
         """Writes a warning about an object, unless the same one was written in the last REPEAT_SECONDS.
 
-        Returns whether it was due, even if the API server refused it.
+        Returns whether it was due, even if the API server refused it: then it is due again after RETRY_SECONDS.
 
         A warning that was written later than `now`, before the clock was set back, does not count.
 
@@ -123,14 +126,15 @@ class RepeatedWarnings:
             now: the present time, with a time zone.
         """
         key = (about, reason, message)
-        if 0 <= now.timestamp() - self._written.get(key, float("-inf")) < REPEAT_SECONDS:
+        if 0 < self._due.get(key, float("-inf")) - now.timestamp() <= REPEAT_SECONDS:
             return False
-        if len(self._written) >= REMEMBERED:
-            self._written.clear()
-        self._written[key] = now.timestamp()
+        if len(self._due) >= REMEMBERED:
+            self._due.clear()
+        self._due[key] = now.timestamp() + REPEAT_SECONDS
         at = now.astimezone(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         try:
             post(self._api, warning_event(about, reason, message, at, self._source, secrets.token_hex(8)))
         except ApiError as error:
+            self._due[key] = now.timestamp() + RETRY_SECONDS
             _log.warning("node event not written", object=about.name, reason=reason, error=str(error))
         return True

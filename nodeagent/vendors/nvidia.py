@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-
-import yaml
 
 from fairgpu.inventory import MAX_SLOTS, Device, Inventory, Link
 from nodeagent.containers.cdi_spec import VendorSpecError, vendor_edits
@@ -18,12 +15,12 @@ from nodeagent.driver_figures import DriverSample
 from nodeagent.faults import Faults
 from nodeagent.nvml import Nvml
 from nodeagent.offer import Edits, Fault, Offer, fenced, xid_fault
+from nodeagent.vendors.spec_files import Reading, SpecFiles
 
 VENDOR = "nvidia"
 KIND = "nvidia.com/gpu"
 SPEC_FOLDERS = (Path("/etc/cdi"), Path("/var/run/cdi"))
 PCI_DEVICES = Path("/sys/bus/pci/devices")
-LARGEST_SPEC = 4 << 20
 MIB = 1 << 20
 EVENT_MILLISECONDS = 1000
 REGISTER_SECONDS = 30.0
@@ -72,7 +69,7 @@ class Nvidia:
         pci_devices: Path = PCI_DEVICES,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._folders = folders
+        self._specs = SpecFiles(folders, KIND)
         self._recover_seconds = recover_seconds
         self._pci_devices = pci_devices
         self._clock = clock
@@ -107,7 +104,7 @@ class Nvidia:
             if one < two
         }
         found_now = [self._known[index] for index in sorted(self._known)]
-        offer = offered(driver, found_now, tiers, list(read_specs(self._folders)))
+        offer = offered(driver, found_now, tiers, self._specs.read())
         now, faults = self._clock(), self._faults.by_uuid()
         devices = tuple(fenced(device, faults, now, self._recover_seconds) for device in offer.inventory.devices)
         inventory = replace(offer.inventory, devices=devices)
@@ -246,7 +243,7 @@ def offered(
     driver: str,
     found: Sequence[Found],
     tiers: Mapping[tuple[str, str], Link],
-    specs: Sequence[Mapping[str, Any]],
+    specs: Reading,
 ) -> Offer:
     """Returns the GPUs to offer, and the reasons to withhold the others.
 
@@ -256,15 +253,15 @@ def offered(
         driver: the version of NVIDIA's driver, for the inventory.
         found: the GPUs, as NVML describes them.
         tiers: the link between two GPUs, keyed by their uuids in any order; GPUs without an entry count as far apart.
-        specs: the toolkit's CDI specs, as JSON objects.
+        specs: the toolkit's CDI specs.
     """
     edits: dict[str, Edits] = {}
     withheld: dict[str, str] = {}
     for device in found:
         try:
-            edits[device.uuid] = vendor_edits(specs, device.uuid, device.index, device.minor)
+            edits[device.uuid] = vendor_edits(specs.specs, device.uuid, device.index, device.minor)
         except VendorSpecError as error:
-            withheld[device.uuid] = str(error)
+            withheld[device.uuid] = "; ".join([str(error), *specs.unread])
         if device.refused or device.memory_mib <= 0:
             edits.pop(device.uuid, None)
             withheld[device.uuid] = device.refused or "NVML says that it has no memory"
@@ -278,21 +275,6 @@ def offered(
 
     links = tuple(tuple(link(row, column) for column in kept) for row in kept)
     return Offer(Inventory(VENDOR, driver, MAX_SLOTS, devices, links), edits, withheld)
-
-
-def read_specs(folders: Iterable[Path]) -> Iterable[Mapping[str, Any]]:
-    """Yields the CDI specs of NVIDIA's GPUs in some folders, as JSON objects. Other files are skipped."""
-    for folder in folders:
-        for path in sorted([*folder.glob("*.json"), *folder.glob("*.yaml"), *folder.glob("*.yml")]):
-            read: Callable[[str], Any] = json.loads if path.suffix == ".json" else yaml.safe_load
-            try:
-                if path.stat().st_size > LARGEST_SPEC:
-                    continue
-                document = read(path.read_text())
-            except (OSError, ValueError, yaml.YAMLError, RecursionError):
-                continue
-            if isinstance(document, dict) and document.get("kind") == KIND:
-                yield document
 
 
 def _register(nvml: Any, events: Any, followed: set[int]) -> None:

@@ -102,6 +102,16 @@ class Placed:
         found = self.machine.plane.admin.api.get(f"/api/v1/namespaces/{self.namespace}/events", query)
         return [event["message"] for event in found["items"]]
 
+    def refusal(self) -> str:
+        """The message of the event by which the agent refuses to start a container of the pod."""
+
+        def messages() -> list[str]:
+            found = self.events("PlacementRefused")
+            assert found or not self.read()["status"].get("reason"), f"the kubelet refuses the pod: {self.described()}"
+            return found
+
+        return wait_until(messages, f"{self.name} is refused")[0]
+
 
 @contextmanager
 def static_pod(machine: Machine, namespace: str, body: Mapping[str, Any]) -> Iterator[Placed]:

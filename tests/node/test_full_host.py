@@ -68,7 +68,7 @@ def test_a_host_without_room_refuses_starts_and_neither_ends_a_container_nor_lea
     running.found("main")
     fill(filler)
     refused = place(machine, namespace, [container("main", 30, 4096)], name="refused")
-    (message, *_) = wait_until(lambda: refused.events("PlacementRefused"), "the pod says why")
+    message = refused.refusal()
     assert "the node cannot write the container's files" in message
     assert "No space left" in message
     wait_until(lambda: not (FOLDER / "containers" / refused.uid).exists(), "nothing of the start is left")

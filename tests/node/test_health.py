@@ -87,7 +87,7 @@ def test_a_lost_gpu_takes_no_container_and_the_others_go_on(gpus: Machine, names
     wait_until(lambda: capacity(gpus) == "100", "the GPU has left the capacity")
     assert any(uuid(1) in message for message in node_events(gpus, "GPUFenced"))
     refused = place(gpus, namespace, [container("main", 20, 1024)], name="refused", gpu=1)
-    (message, *_) = wait_until(lambda: refused.events("PlacementRefused"), "the pod says why")
+    message = refused.refusal()
     assert f"GPU {uuid(1)} is fenced" in message
     other = place(gpus, namespace, [container("main", 20, 1024)], name="other", gpu=0)
     assert other.found("main").share == ("main", uuid(0), 20, 1024)
@@ -150,7 +150,7 @@ def test_a_gpu_that_the_vendors_spec_does_not_name_is_offered_no_more_and_its_co
     wait_until(lambda: any(why in each for each in node_events(gpus, "GPUNotOffered")), "the Node says so")
     if content is not None:
         refused = place(gpus, namespace, [container("main", 20, 1024)], name="refused", gpu=1)
-        (message, *_) = wait_until(lambda: refused.events("PlacementRefused"), "the pod says why")
+        message = refused.refusal()
         assert f"GPU {uuid(1)} is not offered by this node" in message
     assert int(capacity(gpus)) >= 30, "what bound pods hold stays in the capacity"
     assert pod.phase() == "Running"

@@ -11,7 +11,6 @@ import pytest
 
 from tests.node.machine import MEMORY_MIB, Machine, uuid
 from tests.node.pods import ENDS, STAYS, Placed, container, manifest, place, static_pod
-from tests.support.waiting import wait_until
 
 CONTAINERS = Path("/run/fairgpu-nodeagent/containers")
 
@@ -74,9 +73,9 @@ def test_fifty_pods_at_once_each_get_exactly_their_own(machine: Machine, namespa
 
 def refused(pod: Placed) -> str:
     """The event that says why the pod does not start; it has written nothing."""
-    messages = wait_until(lambda: pod.events("PlacementRefused"), f"{pod.name} is refused")
+    message = pod.refusal()
     assert not pod.file("main.done").exists()
-    return messages[0]
+    return message
 
 
 def given(**fields: Any) -> dict[str, Any]:

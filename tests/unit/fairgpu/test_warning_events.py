@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import datetime as dt
 
-from fairgpu.cluster.api import Json
-from fairgpu.cluster.warning_events import REPEAT_SECONDS, About, RepeatedWarnings
+from fairgpu.cluster.api import ApiError, Json
+from fairgpu.cluster.warning_events import REPEAT_SECONDS, RETRY_SECONDS, About, RepeatedWarnings
 
 NOON = dt.datetime(2026, 9, 1, 12, tzinfo=dt.UTC)
 POD = About("Pod", "train", "uid-1", "team")
@@ -16,8 +16,11 @@ class Server:
 
     def __init__(self) -> None:
         self.messages: list[str] = []
+        self.is_away = False
 
     def create(self, _path: str, body: Json) -> Json:
+        if self.is_away:
+            raise ApiError(0, "", "no answer")
         self.messages.append(body["message"])
         return body
 
@@ -43,3 +46,15 @@ def test_a_clock_that_is_set_back_silences_no_warning() -> None:
     for seconds in (0, -86400, -86400 + 1):
         warnings.warn(POD, "Refused", "no room", after(seconds))
     assert server.messages == ["no room", "no room"]
+
+
+def test_a_warning_that_the_api_server_did_not_take_is_tried_again() -> None:
+    server = Server()
+    warnings = RepeatedWarnings(server, "part", "n1")
+    server.is_away = True
+    assert warnings.warn(POD, "Refused", "no room", NOON)
+    server.is_away = False
+    assert not warnings.warn(POD, "Refused", "no room", after(RETRY_SECONDS - 1))
+    assert warnings.warn(POD, "Refused", "no room", after(RETRY_SECONDS))
+    assert not warnings.warn(POD, "Refused", "no room", after(RETRY_SECONDS + REPEAT_SECONDS - 1))
+    assert server.messages == ["no room"]

@@ -11,12 +11,14 @@ from fairgpu.inventory import Inventory, Link, decode
 from nodeagent.node_object import read_node
 from nodeagent.node_patches import metadata_patch, status_patch, taint_patch
 from nodeagent.vendors.nvidia import Found, offered, tier
+from nodeagent.vendors.spec_files import Reading
 
 ONE, TWO = (Found(index, index, f"GPU-{index}", "NVIDIA A100", 81038, f"00000000:0{index}:00.0", 0) for index in (0, 1))
 
 
-def specs(*uuids: str) -> list[dict[str, Any]]:
-    return [{"cdiVersion": "0.6.0", "devices": [{"name": uuid, "containerEdits": {}} for uuid in uuids]}]
+def specs(*uuids: str, unread: tuple[str, ...] = ()) -> Reading:
+    devices: list[dict[str, Any]] = [{"name": uuid, "containerEdits": {}} for uuid in uuids]
+    return Reading(({"cdiVersion": "0.6.0", "devices": devices},), unread)
 
 
 def test_gpus_that_the_vendors_specs_know_are_offered_with_their_links() -> None:
@@ -39,6 +41,12 @@ def test_a_gpu_that_cannot_be_shared_is_left_out_and_says_why(found: Found, know
     assert [device.uuid for device in offer.inventory.devices] == ["GPU-1"]
     assert list(offer.edits) == ["GPU-1"]
     assert why in offer.withheld["GPU-0"]
+
+
+def test_a_spec_that_cannot_be_read_is_named_where_a_gpu_has_no_entry() -> None:
+    offer = offered("580.1", [ONE, TWO], {}, specs("GPU-1", unread=("/etc/cdi/a.json cannot be read: it is empty",)))
+    assert list(offer.withheld) == ["GPU-0"]
+    assert offer.withheld["GPU-0"].endswith("for GPU GPU-0; /etc/cdi/a.json cannot be read: it is empty")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,107 @@
+"""Reads the CDI specs that a vendor's toolkit writes on the host, and tolerates a file that is just being written.
+
+`nvidia-ctk cdi generate > FILE` empties the file at its start and fills it later. A spec that is missing at one look
+withholds its GPUs, and the kubelet then fails each GPU pod that it admits.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+LARGEST_BYTES = 4 << 20
+SETTLED_SECONDS = 2.0
+"""The time after its last change from which a file counts as whole. A YAML file that is cut off may still be valid."""
+KEPT_SECONDS = 60.0
+"""The time after its last change for which a file that cannot be read counts as it was read before."""
+
+Spec = Mapping[str, Any]
+"""A CDI spec as a JSON object."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The content of the files in the folders of CDI specs.
+
+    Attributes:
+        specs: the specs of the vendor's devices, in the order of their folders and names.
+        unread: for each file that cannot be read, its path and the reason, as a clause for people.
+    """
+
+    specs: tuple[Spec, ...] = ()
+    unread: tuple[str, ...] = ()
+
+
+class SpecFiles:
+    """The files in some folders that may be CDI specs, and what each was when it was last read whole.
+
+    Args:
+        folders: the folders of the specs; one that does not exist counts as empty.
+        kind: the `kind` of the vendor's specs.
+        clock: returns the present Unix time in seconds, to compare with the files' times of change.
+    """
+
+    def __init__(self, folders: Sequence[Path], kind: str, clock: Callable[[], float] = time.time) -> None:
+        self._folders = folders
+        self._kind = kind
+        self._clock = clock
+        self._whole: dict[Path, Any] = {}
+
+    def read(self) -> Reading:
+        """Reads the files; returns the vendor's specs, and which files cannot be read.
+
+        A file counts as it was read before if it changed in the last SETTLED_SECONDS, or if it cannot be read and
+        changed in the last KEPT_SECONDS. A file that was removed counts no more.
+        """
+        whole: dict[Path, Any] = {}
+        unread = []
+        for path in _files(self._folders):
+            try:
+                whole[path] = self._content(path)
+            except FileNotFoundError:
+                continue
+            except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
+                unread.append(f"{path} cannot be read: {' '.join(str(error).split())}")
+        self._whole = whole
+        specs = (each for each in whole.values() if isinstance(each, dict) and each.get("kind") == self._kind)
+        return Reading(tuple(specs), tuple(unread))
+
+    def _content(self, path: Path) -> Any:
+        status = path.stat()
+        age_seconds = self._clock() - status.st_mtime
+        if path in self._whole and 0 <= age_seconds < SETTLED_SECONDS:
+            return self._whole[path]
+        try:
+            return _parsed(path, status.st_size)
+        except FileNotFoundError:
+            raise
+        except (OSError, ValueError, yaml.YAMLError, RecursionError):
+            if path in self._whole and 0 <= age_seconds < KEPT_SECONDS:
+                return self._whole[path]
+            raise
+
+
+def _files(folders: Iterable[Path]) -> Iterable[Path]:
+    for folder in folders:
+        yield from sorted([*folder.glob("*.json"), *folder.glob("*.yaml"), *folder.glob("*.yml")])
+
+
+def _parsed(path: Path, size_bytes: int) -> Any:
+    """Returns the document in a file.
+
+    Raises:
+        OSError: the file cannot be opened.
+        ValueError, YAMLError, RecursionError: it is empty, too large, or no JSON or YAML.
+    """
+    if size_bytes > LARGEST_BYTES:
+        raise ValueError(f"it is larger than {LARGEST_BYTES} bytes")
+    text = path.read_text()
+    if not text.strip():
+        raise ValueError("it is empty")
+    return json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)

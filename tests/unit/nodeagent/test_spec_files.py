@@ -1,0 +1,115 @@
+"""The vendor's CDI specs on the host, read while its toolkit may be writing them."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nodeagent.vendors.spec_files import KEPT_SECONDS, LARGEST_BYTES, SETTLED_SECONDS, SpecFiles
+
+KIND = "vendor.com/gpu"
+CHANGED_AT = 1_000_000.0
+WHOLE_YAML = "kind: vendor.com/gpu\ndevices:\n- name: GPU-0\n- name: GPU-1\n"
+CUT_YAML = "kind: vendor.com/gpu\ndevices:\n- name: GPU-0\n"
+"""The beginning of WHOLE_YAML, which is valid YAML as well."""
+
+
+def spec(*gpus: str) -> dict[str, Any]:
+    return {"kind": KIND, "devices": [{"name": gpu} for gpu in gpus]}
+
+
+class Host:
+    """A folder of specs, a clock, and the reader under test."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.now = CHANGED_AT + KEPT_SECONDS
+        self.files = SpecFiles([folder, folder / "absent"], KIND, lambda: self.now)
+
+    def write(self, name: str, content: str) -> Path:
+        """Writes a file; its time of change is CHANGED_AT."""
+        path = self.folder / name
+        path.write_text(content)
+        os.utime(path, (CHANGED_AT, CHANGED_AT))
+        return path
+
+    def gpus(self, age_seconds: float) -> list[str]:
+        """The GPUs that the specs name so long after the files' last change."""
+        self.now = CHANGED_AT + age_seconds
+        return [device["name"] for each in self.files.read().specs for device in each["devices"]]
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    return Host(tmp_path)
+
+
+def test_specs_of_another_kind_and_other_documents_are_left_out(host: Host) -> None:
+    host.write("b.json", json.dumps(spec("GPU-1")))
+    host.write("a.yaml", json.dumps(spec("GPU-0")))
+    host.write("c.yml", json.dumps({**spec("GPU-2"), "kind": "other.com/gpu"}))
+    host.write("d.json", "[1]")
+    host.write("e.txt", json.dumps(spec("GPU-3")))
+    assert host.gpus(KEPT_SECONDS) == ["GPU-0", "GPU-1"]
+    assert host.files.read().unread == ()
+
+
+@pytest.mark.parametrize("content", ["", "\n", "{", "kind: [", CUT_YAML], ids=["empty", "blank", "json", "yaml", "cut"])
+def test_a_file_that_is_being_written_counts_as_before(host: Host, content: str) -> None:
+    host.write("nvidia.yaml", WHOLE_YAML)
+    assert host.gpus(SETTLED_SECONDS) == ["GPU-0", "GPU-1"]
+    host.write("nvidia.yaml", content)
+    assert host.gpus(SETTLED_SECONDS / 2) == ["GPU-0", "GPU-1"]
+    host.write("nvidia.yaml", "kind: vendor.com/gpu\ndevices:\n- name: GPU-7\n")
+    assert host.gpus(SETTLED_SECONDS) == ["GPU-7"]
+
+
+@pytest.mark.parametrize("content", ["", "{"])
+def test_a_file_that_stays_unreadable_counts_as_before_for_a_minute(host: Host, content: str) -> None:
+    host.write("nvidia.json", json.dumps(spec("GPU-0")))
+    host.gpus(KEPT_SECONDS)
+    host.write("nvidia.json", content)
+    assert host.gpus(KEPT_SECONDS - 1) == ["GPU-0"]
+    assert host.gpus(KEPT_SECONDS) == []
+    assert host.gpus(KEPT_SECONDS - 1) == [], "a clock that steps back brings nothing back"
+
+
+def test_a_file_that_was_never_read_whole_counts_at_once(host: Host) -> None:
+    host.write("nvidia.yaml", CUT_YAML)
+    assert host.gpus(0) == ["GPU-0"]
+
+
+def test_a_removed_file_counts_no_more(host: Host) -> None:
+    host.write("nvidia.yaml", WHOLE_YAML)
+    assert host.gpus(0) == ["GPU-0", "GPU-1"]
+    (host.folder / "nvidia.yaml").unlink()
+    assert host.gpus(0) == []
+
+
+def test_a_file_from_the_future_is_read(host: Host) -> None:
+    host.write("nvidia.yaml", WHOLE_YAML)
+    host.gpus(-100)
+    host.write("nvidia.yaml", CUT_YAML)
+    assert host.gpus(-100) == ["GPU-0"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        ("a.json", "", "it is empty"),
+        ("a.json", "{", "Expecting property name"),
+        ("a.yaml", "kind: [", "while parsing a flow node"),
+        ("a.json", " " * (LARGEST_BYTES + 1), f"it is larger than {LARGEST_BYTES} bytes"),
+        ("a.json", "[" * 100_000, "recursion"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_named_with_the_reason(host: Host, name: str, content: str, reason: str) -> None:
+    path = host.write(name, content)
+    (unread,) = host.files.read().unread
+    assert unread.startswith(f"{path} cannot be read: ")
+    assert reason in unread
+    assert "\n" not in unread
