@@ -167,13 +167,15 @@ def test_a_pod_that_its_user_deletes_with_more_grace_than_an_eviction_gives_goes
     pod_now: Callable[[str], Manifest],
     grace: int,
 ) -> None:
-    create_budget(control_plane, namespace, "2s")
+    create_budget(control_plane, namespace, "2s", allowance={"gpuHours": 10})
     run_pod("dodging")
     options = {"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": grace}
     user.api.delete(f"/api/v1/namespaces/{namespace}/pods/dodging", options)
     item = pod_now("dodging")
     assert item["metadata"]["deletionGracePeriodSeconds"] == grace
     assert item["spec"]["terminationGracePeriodSeconds"] == 30
+    # The money is gone only after the deletion, however long that took.
+    control_plane.admin.api.patch(f"{BUDGETS}/budget-{namespace}", {"spec": {"allowance": {"gpuHours": "0.001"}}})
     wait_until(
         lambda: pod_now("dodging")["metadata"]["deletionGracePeriodSeconds"] == 30,
         "its eviction leaves it the time that its own spec says",
