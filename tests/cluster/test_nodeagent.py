@@ -134,6 +134,11 @@ class Machine:
         found = self.plane.admin.api.get(f"/api/v1/namespaces/{namespace}/events", query)
         return [event["message"] for event in found["items"]]
 
+    def says_at(self, pod: dict[str, Any], why: str) -> bool:
+        """Whether an event of a pod says that its start is refused, and why; a start before may have another event."""
+        metadata = pod["metadata"]
+        return any(why in each for each in self.events(metadata["uid"], "PlacementRefused", metadata["namespace"]))
+
 
 def lives(port: int) -> bool:
     """Returns whether an agent answers the kubelet's liveness probe."""
@@ -205,8 +210,7 @@ def test_an_agent_that_starts_while_the_driver_is_silent_does_all_that_needs_no_
         timekeeper.api.patch(f"/api/v1/namespaces/{namespace}/pods/stays", notice)
         wait_until(lambda: all(machine.notices()) and machine.notices(), "the notice is passed on")
         assert "their driver has not answered" in machine.start()
-        why = lambda: machine.events(stays["metadata"]["uid"], "PlacementRefused", namespace)  # noqa: E731
-        assert "their driver has not answered" in wait_until(why, "the pod says why")[0]
+        wait_until(lambda: machine.says_at(stays, "their driver has not answered"), "the pod says why")
         machine.vendor.silent = False
         wait_until(lambda: machine.start() == "", "the container starts again once the driver answers")
 
@@ -307,12 +311,13 @@ OFFERING = "fairgpu_nodeagent_offering"
     ids=["hangs", "is-away", "is-no-runtime"],
 )
 def test_a_node_whose_runtime_has_not_said_since_the_agents_start_how_it_is_configured_offers_nothing_and_says_why(
+    request: pytest.FixtureRequest,
     make_machine: Callable[[str], Machine],
     runtime: Callable[[Path], AbstractContextManager[None]],
     event: str,
     until: str,
 ) -> None:
-    machine = make_machine("silent-runtime")
+    machine = make_machine(f"runtime-{request.node.callspec.id}")  # the events of one case are no other's
     machine.runtime_socket = machine.folder / "late.sock"
     with machine.agent() as port:
         began = shown(port, RUNTIME_ANSWERED)
@@ -358,8 +363,7 @@ def test_an_agent_that_cannot_write_the_shim_to_the_host_offers_nothing_and_all_
         notice = {"metadata": {"annotations": {names.EVICTION_AT: at}}}
         timekeeper.api.patch(f"/api/v1/namespaces/{namespace}/pods/stays", notice)
         wait_until(lambda: all(machine.notices()) and machine.notices(), "the notice is passed on")
-        why = lambda: machine.events(stays["metadata"]["uid"], "PlacementRefused", namespace)  # noqa: E731
-        assert "the shim is not on the host" in wait_until(why, "the pod says why")[0]
+        wait_until(lambda: machine.says_at(stays, "the shim is not on the host"), "the pod says why")
         shims.unlink()
         wait_until(lambda: shown(port, OFFERING) == 1, "the node offers its GPUs once the host takes the shim")
         assert shown(port, SHIM_INSTALLED) == 1
