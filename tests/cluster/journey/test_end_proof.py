@@ -19,6 +19,7 @@ from tests.cluster.installation import Manifest, apply, wait_for_policies
 from tests.cluster.journey.manifests import pod
 from tests.cluster.pods import cost, spent_in
 from tests.cluster.services.everything import Services
+from tests.support.ledger.periods import month_midway
 from tests.support.ledger.stored_accounts import open_sessions, spent
 from tests.support.waiting import wait_until
 from timekeeper.domain.money import GPU_SECOND, SECOND
@@ -45,7 +46,7 @@ class Team:
     def give(self, gpu_hours: int, **spec: object) -> None:
         spec = {"namespaces": [self.namespace], "allowance": {"gpuHours": gpu_hours}, **spec}
         item = {"apiVersion": "fairgpu.io/v1alpha1", "kind": "GPUBudget", "metadata": {"name": self.budget}}
-        self.plane.admin.api.create(BUDGETS, {**item, "spec": {**spec, "period": {"every": "month"}}})
+        self.plane.admin.api.create(BUDGETS, {**item, "spec": {**spec, "period": month_midway()}})
 
     def create(self, name: str) -> Manifest:
         return self.user.api.create(self.pods, pod(name, WHOLE_GPU))
