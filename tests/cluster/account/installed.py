@@ -16,6 +16,7 @@ import yaml
 
 from fairgpu.cluster.api import ApiError
 from tests.cluster.control_plane.control_plane import ControlPlane
+from tests.cluster.control_plane.processes import Process
 from tests.cluster.installation import WEBHOOK_CONFIGURATIONS, Manifest, apply, served, without
 from tests.cluster.services.certificates import certificates, mounted_certificate
 from tests.cluster.services.replicas import (
@@ -45,12 +46,13 @@ class Installed:
     """The installation: its manifests as an admin applies them, and its services.
 
     `rest` is the timekeeper's port. `serve` starts timekeeper and webhook with a setting of `end_proof`, in place of
-    those that run.
+    those that run. `webhook` returns the process of the webhook that runs now.
     """
 
     manifests: list[Manifest]
     rest: int
     serve: Callable[[str], None]
+    webhook: Callable[[], Process]
 
 
 @contextmanager
@@ -72,13 +74,14 @@ def installed_account(plane: ControlPlane, store: str = "") -> Iterator[Installe
         apply(plane, [manifest for manifest in manifests if manifest["kind"] in WEBHOOK_CONFIGURATIONS])
         stack.enter_context(certificates(plane))
         services = stack.enter_context(ExitStack())
+        webhooks: list[Process] = []
 
         def serve(end_proof: str) -> None:
             services.close()
-            _serve(plane, services, store, https, rest, end_proof)
+            webhooks.append(_serve(plane, services, store, https, rest, end_proof))
 
         serve("observe")
-        yield Installed(manifests, rest, serve)
+        yield Installed(manifests, rest, serve, lambda: webhooks[-1])
 
 
 def settings_of(service: str) -> dict[str, str]:
@@ -109,15 +112,16 @@ def grant(plane: ControlPlane, budget: str, gpu_hours: int) -> None:
     plane.admin.api.create(f"{API}/gpugrants", item)
 
 
-def _serve(plane: ControlPlane, stack: ExitStack, redis_url: str, https: int, port: int, end_proof: str) -> None:
-    """Runs the timekeeper and the webhook until the stack is closed."""
+def _serve(plane: ControlPlane, stack: ExitStack, redis_url: str, https: int, port: int, end_proof: str) -> Process:
+    """Runs the timekeeper and the webhook until the stack is closed; returns the webhook's process."""
     metrics, jobs_metrics, webhook_metrics = free_ports(3)
     timekeeper = {**settings_of("TIMEKEEPER"), "FAIRGPU_TIMEKEEPER_METERING_END_PROOF": end_proof}
     stack.enter_context(timekeeper_replica(plane, "timekeeper", Ports(port, metrics), redis_url, **timekeeper))
     stack.enter_context(timekeeper_jobs(plane, "timekeeper-jobs", jobs_metrics, redis_url, **timekeeper))
     ports = Ports(https, webhook_metrics)
-    stack.enter_context(webhook_replica(plane, "webhook", ports, port, end_proof, **settings_of("WEBHOOK")))
+    webhook = stack.enter_context(webhook_replica(plane, "webhook", ports, port, end_proof, **settings_of("WEBHOOK")))
     wait_until(lambda: _answers(plane), "new GPU pods are sent to the webhook")
+    return webhook
 
 
 def _render(plane: ControlPlane, webhook_port: int) -> list[Manifest]:

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +23,7 @@ from tests.cluster.account.installed import API, ONE, grant, installed_account, 
 from tests.cluster.control_plane.build import control_plane_binaries
 from tests.cluster.control_plane.control_plane import ControlPlane, running_control_plane
 from tests.cluster.control_plane.identities import Identity
+from tests.cluster.control_plane.processes import Process
 from tests.cluster.control_plane.stand_ins import StandInNode
 from tests.cluster.installation import Manifest
 from tests.cluster.services.replicas import Ports, webhook_replica
@@ -38,13 +41,15 @@ CAPACITY = {"cpu": "64", "memory": "512Gi", "pods": "110", "nvidia.com/gpu": "8"
 class Account:
     """The installation: its manifests as an admin applies them, the node of the other stack, and its services.
 
-    `serve` starts timekeeper and webhook with a setting of `end_proof`, in place of those that run.
+    `serve` starts timekeeper and webhook with a setting of `end_proof`, in place of those that run. `webhook` returns
+    the process of the webhook that runs now.
     """
 
     plane: ControlPlane
     manifests: list[Manifest]
     node: StandInNode
     serve: Callable[[str], None]
+    webhook: Callable[[], Process]
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +64,7 @@ def account(control_plane: ControlPlane) -> Iterator[Account]:
     plane = control_plane
     node = _create_node(plane, "shared-by-another")
     with installed_account(plane) as installed:
-        yield Account(plane, installed.manifests, node, installed.serve)
+        yield Account(plane, installed.manifests, node, installed.serve, installed.webhook)
 
 
 @pytest.fixture
@@ -331,12 +336,13 @@ def test_the_policies_say_what_is_not_as_the_settings_make_it_and_the_doctor_rep
 
     https, metrics, timekeeper = free_ports(3)
     settings = {**settings_of("WEBHOOK"), "FAIRGPU_WEBHOOK_MODE": "share"}
-    with webhook_replica(plane, "of-other-settings", Ports(https, metrics), timekeeper, **settings):
-        wait_until(lambda: {said(name)[0] for name in names} == {"False"}, "a webhook of other settings has compared")
-    described = plane.admin.kubectl("describe", "validatingadmissionpolicy", "fairgpu-spec").stdout
-    assert "mutatingwebhookconfigurations/zz-fairgpu" in described
-    assert "`fairgpu render`" in described
-    assert _doctor(plane)["policies"] == {name: said(name)[1] for name in names}
+    with standing_still(account.webhook()):  # it compares at an interval, and would say again that all is well
+        with webhook_replica(plane, "of-other-settings", Ports(https, metrics), timekeeper, **settings):
+            wait_until(lambda: {said(name)[0] for name in names} == {"False"}, "one of other settings has compared")
+        described = plane.admin.kubectl("describe", "validatingadmissionpolicy", "fairgpu-spec").stdout
+        assert "mutatingwebhookconfigurations/zz-fairgpu" in described
+        assert "`fairgpu render`" in described
+        assert _doctor(plane)["policies"] == {name: said(name)[1] for name in names}
 
     bindings = [
         f"/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings/fairgpu-{name}"
@@ -358,6 +364,16 @@ def test_the_policies_say_what_is_not_as_the_settings_make_it_and_the_doctor_rep
         for binding in bindings:
             plane.admin.api.patch(binding, {"spec": {"validationActions": ["Deny"]}})
         plane.admin.api.patch(writers, {"subjects": subjects})
+
+
+@contextmanager
+def standing_still(server: Process) -> Iterator[None]:
+    """All processes of a server stand still for the length of a block."""
+    os.killpg(server.popen.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.killpg(server.popen.pid, signal.SIGCONT)
 
 
 def test_the_doctor_says_in_which_state_the_installation_is(account: Account) -> None:
