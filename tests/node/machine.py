@@ -135,11 +135,15 @@ class Machine:
         return shown
 
     def registered_since(self, seconds: float) -> bool:
-        """Whether the kubelet has heard from the device plugin after that time: only then it admits GPU pods.
+        """Whether the kubelet has got slots from the device plugin after that time: only then it admits GPU pods.
 
-        The kubelet writes its checkpoint when it has a plugin's list of devices, and before its Node says so.
+        The kubelet writes its checkpoint when it has a plugin's list of devices, and before its Node says so; an agent
+        that starts offers none at first. It writes it at each allocation, too: no pod may have come since that time.
         """
-        return CHECKPOINT.exists() and CHECKPOINT.stat().st_mtime > seconds
+        if not CHECKPOINT.exists() or CHECKPOINT.stat().st_mtime <= seconds:
+            return False
+        slots = json.loads(CHECKPOINT.read_bytes())["Data"]["RegisteredDevices"] or {}
+        return bool(slots.get("fairgpu.io/gpu"))
 
     def is_ready(self) -> bool:
         """Whether the node takes pods; raises RuntimeError with the end of its log if a part ended by itself."""
