@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import threading
 import time
@@ -83,8 +84,7 @@ def shipped(machine: Machine) -> Iterator[Machine]:
         yield machine
         api.patch(f"{NODES}/{NAME}", {"metadata": {"labels": {GPU_NODE: None}}})
         wait_until(lambda: not api.get(AGENTS, SELECTED)["items"], "the agent's pod is gone")
-        gone = time.time()
-    wait_until(lambda: machine.registered_since(gone), "the kubelet knows the process's device plugin")
+        wait_until(lambda: machine.allocatable("gpu") == "0", "the node takes no GPU pods without its agent")
     wait_until(machine.is_ready, "the node is ready with the process again")
 
 
@@ -112,6 +112,24 @@ def rolled(machine: Machine, image: str) -> Iterator[None]:
     while agents(machine) != [image]:
         assert time.monotonic() < limit, f"the agent of {image} is not alone"
         yield
+
+
+def admitted(machine: Machine, namespace: str, name: str) -> Placed:
+    """A pod that the kubelet takes: the agent that is alone in its pod need not have registered yet.
+
+    The kubelet refuses pods until then, and a controller makes others.
+    """
+    numbers = itertools.count()
+
+    def taken() -> Placed | None:
+        pod = place(machine, namespace, [container("main", 20, 1024)], name=f"{name}-{next(numbers)}")
+        phase = wait_until(lambda: (found := pod.phase()) != "Pending" and found, f"{pod.name} runs, or is refused")
+        if phase == "Running":
+            return pod
+        assert ended(pod) == ("Failed", "UnexpectedAdmissionError")
+        return None
+
+    return wait_until(taken, f"the kubelet takes a pod {name}")
 
 
 class Ages:
@@ -203,7 +221,6 @@ def test_a_roll_to_another_version_and_back_under_load_ends_no_container_and_lea
         pod.found("main")
     shims = {IMAGE: {shim_of(pod) for pod in running}}
     for number, image in enumerate((OTHER, IMAGE)):
-        began = time.time()
         ends = []
         with Ages(0) as ages:
             for start, _ in enumerate(rolled(shipped, image)):
@@ -214,8 +231,7 @@ def test_a_roll_to_another_version_and_back_under_load_ends_no_container_and_lea
         assert ages.oldest_ns < schedule_page.STALE_AFTER_NS
         # The kubelet refuses pods that come while no agent is registered, which may be all; a controller makes others.
         assert set(ends) <= {("Succeeded", None), ("Failed", "UnexpectedAdmissionError")}
-        wait_until(lambda since=began: shipped.registered_since(since), "the kubelet knows the device plugin again")
-        after = place(shipped, namespace, [container("main", 20, 1024)], name=f"after-{number}")
+        after = admitted(shipped, namespace, f"after-{number}")
         assert after.found("main").share == ("main", uuid(0), 20, 1024)
         shims.setdefault(image, set()).add(shim_of(after))
     assert [len(digests) for digests in shims.values()] == [1, 1]
