@@ -19,6 +19,7 @@ from fairgpu.leadership import Term
 from fairgpu.serving.process_probe import Progress
 from timekeeper.controller.archive import Archivist
 from timekeeper.controller.eviction import eviction_writes
+from timekeeper.controller.labels import labels
 from timekeeper.controller.metrics import BooksRead, JobMeasures
 from timekeeper.controller.pod_writer import PodWriter
 from timekeeper.controller.pod_writes import Plan, PodWrite
@@ -179,6 +180,10 @@ class LeaderTasks:
     def remove_finalizers(self) -> None:
         """Hands the pod writer the removals of the meter's finalizer from all pods whose end is in the ledger."""
         self._decide(Plan.FINALIZERS, lambda leader_term: removals(leader_term.reconciler.books))
+
+    def label(self) -> None:
+        """Hands the pod writer the labels that are due on pods which hold GPUs by claims."""
+        self._decide(Plan.LABELS, lambda leader_term: labels(leader_term.reconciler.books))
 
     def evict(self) -> None:
         """Hands the pod writer the notices of eviction, the evictions and the removals of notices that are due."""

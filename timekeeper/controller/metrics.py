@@ -22,7 +22,7 @@ from timekeeper.ledger.client import Store
 from timekeeper.ledger.connection import ask_each
 
 EVICTION_OUTCOMES = ("notice", "evict", "call-off", "without-notice", "blocked", "refused", "failed")
-POD_STEPS = ("notice", "evict", "call-off", "release", "finalizer")
+POD_STEPS = ("label", "notice", "evict", "call-off", "release", "finalizer")
 POD_OUTCOMES = ("written", "changed", "blocked", "refused", "failed", "away")
 NOTIFICATION_OUTCOMES = ("delivered", "failed", "refused", "expired", "dropped")
 EXPORT_OUTCOMES = ("written", "unchanged", "failed", "conflict")

@@ -54,6 +54,7 @@ MOST_EVENTS = 1000
 _log = structlog.get_logger()
 
 NOT_WRITTEN = {
+    Step.LABEL: "The label of GPU pods cannot be written on this pod, whose claim holds a GPU",
     Step.NOTICE: "The notice of its eviction cannot be written on this pod",
     Step.EVICT: "This pod of a spent budget cannot be evicted",
     Step.CALL_OFF: "The notice of its eviction cannot be taken off this pod",
@@ -241,7 +242,9 @@ class PodWriter:
         return written
 
     def _write(self, write: PodWrite, item: Json) -> None:
-        if write.step is Step.NOTICE:
+        if write.step is Step.LABEL:
+            self.source.label_gpu_pod(item)
+        elif write.step is Step.NOTICE:
             self.source.announce_eviction(item, write.eviction_at)
         elif write.step is Step.CALL_OFF:
             self.source.announce_eviction(item, None)

@@ -110,7 +110,13 @@ Events = Callable[[Json], tuple[ObjectEvent, ...]]
 
 
 class Step(StrEnum):
-    """The kind of a write to one pod: a notice, an eviction, or the removal of a notice, a gate or the finalizer."""
+    """The kind of a write to one pod.
+
+    It is the label, a notice, an eviction, or the removal of a notice, a gate or the finalizer.
+    """
+
+    LABEL = "label"
+    """Gives it the label of GPU pods."""
 
     NOTICE = "notice"
     """Writes the instant of its eviction on it."""
@@ -130,10 +136,12 @@ EVICTION_STEPS = (Step.NOTICE, Step.EVICT, Step.CALL_OFF)
 class Plan(StrEnum):
     """A task of the leader that decides on writes to pods; each run replaces the decision before it.
 
-    The writes of one namespace are done in this order: evictions, finalizers, scheduling gates. Evictions are limited
-    by the number of running pods, while a user who creates and deletes pods all the time causes finalizers without end.
+    The writes of one namespace are done in this order: labels, evictions, finalizers, scheduling gates. No pod is
+    evicted without the label. Labels and evictions are limited by the number of running pods, while a user who creates
+    and deletes pods all the time causes finalizers without end.
     """
 
+    LABELS = "label"
     EVICTIONS = "evict"
     FINALIZERS = "let_go"
     RELEASES = "release"

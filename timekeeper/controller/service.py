@@ -209,6 +209,7 @@ def schedule(tasks: LeaderTasks, settings: JobsSettings, *, writes_pods: bool = 
             (tasks.release, settings.react_seconds),
             (tasks.remove_finalizers, settings.react_seconds),
             (tasks.record_events, SLOW_TASK_SECONDS),
+            (tasks.label, SLOW_TASK_SECONDS),
             (tasks.evict, SLOW_TASK_SECONDS),
         ]
     for job, seconds in jobs:

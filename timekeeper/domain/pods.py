@@ -48,6 +48,7 @@ class PodFacts(NamedTuple):
         reserves_claims: whether it asks for devices with claims of Dynamic Resource Allocation.
         group: the group of pods that another stack starts together with it; empty for none.
         admitted_held: whether its budget was in the state HELD when admission admitted it.
+        guarded: whether it has the label of GPU pods, by which the policies guard it and an eviction of it is allowed.
     """
 
     uid: str
@@ -78,6 +79,7 @@ class PodFacts(NamedTuple):
     reserves_claims: bool = False
     group: str = ""
     admitted_held: bool = False
+    guarded: bool = False
 
 
 GROUP_LABELS = (
@@ -147,6 +149,7 @@ def read_pod(
             it; None to parse it.
     """
     metadata, spec, status = (mapping(pod.get(key)) for key in ("metadata", "spec", "status"))
+    label = mapping(metadata.get("labels")).get(names.POD_LABEL)
     phase = status.get("phase")
     annotations = mapping(metadata.get("annotations"))
     node = spec.get("nodeName")
@@ -158,7 +161,7 @@ def read_pod(
     canonical = reservation = reservation or read_reservation(pod)
     if reservation is None and bound and (decision := held_of(pod)).holdings:
         reservation = Reservation((), holdings=decision.holdings, doubts=decision.doubts)
-    if reservation is None and not bound and mapping(metadata.get("labels")).get(names.POD_LABEL):
+    if reservation is None and not bound and label:
         reservation = read_asked_reservation(pod)
     return PodFacts(
         uid=str(metadata.get("uid", "")),
@@ -189,6 +192,7 @@ def read_pod(
         begun=_begun(status),
         started=started,
         reserves_claims=bool(spec.get("resourceClaims") or status.get("extendedResourceClaimStatus")),
+        guarded=label == names.POD_LABEL_VALUE,
     )
 
 

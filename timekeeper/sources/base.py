@@ -366,6 +366,15 @@ class Source(Protocol):
             NotWrittenError: the API server failed at this pod.
         """
 
+    def label_gpu_pod(self, pod: Json) -> None:
+        """Gives a pod the label of GPU pods, and removes the reserved annotations, which nothing guarded until now.
+
+        Raises:
+            ChangedMeanwhileError: the pod is deleted.
+            RefusedError: a policy or a webhook forbids it.
+            NotWrittenError: the API server failed at this pod.
+        """
+
     def announce_eviction(self, pod: Json, at: str | None) -> None:
         """Writes the time of a pod's eviction to its annotation, or removes the annotation.
 

@@ -139,6 +139,22 @@ class FolderSource:
         else:
             write_json(file, {**_load(file)[0], "metadata": {**metadata, "finalizers": left}})
 
+    def label_gpu_pod(self, pod: Json) -> None:
+        """Writes the label of GPU pods to the pod's file, and removes the reserved annotations.
+
+        Raises:
+            ChangedMeanwhileError: there is no such file.
+        """
+        file = self._folder / "pods" / f"{uid_of(pod)}.json"
+        documents = _load(file)
+        if not documents:
+            raise ChangedMeanwhileError(f"pod {uid_of(pod)} is gone")
+        metadata = documents[0]["metadata"]
+        metadata.setdefault("labels", {})[names.POD_LABEL] = names.POD_LABEL_VALUE
+        for key in names.RESERVED_ANNOTATIONS:
+            metadata.get("annotations", {}).pop(key, None)
+        write_json(file, documents[0])
+
     def announce_eviction(self, pod: Json, at: str | None) -> None:
         """Writes the time of a pod's eviction to an annotation in the pod's file, or removes the annotation.
 

@@ -759,6 +759,19 @@ class KubernetesSource:
         ]
         self._patch_pod(metadata, patch, JSON_PATCH)
 
+    def label_gpu_pod(self, pod: Json) -> None:
+        """Gives a pod the label of GPU pods, and removes the reserved annotations, which nothing guarded until now.
+
+        The patch contains the pod's uid, which cannot change: a new pod of the same name is not written.
+        """
+        metadata = pod["metadata"]
+        given = {
+            "uid": metadata["uid"],
+            "labels": {names.POD_LABEL: names.POD_LABEL_VALUE},
+            "annotations": dict.fromkeys(names.RESERVED_ANNOTATIONS),
+        }
+        self._patch_pod(metadata, {"metadata": given}, MERGE_PATCH)
+
     def announce_eviction(self, pod: Json, at: str | None) -> None:
         """Writes the time of a pod's eviction to its annotation, or removes the annotation.
 

@@ -217,6 +217,10 @@ class LookingSource(KubernetesSource):
         """Raises RefusedError: in the mode look no pod is written."""
         raise _refused()
 
+    def label_gpu_pod(self, _pod: Json) -> None:
+        """Raises RefusedError: in the mode look no pod is written."""
+        raise _refused()
+
     def announce_eviction(self, _pod: Json, _at: str | None) -> None:
         """Raises RefusedError: in the mode look no pod is written."""
         raise _refused()

@@ -109,6 +109,65 @@ def test_it_is_held_to_that_at_pods_without_the_label_too(
         assert f"{what}: changed by the timekeeper, which changes its own gate" in refusal.value.message
 
 
+LABELLED = {"metadata": {"labels": {"fairgpu.io/pod": "gpu"}}}
+
+
+@pytest.fixture(params=["share", "account"])
+def claiming(
+    request: pytest.FixtureRequest, control_plane: ControlPlane, make_namespace_of: Callable[[str], str]
+) -> str:
+    """A pod that has a claim and many labels, but not the label of GPU pods, in a namespace of each mode."""
+    path = f"/api/v1/namespaces/{make_namespace_of(request.param)}/pods"
+    pod = plain_pod()
+    pod["metadata"] |= {
+        "labels": {f"example.org/{number}": "x" for number in range(1000)},
+        "annotations": {"fairgpu.io/budget-state": "over"},
+    }
+    pod["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimName": "gpu"}]
+    control_plane.admin.api.create(path, pod)
+    return f"{path}/plain"
+
+
+def test_it_labels_a_pod_with_a_claim_and_removes_the_annotations_that_nothing_guarded(
+    timekeeper: Identity, claiming: str
+) -> None:
+    item = timekeeper.api.get(claiming)
+    given = {"labels": {"fairgpu.io/pod": "gpu"}, "annotations": {"fairgpu.io/budget-state": None}}
+    labelled = timekeeper.api.patch(claiming, {"metadata": given})["metadata"]
+    assert labelled["labels"] == item["metadata"]["labels"] | {"fairgpu.io/pod": "gpu"}
+    assert "annotations" not in labelled
+    with pytest.raises(ApiError, match=r"metadata\.labels: changed by the timekeeper"):
+        timekeeper.api.patch(claiming, {"metadata": {"labels": {"fairgpu.io/pod": None}}})
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        {"fairgpu.io/pod": "cpu"},
+        {"fairgpu.io/pod": "gpu", "app": "x"},
+        {"fairgpu.io/pod": "gpu", "example.org/7": "y"},
+        {"fairgpu.io/pod": "gpu", "example.org/7": None},
+        {"fairgpu.io/pod": "gpu", "example.org/7": None, "example.org/other": "x"},
+        {"app": "x"},
+    ],
+)
+def test_it_gives_a_pod_with_a_claim_no_other_label(
+    timekeeper: Identity, claiming: str, labels: dict[str, str | None]
+) -> None:
+    with pytest.raises(ApiError, match=r"metadata\.labels: changed by the timekeeper"):
+        timekeeper.api.patch(claiming, {"metadata": {"labels": labels}})
+
+
+@pytest.mark.parametrize("mode", ["share", "account"])
+def test_it_labels_no_pod_without_a_claim(
+    control_plane: ControlPlane, timekeeper: Identity, make_namespace_of: Callable[[str], str], mode: str
+) -> None:
+    path = f"/api/v1/namespaces/{make_namespace_of(mode)}/pods"
+    control_plane.admin.api.create(path, plain_pod())
+    with pytest.raises(ApiError, match=r"metadata\.labels: changed by the timekeeper"):
+        timekeeper.api.patch(f"{path}/plain", LABELLED)
+
+
 def test_it_is_held_to_that_in_the_systems_own_namespaces_too(
     control_plane: ControlPlane, timekeeper: Identity
 ) -> None:

@@ -53,6 +53,11 @@ class MirroredWorld:
         metadata = {key: value for key, value in pod["metadata"].items() if key != "finalizers"}
         self.mirrors.pods.changed("MODIFIED", {**pod, "metadata": metadata})
 
+    def label_gpu_pod(self, pod: Json) -> None:
+        """As the API server's watch would show it."""
+        metadata = {**pod["metadata"], "labels": {**pod["metadata"].get("labels", {}), "fairgpu.io/pod": "gpu"}}
+        self.mirrors.pods.changed("MODIFIED", {**pod, "metadata": metadata})
+
     def announce_eviction(self, pod: Json, at: str | None) -> None:
         """As the API server's watch would show it."""
         metadata = pod["metadata"]

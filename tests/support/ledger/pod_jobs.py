@@ -8,6 +8,7 @@ from collections.abc import Callable
 from prometheus_client import CollectorRegistry
 
 from timekeeper.controller.eviction import eviction_writes
+from timekeeper.controller.labels import labels
 from timekeeper.controller.metrics import PodMeasures
 from timekeeper.controller.pod_writer import PodWriter
 from timekeeper.controller.pod_writes import Plan
@@ -40,6 +41,10 @@ class PodJobs:
 
     def remove_finalizers(self) -> int:
         self.writer.hand_over(Plan.FINALIZERS, removals(self.books), lambda: self.leads)
+        return work_off(self.writer)
+
+    def label(self) -> int:
+        self.writer.hand_over(Plan.LABELS, labels(self.books), lambda: self.leads)
         return work_off(self.writer)
 
     def evict(self, settled_at: int, now: int) -> int:

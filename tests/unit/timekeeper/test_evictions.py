@@ -16,6 +16,7 @@ from timekeeper.controller.state.figures import Figures
 from timekeeper.domain.budgets import Budget
 from timekeeper.domain.periods import Period
 from timekeeper.domain.pods import PodFacts
+from timekeeper.domain.reservations import Reservation
 from timekeeper.domain.state import Enforcement, Limits, OnExhausted
 
 NOTICE = 600
@@ -29,7 +30,7 @@ def figures(state: BudgetState = BudgetState.HELD, exhausted_at: int = 9_000) ->
 
 
 def pod(name: str, started: int = 0, **fields: Any) -> PodFacts:
-    facts = PodFacts(name, "ns", name, "n1", 0, started, True, True, False, None, False, None)
+    facts = PodFacts(name, "ns", name, "n1", 0, started, True, True, False, None, False, None, guarded=True)
     return facts._replace(**fields)
 
 
@@ -84,6 +85,12 @@ def test_deleting_a_pod_with_more_grace_than_an_eviction_gives_saves_it_from_non
     dodging = pod("p", deleted=1, deletion_grace=seconds)
     assert steps([dodging]) == ["notice p"]
     assert steps([dodging._replace(evict_at=NOW)]) == ["evict p"]
+
+
+def test_a_pod_without_a_gpu_of_its_own_or_the_label_of_one_gets_no_notice() -> None:
+    """The mirror also holds pods with claims for other devices, and all pods of a scheduler that gives GPUs."""
+    assert steps([pod("nic", guarded=False, reserves_claims=True)]) == []
+    assert steps([pod("unlabelled", guarded=False, reservation=Reservation(()))]) == ["notice unlabelled"]
 
 
 def test_a_notice_of_an_earlier_exhaustion_does_not_count() -> None:

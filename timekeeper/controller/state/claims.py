@@ -133,6 +133,10 @@ class ClaimView:
         """Returns the uids of the open sessions of ResourceClaims."""
         return set(self._open.values())
 
+    def reserving_pods(self) -> set[str]:
+        """Returns the uids of the pods that reserve a ResourceClaim whose session is open."""
+        return {pod for claim in self._open if claim in self.facts for pod in self.facts[claim].pods}
+
     def unlisted(self) -> int:
         """Returns the number of ResourceClaims with devices of drivers that are not metered."""
         return sum(facts.unlisted for facts in self.facts.values())
