@@ -33,6 +33,8 @@ from tests.support.processes import FAIRGPU
 from tests.support.waiting import wait_until
 
 GATE = [{"name": "fairgpu.io/budget"}]
+CLAIMS = "/apis/resource.k8s.io/v1"
+KIND = {"apiVersion": "resource.k8s.io/v1"}
 LABELS = {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB", "nvidia.com/gpu.count": "8"}
 CAPACITY = {"cpu": "64", "memory": "512Gi", "pods": "110", "nvidia.com/gpu": "8"}
 
@@ -93,6 +95,32 @@ def budget(account: Account, namespace: str) -> Callable[..., str]:
         return name
 
     return create
+
+
+@pytest.fixture(scope="module")
+def devices(account: Account) -> None:
+    """Some GPUs as NVIDIA's driver publishes them, and their DeviceClass."""
+    plane = account.plane
+    selectors = [{"cel": {"expression": "device.driver == 'gpu.nvidia.com'"}}]
+    device_class = {"kind": "DeviceClass", "metadata": {"name": "gpu.nvidia.com"}, "spec": {"selectors": selectors}}
+    plane.admin.api.create(f"{CLAIMS}/deviceclasses", {**KIND, **device_class})
+    parts = {
+        "attributes": {"productName": {"string": "NVIDIA H100 80GB HBM3"}},
+        "capacity": {"memory": {"value": "80Gi"}},
+    }
+    spec = {
+        "driver": "gpu.nvidia.com",
+        "nodeName": account.node.name,
+        "pool": {"name": account.node.name, "generation": 1, "resourceSliceCount": 1},
+        "devices": [{"name": f"gpu-{number}", **parts} for number in range(2)],
+    }
+    item = {**KIND, "kind": "ResourceSlice", "metadata": {"name": "gpus"}, "spec": spec}
+    plane.admin.api.create(f"{CLAIMS}/resourceslices", item)
+
+
+def asking(device_class: str) -> Manifest:
+    """The spec of a claim for one device of a class."""
+    return {"devices": {"requests": [{"name": "one", "exactly": {"deviceClassName": device_class}}]}}
 
 
 def held(user: Identity, pods: str, name: str = "held") -> Manifest:
@@ -219,12 +247,10 @@ def test_a_claim_for_a_nic_comes_back_unchanged_and_one_for_a_gpu_is_marked(
     account: Account, user: Identity, namespace: str, pods: str
 ) -> None:
     assert account
-    templates = f"/apis/resource.k8s.io/v1/namespaces/{namespace}/resourceclaimtemplates"
+    templates = f"{CLAIMS}/namespaces/{namespace}/resourceclaimtemplates"
     for name, device_class in (("nic", "nic.example.com"), ("gpu", "gpu.nvidia.com")):
-        requests = [{"name": "one", "exactly": {"deviceClassName": device_class}}]
-        spec = {"spec": {"devices": {"requests": requests}}}
-        item = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate", "metadata": {"name": name}}
-        user.api.create(templates, {**item, "spec": spec})
+        item = {**KIND, "kind": "ResourceClaimTemplate", "metadata": {"name": name}}
+        user.api.create(templates, {**item, "spec": {"spec": asking(device_class)}})
 
     def labels(name: str) -> Any:
         claims = [{"name": "one", "resourceClaimTemplateName": name}]
@@ -235,34 +261,15 @@ def test_a_claim_for_a_nic_comes_back_unchanged_and_one_for_a_gpu_is_marked(
     assert labels("gpu") == {"fairgpu.io/pod": "gpu"}
 
 
+@pytest.mark.usefixtures("devices")
 def test_a_claim_for_a_gpu_is_held_released_allocated_by_the_stock_scheduler_and_charged(
     account: Account, user: Identity, namespace: str, pods: str, budget: Callable[..., str]
 ) -> None:
-    """The device is as NVIDIA's driver publishes one; kube-scheduler and controllers make and allocate the claim."""
-    plane, resources = account.plane, "/apis/resource.k8s.io/v1"
-    kind = {"apiVersion": "resource.k8s.io/v1"}
-    selectors = [{"cel": {"expression": "device.driver == 'gpu.nvidia.com'"}}]
-    device_class = {"kind": "DeviceClass", "metadata": {"name": "gpu.nvidia.com"}, "spec": {"selectors": selectors}}
-    plane.admin.api.create(f"{resources}/deviceclasses", {**kind, **device_class})
-    device = {
-        "name": "gpu-0",
-        "attributes": {"productName": {"string": "NVIDIA H100 80GB HBM3"}},
-        "capacity": {"memory": {"value": "80Gi"}},
-    }
-    spec = {
-        "driver": "gpu.nvidia.com",
-        "nodeName": account.node.name,
-        "pool": {"name": account.node.name, "generation": 1, "resourceSliceCount": 1},
-        "devices": [device],
-    }
-    plane.admin.api.create(
-        f"{resources}/resourceslices", {**kind, "kind": "ResourceSlice", "metadata": {"name": "gpus"}, "spec": spec}
-    )
-    requests = [{"name": "one", "exactly": {"deviceClassName": "gpu.nvidia.com"}}]
-    template = {"metadata": {"name": "gpu"}, "spec": {"spec": {"devices": {"requests": requests}}}}
+    """Kube-scheduler and controllers make and allocate the claim."""
+    plane = account.plane
+    template = {"metadata": {"name": "gpu"}, "spec": {"spec": asking("gpu.nvidia.com")}}
     user.api.create(
-        f"{resources}/namespaces/{namespace}/resourceclaimtemplates",
-        {**kind, "kind": "ResourceClaimTemplate", **template},
+        f"{CLAIMS}/namespaces/{namespace}/resourceclaimtemplates", {**KIND, "kind": "ResourceClaimTemplate", **template}
     )
     name = budget(allowance={"gpuHours": 0})
     held(user, pods, "first")
@@ -275,6 +282,41 @@ def test_a_claim_for_a_gpu_is_held_released_allocated_by_the_stock_scheduler_and
     assert bound["spec"]["nodeName"] == account.node.name
     rate = wait_until(lambda: _rate(plane, name, 2.0), "the pod's device and the other pod's GPU are charged")
     assert rate == 2.0
+
+
+@pytest.mark.usefixtures("devices")
+def test_a_claim_that_becomes_a_gpus_while_its_pod_waits_is_charged_and_the_pod_is_labelled_guarded_and_evicted(
+    account: Account, user: Identity, namespace: str, pods: str, budget: Callable[..., str]
+) -> None:
+    """The pod is admitted with a claim for another device, which is made again under its name, for a GPU."""
+    plane, claims = account.plane, f"{CLAIMS}/namespaces/{namespace}/resourceclaims"
+    name = budget(allowance={"gpuHours": 0}, enforcement="evict", evictionNotice="1s")
+
+    def claim(device_class: str) -> None:
+        item = {**KIND, "kind": "ResourceClaim", "metadata": {"name": "mine"}, "spec": asking(device_class)}
+        user.api.create(claims, item)
+
+    own = [{"name": "example.org/own"}]
+    named = [{"name": "one", "resourceClaimName": "mine"}]
+    waiting = pod("waits", {"cpu": "1"}, resourceClaims=named, schedulingGates=own)
+    held(user, pods)
+    claim("nic.example.com")
+    unlabelled = lambda: "labels" not in user.api.create(pods, waiting, {"dryRun": "All"})["metadata"]  # noqa: E731
+    wait_until(unlabelled, "the webhook has seen what the claim is for")
+    stored = user.api.create(pods, waiting)
+    assert (stored["metadata"].get("labels"), stored["spec"]["schedulingGates"]) == (None, own)
+
+    user.api.delete(f"{claims}/mine")
+    claim("gpu.nvidia.com")
+    user.api.patch(f"{pods}/waits", {"spec": {"schedulingGates": None}})
+    wait_until(lambda: _bound(user, f"{pods}/waits"), "the claim is allocated and the pod is bound")
+    account.node.set_pod_phase(namespace, "waits", "Running")
+    labels = wait_until(lambda: user.api.get(f"{pods}/waits")["metadata"].get("labels"), "the pod gets the label")
+    assert labels == {"fairgpu.io/pod": "gpu"}
+    with pytest.raises(ApiError, match="fairgpu-deletion"):
+        user.api.delete(f"{pods}/waits", {"gracePeriodSeconds": 0})
+    wait_until(lambda: "deletionTimestamp" in user.api.get(f"{pods}/waits")["metadata"], "the pod is evicted")
+    assert wait_until(lambda: _spent(plane, name), "the claim is charged") > 0
 
 
 def test_a_team_moves_to_share_and_back_by_the_label_of_its_namespace(
