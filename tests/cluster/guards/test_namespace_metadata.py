@@ -84,6 +84,66 @@ def test_a_label_that_is_read_as_an_annotation_is_refused_to_everybody_and_the_r
     assert f"write the {other} {name}" in refusal.value.message
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "length"),
+    [
+        ("fairgpu.io/allow", "elastic," + "x" * 9000, 9008),
+        ("fairgpu.io/allow", "," * 200_000, 200_000),
+        ("fairgpu.io/mode", "account" * 1000, 7000),
+    ],
+)
+def test_a_long_annotation_is_refused_with_its_beginning_and_its_length(
+    control_plane: ControlPlane, namespace: str, name: str, value: str, length: int
+) -> None:
+    """The API server shows no message of more than 5 KiB, and an annotation may have 256."""
+    with pytest.raises(ApiError) as refusal:
+        control_plane.admin.api.patch(f"/api/v1/namespaces/{namespace}", {"metadata": {"annotations": {name: value}}})
+    said = f'metadata.annotations[{name}]: given "{value[:60]}..." ({length} characters); allowed: '
+    assert said in refusal.value.message
+
+
+@pytest.fixture
+def older(control_plane: ControlPlane, namespace: str) -> str:
+    """A namespace with a label and an annotation that have no effect, written before there was the policy."""
+    bindings = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings"
+    binding = control_plane.admin.api.get(f"{bindings}/fairgpu-namespace")
+    path, written = f"/api/v1/namespaces/{namespace}", {name: {other: "account"} for name, other in OF_NO_EFFECT}
+
+    def passes(metadata: dict[str, Any], **query: str) -> bool:
+        try:
+            control_plane.admin.api.patch(path, {"metadata": metadata}, query=query)
+        except ApiError as error:
+            if "fairgpu-namespace" in error.message:
+                return False
+            raise
+        return True
+
+    control_plane.admin.api.delete(f"{bindings}/fairgpu-namespace")
+    try:
+        wait_until(lambda: passes(written), "no policy is in force")
+    finally:
+        metadata = {key: binding["metadata"][key] for key in ("name", "labels") if key in binding["metadata"]}
+        control_plane.admin.api.create(bindings, {**binding, "metadata": metadata})
+        of_another = {"labels": {"fairgpu.io/mode": "look"}}
+        wait_until(lambda: not passes(of_another, dryRun="All"), "the policy is in force again")
+    return path
+
+
+OF_NO_EFFECT = (("labels", "fairgpu.io/allow"), ("annotations", "fairgpu.io/mode"))
+
+
+def test_what_has_no_effect_and_is_older_than_the_policy_stays_or_goes_and_does_not_change(
+    control_plane: ControlPlane, older: str
+) -> None:
+    admin = control_plane.admin.api
+    admin.patch(older, {"metadata": {"labels": {"cost-centre": "42"}, "annotations": {"example.org/owner": "alice"}}})
+    for part, name in OF_NO_EFFECT:
+        with pytest.raises(ApiError) as refusal:
+            admin.patch(older, {"metadata": {part: {name: "share"}}})
+        assert f'metadata.{part}[{name}]: given "share"; allowed: no ' in refusal.value.message
+        admin.patch(older, {"metadata": {part: {name: None}}})
+
+
 @pytest.mark.parametrize("label", ["resource.kubernetes.io/admin-access", "resource.k8s.io/admin-access"])
 def test_an_admin_of_a_namespace_cannot_give_it_administrative_access_to_devices(
     control_plane: ControlPlane, editor: Identity, namespace: str, label: str
