@@ -50,13 +50,13 @@ def due(budget: Budget, figures: Figures, pods: Iterable[PodFacts], now: Instant
 
     Pods admitted over budget go first, then pods without a high task priority. Among equals, the pod that has run for
     the shortest time goes first, since the least work is lost with it. If the budget deprioritizes, pods admitted
-    over budget stay: they run on spare GPUs and are the first to lose them. A pod that holds no GPU, such as one with a
-    claim for a network card, is left alone.
+    over budget stay: they run on spare GPUs and are the first to lose them. A pod without the label of GPU pods
+    is left alone: no policy guards a notice on it, and none lets it be evicted.
 
     Args:
         pods: all pods of the namespaces that it pays for.
     """
-    running = [pod for pod in pods if pod.bound and not pod.terminal and not ends_anyway(pod) and _is_for_gpus(pod)]
+    running = [pod for pod in pods if pod.bound and not pod.terminal and not ends_anyway(pod) and pod.guarded]
     if not must_evict(budget, figures):
         return [Due(pod, Step.CALL_OFF) for pod in running if pod.evict_at is not None]
     stays = budget.on_exhausted is OnExhausted.DEPRIORITIZE
@@ -82,11 +82,6 @@ def ends_anyway(pod: PodFacts) -> bool:
     past.
     """
     return pod.deletion_grace is not None and pod.deletion_grace <= MAX_TERMINATION_SECONDS
-
-
-def _is_for_gpus(pod: PodFacts) -> bool:
-    """Whether a pod holds a GPU itself, or has the label of GPU pods, as one that holds a GPU by a claim has."""
-    return pod.reservation is not None or pod.guarded
 
 
 def _has_notice(pod: PodFacts, budget: Budget, figures: Figures, now: Instant) -> bool:

@@ -157,6 +157,7 @@ class LedgerHarness:
                 "name": uid,
                 "namespace": namespace,
                 "creationTimestamp": stamp,
+                "labels": {"fairgpu.io/pod": "gpu"},
                 "annotations": {"fairgpu.io/allocation": json.dumps(allocation)},
             },
             "spec": {"nodeName": node, "containers": [{"name": "main", "resources": {"limits": limits}}]},

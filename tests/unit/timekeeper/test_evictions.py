@@ -87,10 +87,10 @@ def test_deleting_a_pod_with_more_grace_than_an_eviction_gives_saves_it_from_non
     assert steps([dodging._replace(evict_at=NOW)]) == ["evict p"]
 
 
-def test_a_pod_without_a_gpu_of_its_own_or_the_label_of_one_gets_no_notice() -> None:
-    """The mirror also holds pods with claims for other devices, and all pods of a scheduler that gives GPUs."""
-    assert steps([pod("nic", guarded=False, reserves_claims=True)]) == []
-    assert steps([pod("unlabelled", guarded=False, reservation=Reservation(()))]) == ["notice unlabelled"]
+@pytest.mark.parametrize("fields", [{"reservation": Reservation(())}, {"reserves_claims": True}, {}])
+def test_a_pod_without_the_label_of_gpu_pods_gets_no_notice(fields: dict[str, Any]) -> None:
+    """It may be older than the label, have a claim for another device, or wait for a scheduler that also gives GPUs."""
+    assert steps([pod("p", guarded=False, **fields)]) == []
 
 
 def test_a_notice_of_an_earlier_exhaustion_does_not_count() -> None:
