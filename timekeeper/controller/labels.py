@@ -20,12 +20,12 @@ def labels(books: Books) -> tuple[PodWrite, ...]:
     Args:
         books: the leader's state.
     """
-    facts = books.pods.facts
-    reserving = (facts[uid] for uid in sorted(books.claims.reserving_pods()) if uid in facts)
+    pods = map(books.pods.facts.get, books.claims.reserving_pods())
+    due = {pod.uid: pod for pod in pods if pod is not None and _lacks_the_label(pod)}
     return tuple(
         PodWrite(pod.uid, pod.namespace, pod.name, books.account_of(pod.namespace), Step.LABEL)
-        for pod in reserving
-        if _lacks_the_label(pod) and pod.namespace not in books.rules.overhead
+        for pod in due.values()
+        if pod.namespace not in books.rules.overhead
     )
 
 
@@ -35,5 +35,6 @@ def _lacks_the_label(pod: PodFacts) -> bool:
     A pod that also asks for FairGPU's own resources is older than the label, which makes its annotations count: an
     admin labels it.
     """
-    canonical = pod.reservation is not None and not pod.reservation.holdings
-    return pod.bound and not pod.terminal and not pod.guarded and not canonical
+    if pod.guarded or not pod.bound or pod.terminal:
+        return False
+    return pod.reservation is None or bool(pod.reservation.holdings)

@@ -42,13 +42,16 @@ class Claims:
             }
         )
 
-    def claim(self, pod: str, namespace: str = "team-a", driver: str = "gpu.nvidia.com", **result: Any) -> None:
-        """Writes a claim for one device, which a pod reserves."""
+    def claim(
+        self, pod: str, namespace: str = "team-a", driver: str = "gpu.nvidia.com", name: str = "", **result: Any
+    ) -> None:
+        """Writes a claim for one device, which a pod reserves; it has the pod's name where none is given."""
+        name = name or pod
         results = [{"driver": driver, "pool": "n1", "device": "device-0", **result}]
         status = {"reservedFor": [{"resource": "pods", "uid": pod}], "allocation": {"devices": {"results": results}}}
         stamp = format_instant(self.harness.now)
-        metadata = {"name": pod, "namespace": namespace, "uid": f"claim-{pod}", "creationTimestamp": stamp}
-        write_json(self.harness.folder / "claims" / f"{pod}.json", {"metadata": metadata, "status": status})
+        metadata = {"name": name, "namespace": namespace, "uid": f"claim-{name}", "creationTimestamp": stamp}
+        write_json(self.harness.folder / "claims" / f"{name}.json", {"metadata": metadata, "status": status})
 
     def labelled(self) -> list[str]:
         """Lets the leader do a round and write the labels that are due; returns the pods that have one then."""
@@ -74,6 +77,14 @@ def test_a_pod_gets_the_label_once_its_claim_holds_a_gpu(claims: Claims) -> None
     (item,) = claims.harness.source.mirrors.pods.items()
     assert item["metadata"]["annotations"] == {"mine": "kept"}
     assert claims.jobs.label() == 0
+    assert claims.jobs.counted("pod_writes_total", step="label", outcome="written") == 1
+
+
+def test_a_pod_with_two_claims_for_gpus_is_written_once(claims: Claims) -> None:
+    claims.pod("p1")
+    claims.claim("p1")
+    claims.claim("p1", name="second")
+    assert claims.labelled() == ["p1"]
     assert claims.jobs.counted("pod_writes_total", step="label", outcome="written") == 1
 
 

@@ -8,7 +8,7 @@ reserved it, or else to its deallocation. An allocated claim that no pod reserve
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any, NamedTuple
@@ -133,9 +133,11 @@ class ClaimView:
         """Returns the uids of the open sessions of ResourceClaims."""
         return set(self._open.values())
 
-    def reserving_pods(self) -> set[str]:
-        """Returns the uids of the pods that reserve a ResourceClaim whose session is open."""
-        return {pod for claim in self._open if claim in self.facts for pod in self.facts[claim].pods}
+    def reserving_pods(self) -> Iterator[str]:
+        """Yields the uid of each pod that reserves a ResourceClaim whose session is open, once for each such claim."""
+        for claim in self._open:
+            if (facts := self.facts.get(claim)) is not None:
+                yield from facts.pods
 
     def unlisted(self) -> int:
         """Returns the number of ResourceClaims with devices of drivers that are not metered."""
