@@ -236,6 +236,18 @@ def decode_prices(text: str | bytes) -> Prices:
         raise RecordError(f"no prices: {error!r}") from error
 
 
+def decode_silent(text: str | bytes) -> dict[str, int]:
+    """Decodes the last sign of life of each silent node, in nanoseconds since 1970, keyed by node.
+
+    Raises:
+        RecordError: the text is not an encoded list of silent nodes.
+    """
+    try:
+        return {node: whole_number(instant) for node, instant in orjson.loads(as_text(text)).items()}
+    except UNREADABLE as error:
+        raise RecordError(f"no silent nodes: {error!r}") from error
+
+
 def encode_burn(record: BurnRecord) -> str:
     """Encodes the samples of an account's recent spending as JSON."""
     samples = [[sample.at, sample.spent] for sample in record.samples]

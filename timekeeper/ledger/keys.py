@@ -73,6 +73,9 @@ named by its start.
     fairgpu:{book}:watched            string  the latest instant at which the pods of all open sessions were known to
                                               live
     fairgpu:{book}:watched-claims     string  the same of ResourceClaims
+    fairgpu:{book}:silent             string  {NODE: INSTANT} as JSON: each silent node's last sign of life, also while
+                                              sessions are left of one whose object is deleted. A store of an earlier
+                                              version lacks it
     fairgpu:{book}:past               string  the instant of the last reconciliation that began to settle: the leader's
                                               time or, if earlier, the store's
     fairgpu:{book}:restored           set     the accounts with spending that cannot be attributed to a pod
@@ -137,6 +140,7 @@ PRICES = f"{PREFIX}:{{book}}:prices"
 SINCE = f"{PREFIX}:{{book}}:since"
 WATCHED = f"{PREFIX}:{{book}}:watched"
 WATCHED_CLAIMS = f"{PREFIX}:{{book}}:watched-claims"
+SILENT = f"{PREFIX}:{{book}}:silent"
 PAST = f"{PREFIX}:{{book}}:past"
 RESTORED = f"{PREFIX}:{{book}}:restored"
 NOT_SETTLED = f"{PREFIX}:{{book}}:not-settled"

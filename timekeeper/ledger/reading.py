@@ -30,6 +30,7 @@ from timekeeper.ledger.codec import (
     decode_burn,
     decode_prices,
     decode_session,
+    decode_silent,
 )
 from timekeeper.ledger.entries import SEGMENT_ENTRIES, LedgerEntry, entry_order, read_entry, unpack_entries
 from timekeeper.ledger.totals import PeriodTotals, read_totals
@@ -106,6 +107,20 @@ def _text(client: Store, key: str) -> Any:
         if concerns_all(error):
             raise
         return None
+
+
+def _text_or_error(client: Store, key: str) -> Any:
+    """Returns the bytes under a key; None if there are none.
+
+    Raises:
+        RecordError: the key holds another Redis type.
+    """
+    try:
+        return client.get(key)
+    except redis.ResponseError as error:
+        if concerns_all(error):
+            raise
+        raise RecordError(described(error)) from error
 
 
 def period_totals(client: Store, account: str, period: Instant) -> PeriodTotals | None:
@@ -347,12 +362,7 @@ def prices(client: Store) -> Prices:
     Raises:
         RecordError: the stored prices cannot be read.
     """
-    try:
-        text = client.get(keys.PRICES)
-    except redis.ResponseError as error:
-        if concerns_all(error):
-            raise
-        raise RecordError(described(error)) from error
+    text = _text_or_error(client, keys.PRICES)
     return decode_prices(text) if text is not None else {}
 
 
@@ -384,6 +394,16 @@ def watched_claims(client: Store) -> Instant | None:
     It returns None if the store holds no readable one.
     """
     return whole(_text(client, keys.WATCHED_CLAIMS))
+
+
+def silent(client: Store) -> dict[str, Instant]:
+    """Returns the last sign of life of each node that was silent, keyed by node; none if the store holds none.
+
+    Raises:
+        RecordError: the stored nodes cannot be read.
+    """
+    text = _text_or_error(client, keys.SILENT)
+    return decode_silent(text) if text is not None else {}
 
 
 def past(client: Store) -> Instant | None:

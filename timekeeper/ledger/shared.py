@@ -204,6 +204,15 @@ def write_watched_claims(client: Store, epoch: FencingToken, until: Instant) -> 
     put(client, epoch, "SET", keys.WATCHED_CLAIMS, [str(until)])
 
 
+def write_silent(client: Store, epoch: FencingToken, silent: Mapping[str, Instant]) -> None:
+    """Replaces the store's list of silent nodes.
+
+    Args:
+        silent: keyed by node, its last sign of life.
+    """
+    put(client, epoch, "SET", keys.SILENT, [compact(dict(silent))])
+
+
 def write_past(client: Store, epoch: FencingToken, until: Instant) -> None:
     """Writes the instant of a reconciliation that is about to settle: the leader's time or, if earlier, the store's.
 

@@ -305,7 +305,7 @@ def zeros(client: Redis) -> dict[int, int]:
     return dict.fromkeys(capacity(client), 0)
 
 
-@pytest.mark.parametrize("key", [keys.WATCHED, keys.WATCHED_CLAIMS, keys.PAST, keys.PRICES])
+@pytest.mark.parametrize("key", [keys.WATCHED, keys.WATCHED_CLAIMS, keys.SILENT, keys.PAST, keys.PRICES])
 def test_an_entry_of_another_type_stops_no_leader_and_is_written_anew(teams: LedgerHarness, key: str) -> None:
     spoil(teams, key, None)
     teams.lead()
@@ -366,6 +366,7 @@ REPLACED_BY_EACH_WRITE = {
     "MARK",
     "PAST",
     "PRICES",
+    "SILENT",
     "WATCHED",
     "WATCHED_CLAIMS",
 }

@@ -222,6 +222,7 @@ def client(harness: LedgerHarness) -> redis.Redis:
         (keys.SINCE, shared.write_since, (9,)),
         (keys.WATCHED, shared.write_watched, (9,)),
         (keys.WATCHED_CLAIMS, shared.write_watched_claims, (9,)),
+        (keys.SILENT, shared.write_silent, ({"n1": 9},)),
         (keys.PAST, shared.write_past, (9,)),
         (keys.RESTORED, shared.note_restored, (["late"],)),
         (keys.NOT_SETTLED, shared.write_not_settled, (frozenset(), {"late"})),

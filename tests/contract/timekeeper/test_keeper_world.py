@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,8 @@ from timekeeper.controller.report.status_writer import OrderAnswers, StatusWrite
 from timekeeper.controller.state.books import ControllerRules
 from timekeeper.domain.money import GPU_HOUR, GPU_SECOND, SECOND
 from timekeeper.domain.timestamps import format_exact, format_instant
-from timekeeper.ledger import reading
+from timekeeper.ledger import keys, reading
+from timekeeper.ledger.client import StoreEmptyError
 from timekeeper.ledger.reading import highest_epoch
 from timekeeper.ledger.writing import take_epoch
 from timekeeper.sources.base import Mirror
@@ -194,6 +196,100 @@ def test_a_pod_that_ended_before_its_node_fell_silent_is_charged_to_when_it_was_
     world.replace("nodes", [node("Unknown")])
     world.round()
     assert world.harness.spent("a") == 100 * GPU_SECOND
+
+
+def delete_node(world: World) -> None:
+    world.replace("nodes", [])
+    world.replace("node_leases", [])
+
+
+@pytest.mark.parametrize("becomes", ["stays", "is collected", "is collected and held", "is missing", "is deleted"])
+def test_a_leader_that_begins_after_a_silent_node_was_deleted_charges_its_pods_to_the_last_sign_of_life(
+    world: World, becomes: str
+) -> None:
+    pod = fall_silent(world)
+    delete_node(world)
+    world.pass_time(600)
+    if becomes == "is collected":
+        world.replace("pods", [collected(pod, world.now)])
+    if becomes == "is collected and held":
+        world.replace("pods", [collected(held_by_the_meter(pod), world.now)])
+    if becomes == "is missing":
+        world.replace("pods", [])
+    world.lead()
+    world.round(60)
+    assert world.harness.spent("a") == 30 * GPU_SECOND
+    if becomes == "is deleted":
+        world.mirrors.pods.changed("DELETED", collected(pod, world.now))
+    world.lead()
+    world.round(60)
+    assert world.harness.spent("a") == 30 * GPU_SECOND
+
+
+def test_a_node_that_returns_after_its_deletion_charges_the_gap_under_another_leader(world: World) -> None:
+    fall_silent(world)
+    delete_node(world)
+    world.lead()
+    world.round(20)
+    world.replace("nodes", [node("True")])
+    world.lead()
+    world.round(80)
+    assert world.harness.spent("a") == 200 * GPU_SECOND
+    delete_node(world)
+    world.lead()
+    world.round(100)
+    assert world.harness.spent("a") == 300 * GPU_SECOND
+
+
+def test_a_silent_node_without_an_object_is_forgotten_with_its_last_pod(world: World) -> None:
+    pod = fall_silent(world)
+    delete_node(world)
+    world.round(20)
+    world.mirrors.pods.changed("DELETED", pod)
+    world.round(20)
+    world.round(20)
+    assert reading.silent(world.client) == {}
+
+
+def test_what_a_leader_knows_of_silent_nodes_outlives_an_emptied_store(world: World) -> None:
+    fall_silent(world)
+    delete_node(world)
+    world.round(20)
+    world.client.flushall()
+    with suppress(StoreEmptyError):
+        world.round(20)
+    world.round(20)
+    assert world.harness.spent("a") == 30 * GPU_SECOND
+    world.lead()
+    world.round(20)
+    assert world.harness.spent("a") == 30 * GPU_SECOND
+
+
+@pytest.mark.parametrize("broken", ["nonsense", b"\xff", "[]", '{"n1":"noon"}', '{"n1":1.5}'])
+def test_silent_nodes_that_cannot_be_read_stop_no_leader_and_are_written_anew(
+    world: World, broken: str | bytes
+) -> None:
+    fall_silent(world)
+    world.client.set(keys.SILENT, broken)
+    world.lead()
+    world.round(60)
+    assert world.harness.spent("a") == 30 * GPU_SECOND
+    assert reading.silent(world.client) == {"n1": NOON + 30 * SECOND}
+
+
+def test_a_silent_node_whose_sessions_cannot_be_read_yet_is_not_forgotten(world: World) -> None:
+    fall_silent(world)
+    delete_node(world)
+    sessions = keys.AccountKeys("a").sessions
+    record = world.client.hget(sessions, "p1")
+    world.client.hset(sessions, "p1", "broken")
+    world.replace("pods", [])
+    world.lead()
+    world.round(60)
+    world.client.hset(sessions, "p1", record)
+    world.round(600)
+    world.round(10)
+    assert world.harness.spent("a") == 30 * GPU_SECOND
 
 
 @pytest.mark.parametrize("node_deleted", [False, True])

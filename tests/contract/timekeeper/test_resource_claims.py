@@ -459,7 +459,9 @@ def test_a_claim_that_is_deleted_when_a_clock_that_was_ahead_is_right_again_has_
     assert looking.spent("a") == 4 * 120 * GPU_SECOND
 
 
-@pytest.mark.parametrize("seen", ["deleted", "missing", "missing for another leader"])
+@pytest.mark.parametrize(
+    "seen", ["deleted", "missing", "missing for another leader", "missing for another leader, as is the node"]
+)
 @pytest.mark.parametrize("reserved", [False, True])
 def test_a_claim_that_is_deleted_behind_a_silent_node_is_charged_to_the_last_sign_of_life(
     looking: LedgerHarness,
@@ -485,6 +487,10 @@ def test_a_claim_that_is_deleted_behind_a_silent_node_is_charged_to_the_last_sig
     if seen == "missing for another leader":
         looking.lead(RULES)
         looking.silence("n1", looking.now - 70 * SECOND)
+    if seen == "missing for another leader, as is the node":
+        (looking.folder / "nodes" / "n1.json").unlink()
+        looking.renewed.clear()
+        looking.lead(RULES)
     looking.round(60)
 
     assert looking.spent("a") == 4 * 30 * GPU_SECOND

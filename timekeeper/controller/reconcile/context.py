@@ -17,7 +17,7 @@ from timekeeper.domain.pods import holds_nothing_else
 from timekeeper.domain.pricing import FOREVER
 from timekeeper.domain.sessions import alive_until
 from timekeeper.domain.timestamps import Instant
-from timekeeper.ledger import keys
+from timekeeper.ledger import keys, reading
 from timekeeper.ledger.client import (
     FencedError,
     Store,
@@ -26,6 +26,7 @@ from timekeeper.ledger.client import (
     StoreUnavailableError,
     concerns_all,
 )
+from timekeeper.ledger.codec import RecordError
 from timekeeper.ledger.connection import identity, replicated
 from timekeeper.ledger.reading import whole
 from timekeeper.ledger.totals import PeriodTotals
@@ -49,6 +50,7 @@ class ReconcileContext:
         servers: the run ids of the Redis servers that hold the store, as one text, as last observed.
         capacity: keyed by model, the capacity that was last written to the store, in microGPU-seconds a second; None
             before the first write, and after a write without an answer.
+        silent_stored: the silent nodes as they were last written to the store; None in the same cases.
         not_settled: the accounts whose settlement fails, as last written to the store; None in the same cases.
         nodes: counts the GPUs of nodes.
         full: whether the store has no memory left for new sessions; they are opened once it has.
@@ -65,12 +67,28 @@ class ReconcileContext:
     silent: dict[str, int] = field(default_factory=dict)
     servers: str = ""
     capacity: Mapping[str, int] | None = None
+    silent_stored: Mapping[str, Instant] | None = None
     not_settled: AbstractSet[str] | None = None
     nodes: NodeCapacity = field(default_factory=NodeCapacity)
     full: bool = False
     held_back: set[str] = field(default_factory=set)
     store_time: Instant = FOREVER
+    _inherited: bool = False
     _counter: int = 0
+
+    def inherit_silent_nodes(self) -> None:
+        """Adopts the silent nodes that the leader before noted, once in a term: what this leader has noted is newer.
+
+        Raises:
+            redis.RedisError: the store does not answer.
+        """
+        if self._inherited:
+            return
+        try:
+            self.silent = reading.silent(self.client)
+        except RecordError as error:
+            _log.error("silent nodes cannot be read", error=str(error))
+        self._inherited = True
 
     def note_silent_nodes(self) -> None:
         """Reads which nodes are silent.
@@ -81,8 +99,10 @@ class ReconcileContext:
         silent = nodes_that_are_silent(self.source.mirrors)
         if self.silent.keys() - silent.keys():
             present = {name_of(node) for node in self.source.mirrors.nodes.items()}
-            held = {metered.session.node for metered in self.books.pods.sessions.all()}
-            silent |= {name: self.silent[name] for name in (self.silent.keys() - silent.keys() - present) & held}
+            deleted = self.silent.keys() - silent.keys() - present
+            if not self.books.unreadable:  # or else it may have sessions that are not read
+                deleted &= {each.session.node for each in self.books.pods.sessions.all()}
+            silent |= {name: self.silent[name] for name in deleted}
         self.silent = silent
 
     def surely_past(self, now: Instant) -> Instant:

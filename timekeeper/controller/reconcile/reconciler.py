@@ -56,6 +56,19 @@ def note_capacity(context: ReconcileContext, now: Instant) -> None:
         context.capacity = rates
 
 
+def note_silent(context: ReconcileContext) -> None:
+    """Writes the last signs of life of silent nodes to the store if they have changed; a later leader begins with them.
+
+    Raises:
+        FencedError: a later leader has taken over.
+        StoreError: the store refused the write, or Redis does not answer.
+    """
+    if context.silent != context.silent_stored:
+        context.silent_stored = None  # until the store answers
+        shared.write_silent(context.client, context.epoch, context.silent)
+        context.silent_stored = context.silent
+
+
 def note_not_settled(context: ReconcileContext) -> None:
     """Writes the names of accounts whose settlement failed to the store, if they have changed.
 
@@ -196,6 +209,7 @@ class Reconciler:
                 touched = set(self.books.accounts)
             # Before anything is settled: the next leader takes nothing of it back, however far its clock is behind.
             shared.write_past(self._context.client, self._context.epoch, past)
+            note_silent(self._context)
             self._settle(now, touched, full=full)
             self._past = past
             if full:

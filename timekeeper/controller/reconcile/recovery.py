@@ -141,7 +141,7 @@ def take_over(context: ReconcileContext, now: Instant, stored_past: Instant | No
     books, mirrors = context.books, context.source.mirrors
     shared.write_epoch(context.client, context.epoch, context.term)  # a store that went back lacks it
     budgets_lost = replace_broken_keys(context.client, context.epoch, books.accounts)
-    context.capacity = context.not_settled = None  # the store may have lost them
+    context.capacity = context.silent_stored = context.not_settled = None  # the store may have lost them
     converted = convert_store(context.client, context.epoch)
     if converted:
         _log.info("store converted", format=keys.FORMAT, accounts=converted)
@@ -157,6 +157,7 @@ def take_over(context: ReconcileContext, now: Instant, stored_past: Instant | No
         _mark_lost_budgets(context)
     _restore_moves(context)
     _restore_default_payers(context, kept)
+    context.inherit_silent_nodes()
     context.note_silent_nodes()
     assign(context, now)
     _mark_unreadable(books)
