@@ -57,6 +57,18 @@ def written_before_now(client: redis.Redis) -> int:
     return everything(client)[-1].at + 1
 
 
+def test_an_order_of_segments_that_names_one_there_is_not_is_not_used(client: redis.Redis) -> None:
+    post(client, range(1, 26))
+    before = everything(client)
+    while not pack_ledger(client, EPOCH, "a", before[22].at):
+        pass
+    (first, *_) = client.zrange(NAMES.segment_order, 0, 0)
+    client.zrem(NAMES.segment_order, first)
+    client.zadd(NAMES.segment_order, {f"{first.decode()}0": 0})
+    assert everything(client) == before
+    assert reading.ledger_page(client, "a", before[4].id, 7) == before[5:12]
+
+
 def test_what_is_packed_and_what_is_not_is_one_ledger_from_every_cursor_on(client: redis.Redis) -> None:
     post(client, range(1, 26))
     before = everything(client)

@@ -6,10 +6,13 @@
 local ledger, segments, order = unpack(KEYS)
 local after, most, limit = unpack(ARGV)
 local low = after == '' and '' or place_in_order(after) .. ' \255'
-local found = {}
-if is_ordered(order, segments) then
-  found = redis.call('ZRANGEBYLEX', order, after == '' and '-' or '(' .. low, '+', 'LIMIT', 0, tonumber(most) + 1)
-else
+
+local function in_the_set()
+  return redis.call('ZRANGEBYLEX', order, after == '' and '-' or '(' .. low, '+', 'LIMIT', 0, tonumber(most) + 1)
+end
+
+local function by_their_names()
+  local found = {}
   for _, name in ipairs(redis.call('HKEYS', segments)) do
     local member = in_order(name)
     if member > low then
@@ -17,10 +20,26 @@ else
     end
   end
   table.sort(found)
+  return found
 end
-local taken = {}
-for position = 1, math.min(#found, tonumber(most)) do
-  taken[position] = redis.call('HGET', segments, string.match(found[position], '^%S+ (.*)$'))
+
+-- The segments that an order names, as many as fit a page; nothing if there is none of such a name.
+local function segments_of(found)
+  local taken = {}
+  for position = 1, math.min(#found, tonumber(most)) do
+    taken[position] = redis.call('HGET', segments, string.match(found[position], '^%S+ (.*)$') or '')
+    if not taken[position] then
+      return nil
+    end
+  end
+  return taken
+end
+
+local found = is_ordered(order, segments) and in_the_set()
+local taken = found and segments_of(found)
+if not taken then
+  found = by_their_names()
+  taken = segments_of(found)
 end
 if #found > tonumber(most) then
   return {taken, 0, {}}
