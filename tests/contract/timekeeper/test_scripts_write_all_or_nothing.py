@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from timekeeper.ledger.client import Call
 
 HOUR = 3600
-CALLS_OF_EACH = 2
+CALLS_OF_EACH = 3
 FIELDS_OF_EACH = 8
 BROKEN = (b"nonsense", b"", b"9" * 30, b"1.5")
 TAG = re.compile(r"\{[^}]*\}")
