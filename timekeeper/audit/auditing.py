@@ -60,7 +60,7 @@ def request_of(
 def check_period(snapshot: Snapshot) -> Iterator[Difference]:
     """Checks the bounds of a period and yields each difference.
 
-    A period must end after its start, at the start of the next one. The account must name its latest period.
+    A period must end after its start, at the start of the next one. The account must name its two latest periods.
     """
     start, end = snapshot.start, snapshot.end
     starts = sorted(each for each in map(whole, snapshot.periods) if each is not None)
@@ -72,6 +72,9 @@ def check_period(snapshot: Snapshot) -> Iterator[Difference]:
     latest, named = (str(starts[-1]) if starts else "nothing"), snapshot.head.get("period", "nothing")
     if named != latest:
         yield difference(snapshot, Figure.PERIOD, "latest", named, latest, "the account's periods")
+    before, named = str(starts[-2]) if len(starts) > 1 else "", snapshot.head.get("previous", "")
+    if before and named != before:
+        yield difference(snapshot, Figure.PERIOD, "previous", named, before, "the account's periods")
 
 
 def check(snapshot: Snapshot, context: AuditContext) -> list[Difference]:

@@ -177,6 +177,7 @@ def _snapshot(
     after = "" if whole_ledger else f"{max(start // 1_000_000 - HOUR_MS, 0)}-0"
     entries = tuple(_entries(client, name, start, after, _text(answer[9])))
     rest, rest_of_sums = others
+    parts = map(_text, _unread(start, answer).parts)
     return Snapshot(
         name,
         start,
@@ -192,7 +193,7 @@ def _snapshot(
         entries,
         _by_field(answer[10], rest),
         _by_field(answer[14], rest_of_sums),
-        tuple(rest.packed),
+        dict(zip(parts, rest.packed, strict=False)),  # nothing is read of hours that change all the time
         _text(answer[13]),
         _reports(client, [uid for uid, record in sessions.items() if '"tally"' in record]),
     )

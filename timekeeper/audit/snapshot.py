@@ -64,7 +64,8 @@ class Snapshot:
         hours: keyed by `HOUR DIMENSIONS`, the use `billed core memory used`, whichever period it belongs to. HOUR is
             counted from 1970, and DIMENSIONS are JSON.
         hour_sums: keyed as `hours`, the sums of these rows for each hour, namespace and model.
-        folded: packed values with the rows of older hours and days around the period.
+        folded: keyed by the hours that they are found by, packed values with the rows of older hours and days around
+            the period.
         before: the total of the preceding period; empty if it is unknown.
         reports: keyed by open session, its report limits and its reports so far, as JSON, read a moment later.
     """
@@ -83,7 +84,7 @@ class Snapshot:
     entries: tuple[Entry, ...] = ()
     hours: Mapping[str, str] = field(default_factory=dict)
     hour_sums: Mapping[str, str] = field(default_factory=dict)
-    folded: tuple[bytes, ...] = ()
+    folded: Mapping[str, bytes] = field(default_factory=dict)
     before: str = ""
     reports: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 

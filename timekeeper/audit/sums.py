@@ -13,7 +13,7 @@ from timekeeper.audit.snapshot import FINALIZED, OPEN, Entry, SessionAmount, Sna
 from timekeeper.domain.sessions import EndProof
 from timekeeper.domain.timestamps import Instant
 from timekeeper.domain.usage import Dimensions, UsageFigures, of_values
-from timekeeper.domain.usage_folding import totals_of, unfold
+from timekeeper.domain.usage_folding import parse_part, totals_of, unfold
 from timekeeper.ledger.entries import Ending, read_ending
 
 HOUR = 3_600 * 10**9
@@ -48,7 +48,8 @@ def check_hours(snapshot: Snapshot) -> Iterator[Difference]:
             if amount is None:
                 yield difference(snapshot, Figure.HOURS, subject, "unreadable", "billed core memory used", "its form")
             billed += amount or 0
-    for blob in snapshot.folded:
+    for name, blob in snapshot.folded.items():
+        yield from _check_place(snapshot, name, blob)
         detailed, *others = totals_of(blob)
         for other in others:
             if other != detailed:
@@ -59,6 +60,17 @@ def check_hours(snapshot: Snapshot) -> Iterator[Difference]:
     if billed != expected:
         reason = "the ledger's entries of what was spent"
         yield difference(snapshot, Figure.HOURS, "", str(billed), str(expected), reason)
+
+
+def _check_place(snapshot: Snapshot, name: str, blob: bytes) -> Iterator[Difference]:
+    """Checks that the rows of a packed value lie in the hours by which it is found; yields a difference if not."""
+    part, rows = parse_part(name.encode()), unfold(blob)
+    if part is None or not rows:
+        return
+    first, end = min(row.hour for row in rows), max(row.hour + row.hours for row in rows)
+    if not part.first <= first or not end <= part.end:
+        expected = f"hours from {first} to {end}"
+        yield difference(snapshot, Figure.HOURS, name, f"hours from {part.first} to {part.end}", expected, "its rows")
 
 
 def billed_hours(snapshot: Snapshot) -> tuple[int, int]:
@@ -128,7 +140,7 @@ def _rows_by_dimensions(snapshot: Snapshot) -> Iterator[tuple[int, int, Dimensio
         if (row := _row_of(field, text)) is not None:
             hour, to, figures = row
             yield hour, 1, to, figures.billed
-    for blob in snapshot.folded:
+    for blob in snapshot.folded.values():
         for folded in unfold(blob):
             yield folded.hour, folded.hours, folded.dimensions, folded.figures.billed
 
@@ -187,7 +199,7 @@ def _rows(snapshot: Snapshot) -> Iterator[tuple[int, int, str, int | None]]:
         hour = whole(field.partition(" ")[0])
         if hour is not None:
             yield hour, 1, field, whole(text.partition(" ")[0])
-    for blob in snapshot.folded:
+    for blob in snapshot.folded.values():
         for row in unfold(blob):
             yield row.hour, row.hours, "", row.figures.billed
 

@@ -178,7 +178,7 @@ CORRUPTIONS: dict[str, tuple[Corruption, Found]] = {
     "the end of the period": (in_hash(KEYS.periods, str(MONTH), "5"), {(Figure.PERIOD, "end")}),
     "the latest period": (
         in_hash(KEYS.periods, str(MONTH + HOUR), str(MONTH + 2 * HOUR)),
-        {(Figure.PERIOD, "end"), (Figure.PERIOD, "latest")},
+        {(Figure.PERIOD, "end"), (Figure.PERIOD, "latest"), (Figure.PERIOD, "previous")},
     ),
 }
 
