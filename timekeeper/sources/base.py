@@ -65,10 +65,11 @@ class Mirror:
         self._now = now
         self._keep = keep
         self._lock = threading.Lock()
-        """Guards the three fields below."""
+        """Guards the four fields below."""
         self._items: dict[str, Json] = {}
         self._departures: list[Departure] = []
         self._confirmed_at: int | None = None
+        self._unwatched_since: int | None = None
         self._changed = threading.Event()
 
     @property
@@ -103,6 +104,16 @@ class Mirror:
         with self._lock:
             self._departures = [*departures, *self._departures]
 
+    def take_unwatched_since(self) -> Instant | None:
+        """Returns the last instant at which the mirror was current before a whole list came, since the last call.
+
+        What such a list shows of an object may have been so since then. The result is None if a watch delivered each
+        change, and the earliest instant of several lists.
+        """
+        with self._lock:
+            since, self._unwatched_since = self._unwatched_since, None
+            return since
+
     def wait_for_change(self, seconds: float) -> bool:
         """Waits for a change since the last call that returned True; returns False if none comes in that many seconds.
 
@@ -126,6 +137,8 @@ class Mirror:
                 if uid not in present:
                     self._departures.append(Departure(item, DepartureProof.MISSED, last_seen))
             self._items = present
+            if self._unwatched_since is None:
+                self._unwatched_since = self._confirmed_at
         self._changed.set()
 
     def changed(self, kind: str, item: Json) -> None:
@@ -200,10 +213,18 @@ class ObservedUntil:
         """
         return [replace(each, at=min(self._at(each), now)) for each in departures]
 
+    def last_seen(self, confirmed: Instant) -> Instant:
+        """Returns the last instant at which an object was known to be as it was before a change that the watch missed.
+
+        Args:
+            confirmed: the last instant at which the mirror was current before that, as the mirror stamped it.
+        """
+        return self.seen if self._ahead and confirmed == self._adopted else max(confirmed, self.seen)
+
     def _at(self, departure: Departure) -> Instant:
         if departure.proof is DepartureProof.DELETED:
             return max(departure.at, self.deletions)
-        return self.seen if self._ahead and departure.at == self._adopted else max(departure.at, self.seen)
+        return self.last_seen(departure.at)
 
 
 def name_of(item: Json) -> str:

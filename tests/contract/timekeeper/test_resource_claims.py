@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from fractions import Fraction
 from typing import Any
 
@@ -541,6 +542,42 @@ def test_a_claim_that_vanishes_while_claims_are_not_watched_did_not_end_before_i
     looking.round(100)
 
     assert looking.spent("a") == 4 * 200 * GPU_SECOND
+
+
+@pytest.mark.parametrize("reserved", [False, True])
+@pytest.mark.parametrize("leader", ["goes on", "is followed"])
+@pytest.mark.parametrize("becomes", ["another claim of its name", "another allocation", "no allocation"])
+def test_a_claim_that_is_replaced_while_claims_are_not_watched_has_ended_when_it_was_last_seen(
+    looking: LedgerHarness,
+    becomes: str,
+    leader: str,
+    reserved: bool,  # noqa: FBT001
+) -> None:
+    """A list then shows its successor."""
+    if reserved:
+        claiming(looking, "p1")
+    write_claim(looking, "c1", ["gpu-0"], ["p1"] if reserved else [])
+    looking.round()
+    looking.round(100)
+    unwatched(looking, 9000)
+    (before,) = looking.source.mirrors.claims.items()
+    after = {**before, "metadata": {**before["metadata"], "creationTimestamp": format_instant(looking.now)}}
+    if becomes == "another claim of its name":
+        after["metadata"]["uid"] = "c1-again"
+    if becomes == "another allocation":
+        write_claim(looking, "c1", ["gpu-1"], [])
+        after["status"] = json.loads((looking.folder / "claims" / "c1.json").read_text())["status"]
+    if becomes == "no allocation":
+        after["status"] = {"reservedFor": []}
+    write_json(looking.folder / "claims" / "c1.json", after)
+    if leader == "goes on":
+        looking.source.mirrors.claims.replaced([after])
+    else:
+        looking.lead(RULES)
+    looking.round()
+    looking.round(50)
+
+    assert looking.spent("a") == 4 * (100 + (0 if becomes == "no allocation" else 50)) * GPU_SECOND
 
 
 def test_a_claim_that_vanished_before_an_upgrade_has_ended_when_pods_were_last_seen(looking: LedgerHarness) -> None:

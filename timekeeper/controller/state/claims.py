@@ -127,6 +127,8 @@ class ClaimView:
     _devices: Mapping[DeviceKey, SliceDevice] | None = None
     _capacity: Mapping[str, Fraction] = field(default_factory=dict)
     """The number of GPUs that the devices are, by model."""
+    _unwatched_since: int | None = None
+    """The last instant at which the mirror was current before a whole list that is not read yet; None without one."""
     _behind: bool = True
 
     def open_uids(self) -> set[str]:
@@ -173,6 +175,9 @@ class ClaimView:
         self._behind = True
         items = mirrors.claims.by_uid()
         departures = mirrors.claims.take_departures()
+        unwatched_since = mirrors.claims.take_unwatched_since()
+        if self._unwatched_since is None:
+            self._unwatched_since = unwatched_since
         pods.as_of = now = max(pods.as_of, clocks.ours())
         decided = {uid.rpartition("-")[0]: decision for uid, decision in sorted(rules.decided.items())}
         at = _Observation(mirrors, pods, rules, silent, now, decided)
@@ -189,6 +194,7 @@ class ClaimView:
             del self.facts[uid]
             self._ends.pop(uid, None)
         self._objects = items
+        self._unwatched_since = None
         self._behind = False
         return changed
 
@@ -206,9 +212,9 @@ class ClaimView:
         changed: set[str] = set()
         known = self._open.get(facts.uid)
         if known is not None and not _is_of(known, facts):
-            watched = facts.uid in self.facts
-            seen, proof = (at.now, EndProof.DELETED) if watched else (self.observed.seen, EndProof.LAST_SEEN)
-            changed |= self._close(facts.uid, seen, proof, at)
+            watched = facts.uid in self.facts and self._unwatched_since is None
+            seen = at.now if watched else self.observed.last_seen(self._unwatched_since or 0)
+            changed |= self._close(facts.uid, seen, EndProof.DELETED if watched else EndProof.LAST_SEEN, at)
         self.facts[facts.uid] = facts
         metered = at.pods.sessions.get(self._open.get(facts.uid, ""))
         if metered is None:
