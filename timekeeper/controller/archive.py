@@ -31,7 +31,7 @@ from timekeeper.ledger.compaction import (
 )
 from timekeeper.ledger.entries import pack_ledger
 from timekeeper.ledger.exports import folded_months, load
-from timekeeper.ledger.reading import orders_of
+from timekeeper.ledger.reading import orders_of, unmetered
 from timekeeper.sources.base import Source
 
 AT_ONCE = 50
@@ -55,7 +55,8 @@ class _Run:
     Attributes:
         now: nanoseconds since 1970.
         ends: returns whether the run's time is up.
-        unfolded: the uids of the sessions that the leader finalized lately, whose amounts stay.
+        unfolded: the uids of the sessions whose amounts stay: those that the leader finalized lately, and those that
+            ended since pods of other stacks are not metered.
         cutoffs: the instants before which hours and entries are compacted.
         due: the accounts that hold such hours or entries.
     """
@@ -112,7 +113,8 @@ class Archivist:
         today = now // DAY * DAY
         cutoffs = Cutoffs(today - self._retention.hourly_days * DAY, (now - LATE) // DAY * DAY, today - DAY)
         due = due_for_compaction(self._client, names[:AT_ONCE], cutoffs)
-        run = _Run(now, ends, {metered.session.uid for _, metered in self._books.finalized}, cutoffs, due)
+        unfolded = {metered.session.uid for _, metered in self._books.finalized} | unmetered(self._client).keys()
+        run = _Run(now, ends, unfolded, cutoffs, due)
         for name in names[:AT_ONCE]:
             failed = isolate_failures([name], lambda chosen: self._archive(self._books.accounts[chosen[0]], run))
             if failed:
@@ -193,7 +195,7 @@ class Archivist:
         """Adds amounts of sessions that no leader knows any more to the sums of their periods, and removes them.
 
         It does so once an hour in the latest period, and once a day in those before it. The sessions with uids in
-        `unfolded`, which the leader finalized lately, keep their amounts. `now` is nanoseconds since 1970.
+        `unfolded` keep their amounts. `now` is nanoseconds since 1970.
         """
         sessions, today = self._books.pods.sessions, now // DAY
 

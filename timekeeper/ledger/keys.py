@@ -76,6 +76,9 @@ named by its start.
     fairgpu:{book}:silent             string  {NODE: INSTANT} as JSON: each silent node's last sign of life, also while
                                               sessions are left of one whose object is deleted. A store of an earlier
                                               version lacks it
+    fairgpu:{book}:unmetered          hash    UID -> the end of a session of another stack, or of a claim, when the mode
+                                              became share. Its amounts are not folded: it goes on if its pod still runs
+                                              once the mode is account or look. An earlier version's store lacks it
     fairgpu:{book}:past               string  the instant of the last reconciliation that began to settle: the leader's
                                               time or, if earlier, the store's
     fairgpu:{book}:restored           set     the accounts with spending that cannot be attributed to a pod
@@ -141,6 +144,7 @@ SINCE = f"{PREFIX}:{{book}}:since"
 WATCHED = f"{PREFIX}:{{book}}:watched"
 WATCHED_CLAIMS = f"{PREFIX}:{{book}}:watched-claims"
 SILENT = f"{PREFIX}:{{book}}:silent"
+UNMETERED = f"{PREFIX}:{{book}}:unmetered"
 PAST = f"{PREFIX}:{{book}}:past"
 RESTORED = f"{PREFIX}:{{book}}:restored"
 NOT_SETTLED = f"{PREFIX}:{{book}}:not-settled"

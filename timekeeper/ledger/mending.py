@@ -24,6 +24,7 @@ _PROBES = {
     keys.BUDGETS: "hlen",
     keys.RESTORED: "srem",
     keys.NOT_SETTLED: "srem",
+    keys.UNMETERED: "hlen",
     keys.CAPACITY: "hlen",
     keys.CAPACITY_OF_MODELS: "hlen",
     keys.EXPORTS: "hlen",

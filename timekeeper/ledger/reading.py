@@ -406,6 +406,20 @@ def silent(client: Store) -> dict[str, Instant]:
     return decode_silent(text) if text is not None else {}
 
 
+def unmetered(client: Store) -> dict[str, Instant]:
+    """Returns the ends of the sessions that ended since pods of other stacks are not metered, keyed by uid.
+
+    Unreadable ones are left out.
+    """
+    try:
+        ends: Any = client.hgetall(keys.UNMETERED)
+    except redis.ResponseError as error:
+        if concerns_all(error):
+            raise
+        return {}
+    return {uid.decode(errors="replace"): end for uid, text in ends.items() if (end := whole(text)) is not None}
+
+
 def past(client: Store) -> Instant | None:
     """Returns the instant of the last reconciliation that began to settle: the earlier of leader's and store's time.
 

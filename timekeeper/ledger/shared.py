@@ -213,6 +213,20 @@ def write_silent(client: Store, epoch: FencingToken, silent: Mapping[str, Instan
     put(client, epoch, "SET", keys.SILENT, [compact(dict(silent))])
 
 
+def note_unmetered(client: Store, epoch: FencingToken, ends: Mapping[str, Instant]) -> None:
+    """Notes sessions that ended since pods of other stacks are not metered any more.
+
+    Args:
+        ends: keyed by the session's uid, its end.
+    """
+    put(client, epoch, "HSET", keys.UNMETERED, [part for uid, end in ends.items() for part in (uid, str(end))])
+
+
+def forget_unmetered(client: Store, epoch: FencingToken) -> None:
+    """Removes what `note_unmetered` noted, once pods of other stacks are metered again."""
+    run_one(client, Call("put", (keys.UNMETERED, keys.BOOK_EPOCH), (epoch, "DEL")))
+
+
 def write_past(client: Store, epoch: FencingToken, until: Instant) -> None:
     """Writes the instant of a reconciliation that is about to settle: the leader's time or, if earlier, the store's.
 

@@ -48,6 +48,7 @@ HELD_ONCE = {
     r"{book}:(past|watched|watched-claims) 0": "`past`, `watched`, `watched-claims`",
     r"{book}:since 0": "(`since`)",
     r"{book}:silent n9": "(`silent`)",
+    r"{book}:unmetered elsewhere/0": "(`unmetered`)",
     r"{book}:(capacity|capacity-of-models) .*": "over time (`capacity`)",
     rf"{{a}}:amounts:\d+ {ANY}/[5678]": "the instant and the columns core, memory and used of a session's last hourly",
     rf"{{a}}:folded {ANY}/(core|memory|used)": "the columns core, memory and used of the rows of hours",
@@ -102,6 +103,7 @@ def fill(harness: LedgerHarness, bill: Bill) -> None:
     harness.round(200)
     write_statuses(harness)
     shared.write_since(client, epoch, NOON)
+    shared.note_unmetered(client, epoch, {"elsewhere": NOON})
     shared.write_silent(client, epoch, {"n9": NOON})
     outbox.write(client, epoch, 10, [outbox.Change("budget-a", Announced(NOON, 5), '{"spent":5}')])
     note_late_changes(client, ["2025-12", "2025-12"])

@@ -223,6 +223,7 @@ def client(harness: LedgerHarness) -> redis.Redis:
         (keys.WATCHED, shared.write_watched, (9,)),
         (keys.WATCHED_CLAIMS, shared.write_watched_claims, (9,)),
         (keys.SILENT, shared.write_silent, ({"n1": 9},)),
+        (keys.UNMETERED, shared.note_unmetered, ({"uid": 9},)),
         (keys.PAST, shared.write_past, (9,)),
         (keys.RESTORED, shared.note_restored, (["late"],)),
         (keys.NOT_SETTLED, shared.write_not_settled, (frozenset(), {"late"})),
@@ -252,6 +253,10 @@ def test_a_fenced_leader_removes_no_record_that_all_accounts_share(client: redis
             shared.write_not_settled(client, before, known, set())
     with pytest.raises(FencedError):
         forget_payer(client, before, {}, ["team"])
+    shared.note_unmetered(client, following, {"uid": 9})
+    with pytest.raises(FencedError):
+        shared.forget_unmetered(client, before)
+    assert client.exists(keys.UNMETERED)
     assert client.exists(keys.OPEN_SESSIONS, keys.NOT_SETTLED, keys.NAMESPACES) == 3
 
 

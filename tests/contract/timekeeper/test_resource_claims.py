@@ -591,3 +591,34 @@ def test_a_claim_that_vanished_before_an_upgrade_has_ended_when_pods_were_last_s
     looking.round(60)
 
     assert looking.spent("a") == 4 * 100 * GPU_SECOND
+
+
+@pytest.mark.parametrize("pods", [[], ["p1", "p2"]])
+@pytest.mark.parametrize("leaders", [1, 2])
+def test_a_claim_that_is_not_metered_for_a_while_is_charged_once(
+    looking: LedgerHarness, pods: list[str], leaders: int
+) -> None:
+    """The pod that was bound first has ended when it is metered again; no leader charges it meanwhile."""
+    for uid in pods:
+        claiming(looking, uid)
+        looking.pass_time(10)
+    looking.pass_time(-10 * len(pods))
+    write_claim(looking, "c1", ["gpu-0"], pods)
+    looking.round()
+    looking.round(100)
+    charged = looking.spent("a")
+    assert charged == 4 * 100 * GPU_SECOND
+    for _ in range(leaders):
+        looking.lead(ControllerRules(prices=PRICES))
+        looking.round(100)
+    assert looking.spent("a") == charged
+    if pods:
+        looking.remove("p1")
+        write_claim(looking, "c1", ["gpu-0"], ["p2"])
+    looking.lead(RULES)
+    looking.round()
+    again = looking.spent("a")
+    looking.round(50)
+
+    assert again == charged + (4 * leaders * 100 * GPU_SECOND if pods else 0)
+    assert looking.spent("a") == again + 4 * 50 * GPU_SECOND

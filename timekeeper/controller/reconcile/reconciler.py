@@ -85,6 +85,18 @@ def note_not_settled(context: ReconcileContext) -> None:
         context.not_settled = failing
 
 
+def note_resumed(context: ReconcileContext) -> None:
+    """Forgets which sessions of other stacks were not metered for a while, once the store has those that go on.
+
+    Raises:
+        FencedError: a later leader has taken over.
+        StoreError: the store refused the write, or Redis does not answer.
+    """
+    if context.resumed and not context.books.not_settled and not context.full:
+        shared.forget_unmetered(context.client, context.epoch)
+        context.resumed = False
+
+
 READ_AGAIN = 600 * SECOND
 """The interval at which unreadable accounts are read again, so that a manual repair needs no change of leader."""
 
@@ -215,6 +227,7 @@ class Reconciler:
             if full:
                 shared.write_watched(self._context.client, self._context.epoch, pods.seen)
                 shared.write_watched_claims(self._context.client, self._context.epoch, claims.seen)
+                note_resumed(self._context)
                 note_capacity(self._context, now)
                 note_not_settled(self._context)
             if self._lost is not None:

@@ -168,9 +168,14 @@ def take_over(context: ReconcileContext, now: Instant, stored_past: Instant | No
     rules = replace(context.meter_rules(), decided=read_holdings(kept))
     books.pods.refresh(mirrors.pods, rules, context.silent, context.reported, now, context.clocks)
     books.claims.take_loaded(books.pods.sessions)
+    unmetered = reading.unmetered(context.client)
+    books.claims.resume(unmetered)
     books.claims.refresh(mirrors, books.pods, rules, context.silent, context.clocks)
     _for_each_account(context, there, lambda names: restore_accounts(context, names, now))
     books.pods.end_missing(context.silent, context.reported, now)
+    context.resumed = bool(unmetered) and books.rules.own_resources is not None
+    if books.rules.own_resources is None:
+        shared.note_unmetered(context.client, context.epoch, _ends_elsewhere(books))
     if stored_prices and remembered != stored_prices:
         bring_rates_up(books, first_forgotten(stored_prices, remembered, now))
     catch_rates_up(books, now)
@@ -180,6 +185,12 @@ def take_over(context: ReconcileContext, now: Instant, stored_past: Instant | No
     _report_losses(context, (lost | behind - there) - books.failed.keys())
     books.snapshot = None
     return books.prices != stored_prices
+
+
+def _ends_elsewhere(books: Books) -> dict[str, Instant]:
+    """Returns the ends of the sessions of other stacks, which are not metered, keyed by uid."""
+    ended = (metered.session for metered in books.pods.sessions.all() if metered.session.holdings)
+    return {session.uid: session.end for session in ended if session.end is not None}
 
 
 def _for_each_account(context: ReconcileContext, names: AbstractSet[str], act: Callable[[list[str]], object]) -> None:

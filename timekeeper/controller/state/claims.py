@@ -155,6 +155,16 @@ class ClaimView:
             if metered.session.pod.startswith(CLAIM) and metered.session.end is None:
                 self._open.setdefault(_claim_of(metered.session), metered.session.uid)
 
+    def resume(self, unmetered: Mapping[str, Instant]) -> None:
+        """Begins no session before the end of the claim's last one, which another leader metered.
+
+        Args:
+            unmetered: keyed by the session's uid, its end.
+        """
+        for uid, end in unmetered.items():
+            claim = uid.rsplit("-", 2)[0]
+            self._ends[claim] = max(end, self._ends.get(claim, 0))
+
     def refresh(
         self,
         mirrors: Mirrors,
@@ -170,7 +180,11 @@ class ClaimView:
             silent: keyed by node, the instant since which it is silent, in nanoseconds since 1970.
             clocks: the clocks; ours is read after the mirror.
         """
-        if rules.drivers is None or (not mirrors.claims.wait_for_change(0) and not self._behind):
+        if rules.drivers is None:
+            at = _Observation(mirrors, pods, rules, silent, max(pods.as_of, clocks.ours()), {})
+            ends = [self._end(uid, at, self.observed.seen, EndProof.LAST_SEEN) for uid in [*self._open]]
+            return set[str]().union(*ends)
+        if not mirrors.claims.wait_for_change(0) and not self._behind:
             return set()
         self._behind = True
         items = mirrors.claims.by_uid()

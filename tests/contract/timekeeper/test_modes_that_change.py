@@ -1,0 +1,144 @@
+"""Modes that change under running pods: nothing is charged twice, and nothing is lost."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+import pytest
+
+from tests.support.ledger.audited import KEYS, audited
+from tests.support.ledger.harness import LedgerHarness
+from timekeeper.audit.difference import Figure
+from timekeeper.controller.archive import Archivist
+from timekeeper.controller.state.books import ControllerRules
+from timekeeper.domain.money import GPU_SECOND
+from timekeeper.domain.pricing import PricePoint
+from timekeeper.domain.timestamps import format_instant
+from timekeeper.domain.windows import Retention
+from timekeeper.ledger import keys, reading
+
+ACCOUNT = ControllerRules(own_resources={})
+SHARE = ControllerRules()
+
+
+def of_nvidia(harness: LedgerHarness, uid: str, namespace: str = "team-a") -> dict[str, Any]:
+    stamp = format_instant(harness.now)
+    item = {
+        "metadata": {
+            "uid": uid,
+            "name": uid,
+            "namespace": namespace,
+            "creationTimestamp": stamp,
+            "labels": {"fairgpu.io/pod": "gpu"},
+        },
+        "spec": {
+            "nodeName": "n1",
+            "containers": [{"name": "main", "resources": {"limits": {"nvidia.com/gpu": "1"}}}],
+        },
+        "status": {
+            "phase": "Running",
+            "conditions": [{"type": "PodScheduled", "status": "True", "lastTransitionTime": stamp}],
+        },
+    }
+    harness.write_pod(item)
+    return item
+
+
+DAY = 86400
+
+
+def archive(harness: LedgerHarness) -> None:
+    """Compacts what is due; the leader has forgotten what it finalized before."""
+    assert harness.keeper is not None
+    books = harness.keeper.books
+    books.finalized = []
+    Archivist(harness.client, harness.source, books, harness.keeper.epoch, Retention()).archive(harness.now)
+
+
+def spent(harness: LedgerHarness, account: str = "a") -> int:
+    """What all periods spent, in GPU-seconds."""
+    starts: Any = harness.client.hkeys(keys.AccountKeys(account).periods)
+    return sum(harness.spent(account, int(start)) for start in starts) // GPU_SECOND
+
+
+def differences(harness: LedgerHarness) -> list[Any]:
+    starts: Any = harness.client.hkeys(KEYS.periods)
+    found = [each for start in (None, *map(int, starts)) for each in audited(harness, period=start).differences]
+    return [each for each in found if each.figure is not Figure.STATUS]
+
+
+@pytest.mark.parametrize("days", [0, 4])
+@pytest.mark.parametrize("every", ["month", "day"])
+def test_a_pod_of_another_stack_that_is_metered_again_is_charged_once(
+    harness: LedgerHarness, every: str, days: int
+) -> None:
+    """It costs nothing while it is not metered, and its whole time once it is."""
+    harness.budget("a", ["team-a"], period={"every": every})
+    harness.lead(ACCOUNT)
+    harness.round()
+    of_nvidia(harness, "stays")
+    of_nvidia(harness, "goes")
+    harness.pod("own", "team-a")
+    harness.round()
+    harness.round(100)
+    harness.lead(SHARE)
+    harness.round(100)
+    assert spent(harness) == 200 + 200
+    for _ in range(days):
+        harness.round(DAY)
+        archive(harness)
+        harness.lead(SHARE)
+    harness.remove("goes")
+    assert spent(harness) == 200 + 200 + days * DAY
+    assert differences(harness) == []
+    harness.lead(ACCOUNT)
+    harness.round(10)
+    harness.round(10)
+    assert spent(harness) == 100 + 2 * (220 + days * DAY)
+    assert differences(harness) == []
+    assert reading.unmetered(harness.client) == {}
+    for _ in range(3):
+        harness.round(DAY)
+        archive(harness)
+    assert spent(harness) == 100 + 2 * (220 + (days + 3) * DAY)
+    assert differences(harness) == []
+
+
+def prices(*points: tuple[int, int]) -> dict[str, tuple[PricePoint, ...]]:
+    return {"*": tuple(PricePoint(since, Fraction(price)) for since, price in points)}
+
+
+def test_each_payer_and_each_price_count_for_their_time_where_modes_change_too(harness: LedgerHarness) -> None:
+    """The namespace has pods of both modes, as after its label has changed."""
+    harness.budget("a", ["team-a"])
+    harness.budget("b", ["team-b"])
+    before = prices((0, 1))
+    harness.lead(replace(ACCOUNT, prices=before))
+    harness.round()
+    of_nvidia(harness, "nv")
+    harness.pod("own", "team-a")
+    harness.round()
+    harness.round(100)
+    harness.lead(replace(SHARE, prices=before))
+    harness.round(50)
+    harness.budget("a", ["team-c"])
+    harness.budget("b", ["team-a", "team-b"])
+    harness.round()
+    assert (spent(harness, "a"), spent(harness, "b")) == (100 + 150, 0)
+    after = prices((0, 1), (harness.now, 3))
+    harness.lead(replace(SHARE, prices=after))
+    harness.round()
+    harness.round(50)
+    assert (spent(harness, "a"), spent(harness, "b")) == (100 + 150, 3 * 50)
+    harness.lead(replace(ACCOUNT, prices=after))
+    harness.round()
+    assert (spent(harness, "a"), spent(harness, "b")) == (150 + 150, 2 * 3 * 50)
+    harness.budget("b", ["team-b"])
+    harness.budget("a", ["team-a"])
+    harness.round(100)
+    harness.round(100)
+    assert spent(harness, "a") + spent(harness, "b") == 300 + 2 * 3 * 250
+    assert spent(harness, "b") == 2 * 3 * 150
+    assert differences(harness) == []
