@@ -58,7 +58,7 @@ def archive(harness: LedgerHarness) -> None:
 
 
 def spent(harness: LedgerHarness, account: str = "a") -> int:
-    """What all periods spent, in GPU-seconds."""
+    """Returns the sum that all periods spent, in GPU-seconds."""
     starts: Any = harness.client.hkeys(keys.AccountKeys(account).periods)
     return sum(harness.spent(account, int(start)) for start in starts) // GPU_SECOND
 
