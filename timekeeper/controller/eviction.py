@@ -1,6 +1,7 @@
 """Decides which running pods of spent budgets get a notice or are evicted, in which order, and when.
 
-A pod gets a notice first, and is evicted only if its budget is still spent when the notice ends.
+A pod gets a notice first, and is evicted only if its budget is still spent when the notice ends. It gets neither
+without the label of GPU pods; pods that hold GPUs by claims and lack it get it here.
 """
 
 from __future__ import annotations
@@ -212,3 +213,33 @@ def notice_of(item: Json, step: Due, budget: Budget, figures: Figures) -> Object
 
 def _spent(budget: Budget, figures: Figures) -> str:
     return f"{display(figures.spent)} of {display(figures.limits.available or 0)} GPU-hours of {budget.name} are spent"
+
+
+def labels(books: Books) -> tuple[PodWrite, ...]:
+    """Returns the writes of the label of GPU pods that are due: on bound pods that reserve claims with open sessions.
+
+    Admission labels each pod whose claim is for a GPU by then. A claim may be deleted and made again under its name
+    while its pod waits, and a DeviceClass may be one that the webhook's settings do not list. What a claim holds is
+    known once it is allocated. Namespaces whose pods are charged to the account overhead are left alone.
+
+    Args:
+        books: the leader's state.
+    """
+    pods = map(books.pods.facts.get, books.claims.reserving_pods())
+    due = {pod.uid: pod for pod in pods if pod is not None and _lacks_the_label(pod)}
+    return tuple(
+        PodWrite(pod.uid, pod.namespace, pod.name, books.account_of(pod.namespace), Step.LABEL)
+        for pod in due.values()
+        if pod.namespace not in books.rules.overhead
+    )
+
+
+def _lacks_the_label(pod: PodFacts) -> bool:
+    """Whether a pod that reserves a claim is to get the label.
+
+    A pod that also asks for FairGPU's own resources is older than the label, which makes its annotations count: an
+    admin labels it.
+    """
+    if pod.guarded or not pod.bound or pod.terminal:
+        return False
+    return pod.reservation is None or bool(pod.reservation.holdings)

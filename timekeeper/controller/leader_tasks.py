@@ -18,8 +18,7 @@ import structlog
 from fairgpu.leadership import Term
 from fairgpu.serving.process_probe import Progress
 from timekeeper.controller.archive import Archivist
-from timekeeper.controller.eviction import eviction_writes
-from timekeeper.controller.labels import labels
+from timekeeper.controller.eviction import eviction_writes, labels
 from timekeeper.controller.metrics import BooksRead, JobMeasures
 from timekeeper.controller.pod_writer import PodWriter
 from timekeeper.controller.pod_writes import Plan, PodWrite

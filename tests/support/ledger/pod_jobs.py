@@ -7,8 +7,7 @@ from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry
 
-from timekeeper.controller.eviction import eviction_writes
-from timekeeper.controller.labels import labels
+from timekeeper.controller.eviction import eviction_writes, labels
 from timekeeper.controller.metrics import PodMeasures
 from timekeeper.controller.pod_writer import PodWriter
 from timekeeper.controller.pod_writes import Plan
