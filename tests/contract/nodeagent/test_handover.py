@@ -55,7 +55,8 @@ def heartbeat_ns(root: Path) -> int:
         except ValueError:
             return None  # it is being written
 
-    return wait_until(lambda: (read() or 0) + 1, "the page can be read") - 1
+    (found,) = wait_until(lambda: None if (found := read()) is None else (found,), "the page can be read")
+    return found
 
 
 def waits(process: subprocess.Popen[bytes], root: Path) -> bool:
@@ -66,13 +67,34 @@ def waits(process: subprocess.Popen[bytes], root: Path) -> bool:
     return bool(caught >> (signal.SIGTERM - 1) & 1) and str(process.pid) not in holders
 
 
+def stop_between_writes(process: subprocess.Popen[bytes], root: Path) -> None:
+    """Stops a writer while its page can be read: one that is stopped in the middle of a write goes on for a moment."""
+
+    def stopped() -> bool:
+        process.send_signal(signal.SIGSTOP)
+        wait_until(lambda: state(process) == "T", "the writer stands still")
+        try:
+            unpack((root / "gpus" / GPU / "schedule").read_bytes())
+        except ValueError:
+            process.send_signal(signal.SIGCONT)
+            return False
+        return True
+
+    wait_until(stopped, "the writer stands still between two writes")
+
+
+def state(process: subprocess.Popen[bytes]) -> str:
+    """The state of a process, by its letter (proc(5))."""
+    return Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
 def test_the_next_writer_goes_on_when_the_last_one_ends(root: Path, end: signal.Signals) -> None:
     with writer(root) as last:
         wait_until(lambda: heartbeat_ns(root), "the page is written")
         with writer(root) as following:
             wait_until(lambda: waits(following, root), "the next writer waits")
-            last.send_signal(signal.SIGSTOP)
+            stop_between_writes(last, root)
             frozen = heartbeat_ns(root)
             looked = time.monotonic_ns()
             wait_until(lambda: time.monotonic_ns() - looked > 5 * 20_000_000, "five rounds have passed")
