@@ -13,7 +13,7 @@ from fairgpu import names
 from tests.cluster.control_plane.control_plane import ControlPlane
 from tests.node import images, shipped_images
 from tests.node.journey.name_server import name_server
-from tests.node.machine import ACTOR, ADDRESS, SIMULATED, Machine, joined_node
+from tests.node.machine import ACTOR, ADDRESS, Machine, joined_node
 from tests.support import waiting
 
 Json = dict[str, Any]
@@ -82,7 +82,7 @@ def demonstrated_node(folder: Path, plane: ControlPlane, sidecar: str) -> Iterat
         for name, milliseconds in MILLISECONDS.items():
             entry = ["/bin/sh", "/program", str(milliseconds)]
             machine.import_image(images.image(folder / f"{name}.tar", f"registry.example/{name}:1", entry, files))
-        (SIMULATED / "node" / "control").write_text(f"* model {MODEL}\n")
+        machine.make_gpus(f"* model {MODEL}")
         shown = lambda: f'"{MODEL}"' in machine.node()["metadata"]["annotations"][names.INVENTORY]  # noqa: E731 - read once, here
         waiting.wait_until(shown, "the node says which GPUs it has")
         yield machine
