@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from fairgpu import names
+from fairgpu.inventory import Health
 from tests.node.machine import Machine, uuid
 from tests.node.machine import vendor_spec as vendors_spec
 from tests.node.pods import container, place
@@ -22,6 +23,9 @@ def gpus(machine: Machine) -> Iterator[Machine]:
     """The node, whose GPUs are well again after the test."""
     yield machine
     machine.make_gpus()
+    # The kubelet copies the capacity later: what is allocatable may still be of before a GPU left.
+    well = {uuid(number): Health.OK for number in range(machine.gpus)}
+    wait_until(lambda: inventory(machine) == well, "the inventory has all GPUs")
     wait_until(lambda: machine.allocatable("gpu-core") == "200", "all GPUs are offered again")
     wait_until(machine.is_ready, "the node is ready again")
 
