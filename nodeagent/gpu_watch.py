@@ -31,9 +31,12 @@ from nodeagent.turns import Policy
 
 _log = structlog.get_logger(__name__)
 
-SECONDS = 1.0
 LEAST_SECONDS = 0.25
-"""The least time between two looks, however often programs ask for one: NVML's own history has one in a sixth."""
+"""The least time between two looks, however often programs ask for one: NVML's own history has one in a sixth.
+
+A program that asks gets the next look within this time (docs/vcuda.md)."""
+WAITS = 4
+"""The times that the agent waits for LEAST_SECONDS from one look to the next where no program asks."""
 KILL_AFTER_SECONDS = 10.0
 
 ContainerDevice = tuple[str, str, str]
@@ -152,10 +155,23 @@ class GpuWatch:
     def is_wanted(self) -> bool:
         """Returns whether a program has asked for newer figures since the last look began.
 
-        The agent asks for it fifteen times a second: to make the paths of all ledgers took longer than to read them.
+        The agent asks for it four times a second: to make the paths of all ledgers took longer than to read them.
         """
         looked_ns, activity = self._looked_ns, self._ledgers.activity
         return any(activity(ledger, index).sample_wanted_ns > looked_ns for ledger, index in self._asking)
+
+    def stops_before_the_next_look(self, wait: Callable[[float], bool]) -> bool:
+        """Waits until the driver is to be asked again, sooner if a program asks; returns whether the agent stops.
+
+        Args:
+            wait: waits for so many seconds, or until the agent stops; returns whether it stops.
+        """
+        for _ in range(WAITS):
+            if wait(LEAST_SECONDS):
+                return True
+            if self.is_wanted():
+                break
+        return False
 
     def reportable(self) -> list[tuple[str, Owned]]:
         """Returns the pods' processes that no share limited at the last look, each with the uuid of its GPU.

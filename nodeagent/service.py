@@ -28,7 +28,7 @@ from nodeagent.containers.refusal import PlacementRefusedError
 from nodeagent.driver_figures import Figure
 from nodeagent.faults import Faults
 from nodeagent.foreign import ForeignSlices, foreign_resources, slices_of
-from nodeagent.gpu_watch import LEAST_SECONDS, SECONDS, GpuWatch, Node, end
+from nodeagent.gpu_watch import GpuWatch, Node, end
 from nodeagent.kubelet.device_plugin import Offered, Slots, keep_registered
 from nodeagent.kubelet.pod_resources import KubeletError, PodResources
 from nodeagent.kubelet.registration import Loss
@@ -63,8 +63,6 @@ STUCK_SECONDS = 120.0
 and counts where it fails. All else in a round is files in memory, and a lock under which no thread asks a server."""
 SHIM_SECONDS = 30.0
 """The time after which a host that has not taken the shim counts as one that does not answer: less than a megabyte."""
-ASKED_SECONDS = 0.05
-"""The time between two looks at whether a program asks for the driver's figures."""
 HANDOVER_SECONDS = 0.05
 """The time between two looks at whether the last agent has ended."""
 END_SECONDS = 8.0
@@ -526,7 +524,7 @@ class Agent:
 
         It warns of processes that no share limits, and kills them if the settings say so.
         """
-        while not self._stops_before_the_next_look():
+        while not self._gpu_watch.stops_before_the_next_look(self._stop.wait):
             before = self._gpu_watch.seen
             seen = self._gpu_watch.look(time.monotonic())
             for uuid in seen.silent.keys() - before.silent.keys():
@@ -537,15 +535,6 @@ class Agent:
                 self._warn_of(uuid, stray)
             if self._settings.unslotted_processes == "kill":
                 self._end_overdue()
-
-    def _stops_before_the_next_look(self) -> bool:
-        """Waits until the driver is to be asked again, sooner if a program asks; returns whether the agent stops."""
-        due = time.monotonic() + SECONDS
-        stops = self._stop.wait(LEAST_SECONDS)
-        while not stops and time.monotonic() < due and not self._gpu_watch.is_wanted():
-            time.sleep(ASKED_SECONDS)  # an Event's wait with a limit makes a lock each time
-            stops = self._stop.is_set()
-        return stops
 
     def _publish_figures(self) -> None:
         gpus: dict[str, dict[tuple[int, int], Figure]] = {}

@@ -143,24 +143,55 @@ def test_who_asked_before_the_last_sample_has_been_answered(tmp_path: Path) -> N
     assert driver._wanted.is_set()
 
 
+def watched_container(folder: Path) -> tuple[GpuWatch, Path]:
+    """The watch of a node with one container on two GPUs, and the container's ledger, which does not exist yet."""
+    given = tuple(GivenDevice(f"GPU-{number}", 30, 1024, 0, 7) for number in range(2))
+    record = Record("team", "a", "uid", "main", frozenset({"slot"}), 1, False, Policy.HARD, 1, given)
+    folders = Folders(folder / "root", folder / "shim", folder / "cdi")
+    folders.start(record).mkdir(parents=True)
+    watch = GpuWatch(Node(lambda: [record], list, list, lambda _: answer(OWN)), folders)
+    return watch, Path(folders.ledger(record))
+
+
+def asks(ledger: Path, device: int, at_ns: int) -> None:
+    """Writes the ledger of a program that asked at some time what is free on one of its GPUs."""
+    content = bytearray(LEDGER_PAGE_SIZE)
+    LEDGER_HEAD.pack_into(content, 0, LEDGER_MAGIC, 1)
+    ACTIVITY.pack_into(content, LEDGER_DEVICES_AT + device * ACTIVITY.size, 0, 0, 0, 0, 0, 0, at_ns)
+    ledger.write_bytes(content)
+
+
 @pytest.mark.parametrize(("device", "before_look", "is_wanted"), [(0, False, True), (1, False, True), (1, True, False)])
 def test_the_agent_looks_sooner_where_a_ledger_asks_for_a_newer_sample(
     tmp_path: Path, *, device: int, before_look: bool, is_wanted: bool
 ) -> None:
-    given = tuple(GivenDevice(f"GPU-{number}", 30, 1024, 0, 7) for number in range(2))
-    record = Record("team", "a", "uid", "main", frozenset({"slot"}), 1, False, Policy.HARD, 1, given)
-    folders = Folders(tmp_path / "root", tmp_path / "shim", tmp_path / "cdi")
-    ledger = bytearray(LEDGER_PAGE_SIZE)
-    LEDGER_HEAD.pack_into(ledger, 0, LEDGER_MAGIC, 1)
-    folders.start(record).mkdir(parents=True)
-    watch = GpuWatch(Node(lambda: [record], list, list, lambda _: answer(OWN)), folders)
+    watch, ledger = watched_container(tmp_path)
     before_ns = time.monotonic_ns()
     watch.look(0.0)
-    wanted = ACTIVITY.pack(0, 0, 0, 0, 0, 0, before_ns if before_look else time.monotonic_ns() + 1)
-    at = LEDGER_DEVICES_AT + device * ACTIVITY.size
-    ledger[at : at + ACTIVITY.size] = wanted
-    (folders.start(record) / "ledger").write_bytes(ledger)
+    asks(ledger, device, before_ns if before_look else time.monotonic_ns() + 1)
     assert watch.is_wanted() is is_wanted
+
+
+@pytest.mark.parametrize(
+    ("asks_in", "stops_in", "waits"),
+    [(None, None, 4), (1, None, 1), (3, None, 3), (None, 1, 1), (None, 3, 3)],
+    ids=["no program asks", "one asks at once", "one asks later", "the agent stops at once", "the agent stops later"],
+)
+def test_a_program_that_asks_waits_for_a_quarter_of_a_second_at_most_and_else_a_second_passes(
+    tmp_path: Path, asks_in: int | None, stops_in: int | None, waits: int
+) -> None:
+    watch, ledger = watched_container(tmp_path)
+    watch.look(0.0)
+    waited: list[float] = []
+
+    def wait(seconds: float) -> bool:
+        waited.append(seconds)
+        if len(waited) == asks_in:
+            asks(ledger, 0, time.monotonic_ns())
+        return len(waited) == stops_in
+
+    assert watch.stops_before_the_next_look(wait) is (stops_in is not None)
+    assert waited == [0.25] * waits
 
 
 def test_a_process_is_reported_by_its_containers_name_which_the_status_may_state_later(tmp_path: Path) -> None:
