@@ -92,9 +92,7 @@ class GpuWatch:
         self._placed: dict[str, Placed] = {}
         self._since: dict[tuple[int, int], float] = {}
         self._looked_seconds = 0.0
-        self._paths: dict[tuple[str, str, int], Path] = {}
-        """The path of each container's ledger, by pod, container and start: to make them took a fifth of a look."""
-        self._asking: list[tuple[Path, int]] = []
+        self._asking: list[tuple[str, int]] = []
         """The ledger of each container with a piece of a GPU, and the GPU's index in it."""
         self._looked_ns = 0
         self.seen = Observation()
@@ -145,18 +143,14 @@ class GpuWatch:
                     found[key] = self.seen.figures[key]
         self._since = unheld_since(self._since, (each for _, each in strays), now_seconds)
         self._looked_seconds = now_seconds
-        pieces = [(self._ledger(record), record) for record in records if not record.whole]
-        self._paths = {(record.uid, record.container, record.start): ledger for ledger, record in pieces}
-        self._ledgers.keep(self._paths.values())
+        pieces = [(self._folders.ledger(record), record) for record in records if not record.whole]
+        self._ledgers.keep(ledger for ledger, _ in pieces)
         self._asking = [(ledger, index) for ledger, record in pieces for index in range(len(record.devices))]
         self.seen = Observation(found, tuple(strays), busy, processes, silent)
         return self.seen
 
     def is_wanted(self) -> bool:
-        """Returns whether a program has asked for newer figures since the last look began.
-
-        The agent asks for it four times a second: to make the paths of all ledgers took longer than to read them.
-        """
+        """Returns whether a program has asked for newer figures since the last look began."""
         looked_ns, activity = self._looked_ns, self._ledgers.activity
         return any(activity(ledger, index).sample_wanted_ns > looked_ns for ledger, index in self._asking)
 
@@ -214,7 +208,7 @@ class GpuWatch:
         unnamed = set()
         for process in (alive[pid] for pid in _pids(sample) if pid in alive):
             of_pod = by_pod.get(process.pod_uid, ())
-            one = owner(process, uuid, of_pod, names, lambda record: registered(self._ledger(record)))
+            one = owner(process, uuid, of_pod, names, lambda record: registered(self._folders.ledger(record)))
             if one is None:
                 unnamed.add(process.pod_uid)
             else:
@@ -255,14 +249,7 @@ class GpuWatch:
         return {(*key, uuid): made[slot] for key, slot in slots.items()}
 
     def _activity(self, record: Record, index: int) -> Activity:
-        return Activity() if record.whole else self._ledgers.activity(self._ledger(record), index)
-
-    def _ledger(self, record: Record) -> Path:
-        key = record.uid, record.container, record.start
-        path = self._paths.get(key)
-        if path is None:
-            path = self._paths[key] = Path(self._folders.ledger(record))
-        return path
+        return Activity() if record.whole else self._ledgers.activity(self._folders.ledger(record), index)
 
 
 def _grouped(records: Iterable[Record]) -> tuple[Mapping[str, list[Record]], Mapping[str, list[Record]]]:

@@ -38,7 +38,7 @@ class Slot(NamedTuple):
     start_time: int
 
 
-def read_slots(ledger: Path) -> list[Slot]:
+def read_slots(ledger: str | Path) -> list[Slot]:
     """Returns the processes that a container's shim has registered in its ledger file; none if it is no ledger yet.
 
     Raises:
@@ -71,7 +71,7 @@ class Registered:
     is_full: bool = False
 
 
-def registered(ledger: Path) -> Registered:
+def registered(ledger: str | Path) -> Registered:
     """Returns the processes that a container's shim has registered in its ledger file; none if it cannot be read."""
     try:
         slots = read_slots(ledger)
@@ -81,7 +81,7 @@ def registered(ledger: Path) -> Registered:
     return Registered(alive, len(slots) >= MOST_SLOTS)
 
 
-def living(ledger: Path) -> frozenset[tuple[int, int]]:
+def living(ledger: str | Path) -> frozenset[tuple[int, int]]:
     """Returns the living processes that a container's shim has registered; none if the ledger file cannot be read.
 
     Returns:

@@ -67,9 +67,9 @@ class Ledgers:
     """Reads the ledger files of containers' shims, and keeps them open: to open them took most of a round's time."""
 
     def __init__(self) -> None:
-        self._open: dict[Path, int] = {}
+        self._open: dict[str, int] = {}
 
-    def activity(self, ledger: Path, device: int) -> Activity:
+    def activity(self, ledger: str, device: int) -> Activity:
         """Returns what a container's shim reports of its use of one GPU; all figures are 0 without a sound ledger.
 
         Args:
@@ -85,7 +85,7 @@ class Ledgers:
         except OSError:
             return Activity()
 
-    def keep(self, ledgers: Iterable[Path]) -> None:
+    def keep(self, ledgers: Iterable[str]) -> None:
         """Closes the open ledger files, but for those at these paths."""
         wanted = frozenset(ledgers)
         for path in [path for path in self._open if path not in wanted]:

@@ -53,7 +53,7 @@ class Container:
         key: a random number that marks this start of the container in that place.
         core_percent: its share of GPU time, in percent.
         policy: how it may use GPU time beyond its share.
-        ledger: the path of the file in which its shim accounts for its GPU use.
+        ledger: the path of the file in which its shim accounts for its GPU use; text, whose hash is computed once.
         device: the GPU's index among the container's GPUs.
         memory_limit_bytes: its limit of GPU memory; 0 for that of its configuration.
         notice_ns: when it will be evicted, in ns of CLOCK_MONOTONIC; 0 if it will not.
@@ -67,7 +67,7 @@ class Container:
     key: int
     core_percent: int
     policy: turns.Policy
-    ledger: Path
+    ledger: str
     device: int = 0
     memory_limit_bytes: int = 0
     notice_ns: int = 0

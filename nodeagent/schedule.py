@@ -166,7 +166,7 @@ def containers_of(document: Mapping[str, Any]) -> tuple[str, tuple[Container, ..
             key=int(each["key"]),
             core_percent=int(each["corePercent"]),
             policy=turns.Policy[str(each["policy"]).upper()],
-            ledger=Path(each["ledger"]),
+            ledger=str(each["ledger"]),
             device=int(each.get("device", 0)),
             memory_limit_bytes=int(each.get("memoryLimitBytes", 0)),
             notice_ns=int(each.get("noticeNs", 0)),

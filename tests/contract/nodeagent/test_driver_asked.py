@@ -30,7 +30,7 @@ def container(folder: Path, slot: int, policy: Policy = Policy.HARD) -> Containe
     cgroup = folder / str(slot)
     cgroup.mkdir()
     (cgroup / "cgroup.procs").write_text("")
-    return Container(slot, 1000 + slot, 30, policy, folder / "ledger", cgroup=cgroup)
+    return Container(slot, 1000 + slot, 30, policy, str(folder / "ledger"), cgroup=cgroup)
 
 
 def joins(one: Container, pid: int) -> None:

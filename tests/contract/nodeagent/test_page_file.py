@@ -114,5 +114,5 @@ def test_a_container_cannot_have_another_file_read_for_its_ledger_nor_keep_its_r
     other.write_bytes(b"".join(word.to_bytes(8, "little") for word in words).ljust(4096, b"\0"))
     link.symlink_to(other)
     os.mkfifo(fifo)
-    shown = [read_activity(Container(0, 1, 30, Policy.HARD, path)) for path in (other, link, fifo)]
+    shown = [read_activity(Container(0, 1, 30, Policy.HARD, str(path))) for path in (other, link, fifo)]
     assert shown == [Activity(activity_ns=77), Activity(), Activity()]

@@ -287,8 +287,8 @@ def test_a_round_within_a_period_reads_the_ledgers_of_idle_containers_alone(
     read: list[str] = []
     plain = Ledgers.activity
 
-    def noted(ledgers: Ledgers, ledger: Path, device: int) -> Activity:
-        read.append(ledger.name)
+    def noted(ledgers: Ledgers, ledger: str, device: int) -> Activity:
+        read.append(Path(ledger).name)
         return plain(ledgers, ledger, device)
 
     node.tell(one=[node.container(0), node.container(1), node.container(2)])
@@ -309,7 +309,7 @@ def test_a_writer_that_is_stopped_while_it_reads_ledgers_lets_all_that_was_overr
 ) -> None:
     plain = Ledgers.activity
 
-    def stopped(ledgers: Ledgers, ledger: Path, device: int) -> Activity:
+    def stopped(ledgers: Ledgers, ledger: str, device: int) -> Activity:
         monkeypatch.setattr(Ledgers, "activity", plain)
         node.now_ns += 25 * MS
         node.works(0, used_ns=1 + 45 * MS, overrun_ns=35 * MS)

@@ -1,7 +1,6 @@
 """From one look at the containers to the next."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -24,9 +23,9 @@ from nodeagent.turns import PERIOD_NS, Policy
 MS = 1_000_000
 NOW = 1_000 * PERIOD_NS
 
-THIRTY = Container(0, 11, 30, Policy.HARD, Path("thirty"))
-SEVENTY = Container(1, 22, 70, Policy.HARD, Path("seventy"))
-ELASTIC = Container(1, 22, 70, Policy.ELASTIC, Path("seventy"))
+THIRTY = Container(0, 11, 30, Policy.HARD, "thirty")
+SEVENTY = Container(1, 22, 70, Policy.HARD, "seventy")
+ELASTIC = Container(1, 22, 70, Policy.ELASTIC, "seventy")
 BOTH = (THIRTY, SEVENTY)
 
 
@@ -68,7 +67,7 @@ def test_turns_stay_from_period_to_period_while_nobody_owes_time(containers: tup
 
 
 def test_best_effort_containers_take_turns_in_what_is_idle_from_period_to_period() -> None:
-    lenders = tuple(Container(slot, slot + 1, 0, Policy.BEST_EFFORT, Path(f"{slot}")) for slot in range(2))
+    lenders = tuple(Container(slot, slot + 1, 0, Policy.BEST_EFFORT, f"{slot}") for slot in range(2))
     activities = {slot: busy(NOW + PERIOD_NS) for slot in range(2)}
     state, _ = step(State(NOW), lenders, activities, NOW)
     granted = []
@@ -82,7 +81,7 @@ def test_best_effort_containers_take_turns_in_what_is_idle_from_period_to_period
 def test_a_container_that_takes_an_ended_ones_slot_has_turns_of_its_own_share_at_the_next_look() -> None:
     state, _ = step(State(NOW), (THIRTY, SEVENTY), {}, NOW)
     state, _ = step(state, (THIRTY, SEVENTY), {}, NOW + PERIOD_NS)
-    ten = Container(1, 33, 10, Policy.HARD, Path("ten"))
+    ten = Container(1, 33, 10, Policy.HARD, "ten")
     _, made = step(state, (THIRTY, ten), {}, NOW + PERIOD_NS + 20 * MS)
     assert made.granted_ns(1) == PERIOD_NS // 10
 
@@ -286,7 +285,7 @@ def test_a_container_that_takes_an_ended_ones_slot_takes_neither_its_debt_nor_it
 
 def restarted(container: Container) -> Container:
     """The container's next start: in the same slot, with another key and a new ledger."""
-    return replace(container, key=container.key + 100, ledger=Path("new"))
+    return replace(container, key=container.key + 100, ledger="new")
 
 
 def test_a_container_that_starts_again_keeps_its_debt_and_counts_in_its_new_ledger_from_there() -> None:

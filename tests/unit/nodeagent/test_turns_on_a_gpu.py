@@ -6,7 +6,6 @@ last one when at least half of it fits.
 
 from collections import deque
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import pytest
 
@@ -55,7 +54,7 @@ class Program:
 
 def shares(seconds: float, *containers: tuple[int, Policy, float]) -> list[float]:
     """Percent of the time that each (core, policy, kernel in ms) gets of one GPU."""
-    listed = tuple(Container(i, i + 1, core, policy, Path()) for i, (core, policy, _) in enumerate(containers))
+    listed = tuple(Container(i, i + 1, core, policy, "ledger") for i, (core, policy, _) in enumerate(containers))
     programs = [Program(i, int(kernel * MS)) for i, (_, _, kernel) in enumerate(containers)]
     state, current = State(START), 0
     made: Plan | None = None
