@@ -7,7 +7,7 @@ import os
 import random
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import structlog
@@ -116,7 +116,8 @@ class Agent:
         self._offer: Offer | None = None
         self._answered_at = time.monotonic()
         self._look_now = threading.Event()
-        self._published = b""
+        self._published: tuple[list[Record], Mapping[str, int]] | None = None
+        """The records and notices that the page writer's input was last made from; None before the first."""
         self._publishing = threading.Lock()
         self._writer = PageWriter(self._folders.root, self._measures.writer_ends.inc)
         world = World(
@@ -332,21 +333,21 @@ class Agent:
             raise
 
     def _publish(self, records: Iterable[Record]) -> None:
-        """Writes the page writer's input, `schedule.json`, from the containers' records if it has changed.
+        """Writes the page writer's input, `schedule.json`, if the containers' records or notices have changed.
 
         Raises:
             OSError: the host has no room.
         """
-        notified = notices(self._pods.all(), dt.datetime.now(dt.UTC), time.monotonic_ns())
-        records = list(records)
-        content, pages = schedule(records, notified, self._folders), to_show(records, notified)
+        known = list(records), notices(self._pods.all(), dt.datetime.now(dt.UTC), time.monotonic_ns())
         with self._publishing:
+            if known == self._published:
+                return
+            pages = to_show(*known)
             self._writer.is_to_show(pages)
-            if content != self._published:
-                self._folders.root.mkdir(parents=True, exist_ok=True)
-                files.put(self._folders.root / SCHEDULE, content, 0o600)
-                self._published = content
-                self._writer.set_gpus(pages)
+            self._folders.root.mkdir(parents=True, exist_ok=True)
+            files.put(self._folders.root / SCHEDULE, schedule(*known, self._folders), 0o600)
+            self._published = known
+            self._writer.set_gpus(pages)
 
     def _not_published(self, error: OSError) -> None:
         """Logs that the page writer's input was not written; it goes on by the last one until a round succeeds."""
