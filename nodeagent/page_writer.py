@@ -152,7 +152,9 @@ class PageWriter:
         since_ns = max(min(known.values()), self._since_ns)
         # A writer that refuses its input does not hang, and another one would refuse the same: its note proves that it
         # runs. Where the disk has no room for a note, a write to a page, which needs none, proves it.
-        worked_ns = max(handover.noted_ns(self._root / handover.PAGES), last_write_ns(self._root, known.keys()) or 0)
+        worked_ns = handover.noted_ns(self._root / handover.PAGES)
+        if silence(None, worked_ns, since_ns, self._clock()) is not None:
+            worked_ns = max(worked_ns, last_write_ns(self._root, known.keys()) or 0)
         now_ns = self._clock()  # after the signs of work, none of which may seem to come from an earlier boot
         self._silence = silence(self._silence, worked_ns, since_ns, now_ns)
         if self._silence is None or not self._silence.lasts(now_ns):
