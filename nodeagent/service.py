@@ -17,7 +17,7 @@ from fairgpu import names
 from fairgpu.cluster.api import ApiError, Json, KubernetesAPI
 from fairgpu.cluster.reflector import Collection, reflect
 from fairgpu.cluster.warning_events import About, RepeatedWarnings
-from fairgpu.inventory import Health, InventoryError
+from fairgpu.inventory import Health, Inventory, InventoryError
 from fairgpu.keeping import keep_running
 from fairgpu.serving.process_probe import Progress, serve_probe
 from nodeagent import faults, figures_file, handover
@@ -114,6 +114,8 @@ class Agent:
         self._lost: Loss | None = None
         self._resources = PodResources(settings.kubelet.pod_resources)
         self._offer: Offer | None = None
+        self._right: tuple[Json, Inventory, list[Json]] | None = None
+        """The Node, inventory and pods for which nothing was left to write on the Node; None before the first time."""
         self._answered_at = time.monotonic()
         self._look_now = threading.Event()
         self._published: tuple[list[Record], Mapping[str, int]] | None = None
@@ -276,11 +278,18 @@ class Agent:
         if offer is None:
             return
         self._slots.replace(Offered(slot_ids(len(offer.inventory.devices)), open=is_open))
+        known = node, offer.inventory, self._pods.all()
+        if known == self._right:  # as in most rounds: what the Node must say took a third of a round to compute
+            return
         try:
-            for what in write_node(self._api, node, offer.inventory, self._pods.all()):
-                _log.info("node written", node=self._settings.node, what=what)
+            written = write_node(self._api, *known)
         except (ApiError, InventoryError) as error:
             _log.warning("node not written", node=self._settings.node, error=str(error))
+            return
+        for what in written:
+            _log.info("node written", node=self._settings.node, what=what)
+        if not written:
+            self._right = known
 
     def _look(self) -> None:
         """Reads the node's GPUs from the driver; if it does not answer, those that were read before stay."""
