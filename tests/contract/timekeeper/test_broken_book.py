@@ -513,3 +513,31 @@ def test_a_pod_whose_amount_could_not_be_read_as_its_namespace_moved_is_open_und
 
     assert not teams.client.hexists(keys.AccountKeys("a").sessions, "moving")
     assert teams.client.hexists(keys.AccountKeys("b").sessions, "moving")
+
+
+@pytest.mark.parametrize("ends", [False, True], ids=["runs on", "ended"])
+def test_an_unreadable_amount_of_a_clock_that_was_ahead_is_taken_back_once_it_is_mended(
+    harness: LedgerHarness, *, ends: bool
+) -> None:
+    harness.budget("a", ["team-a"], period={"every": "hour"})
+    harness.pod("early", "team-a")
+    harness.round()
+    later = NOON + 2 * HOUR * SECOND
+    harness.ahead = 9000 * SECOND
+    harness.round()
+    assert harness.spent("a", later) == 1800 * GPU_SECOND
+    mend = break_entry(harness, keys.AccountKeys("a").amounts(later), "early", "broken")
+    harness.lead()
+    harness.round()
+    harness.ahead = 0
+    harness.round(1)
+    if ends:
+        harness.finish(harness.source_pod("early"))
+    harness.round()
+    assert not_settled(harness) == {"a"}
+    mend()
+    harness.round(600)
+    harness.round()
+    assert not_settled(harness) == set()
+    assert harness.spent("a", NOON) == (1 if ends else 601) * GPU_SECOND
+    assert harness.spent("a", later) == 0

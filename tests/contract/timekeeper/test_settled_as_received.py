@@ -32,6 +32,7 @@ from timekeeper.audit.auditing import AuditEnvironment, AuditRequest, audit
 from timekeeper.audit.cluster import read_cluster
 from timekeeper.audit.difference import Figure
 from timekeeper.controller.archive import Archivist
+from timekeeper.controller.reconcile.reconciler import READ_AGAIN
 from timekeeper.controller.state.books import Books, ControllerRules
 from timekeeper.controller.state.loading import load
 from timekeeper.controller.state.sessions import Acknowledged, MeteredSession
@@ -170,6 +171,12 @@ class Story(RuleBasedStateMachine):
         self.repair()
         self.harness.ahead = 0
         self.harness.round()
+
+    def round_with_all_amounts(self) -> None:
+        """A round of a leader that has read each amount since all of them were mended."""
+        self.round_undisturbed()
+        if self.was_broken:
+            self.harness.round(READ_AGAIN / SECOND)
 
     def running(self, choice: int) -> str | None:
         running = sorted(uid for uid, pod in self.model.pods.items() if pod.end is None)
@@ -566,7 +573,7 @@ class Story(RuleBasedStateMachine):
 
     @rule()
     def audit(self) -> None:
-        self.round_undisturbed()
+        self.round_with_all_amounts()
         self.harness.round(1)
         self.harness.round()
         self.hold_the_audit({})
@@ -584,7 +591,7 @@ class Story(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         try:
-            self.round_undisturbed()
+            self.round_with_all_amounts()
             # A namespace that has only just moved has been nowhere for any time yet.
             self.harness.round(1)
             # Where use is billed, a balance is closed by the last settlement: the next one brings it up to date.

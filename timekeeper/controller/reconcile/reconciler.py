@@ -137,8 +137,8 @@ class Reconciler:
         """Whether this reconciliation has read the whole store."""
         self._lost: StoreEmptyError | None = None
         """The error by which the store turned out to have lost data in this reconciliation."""
-        self._unread_until = 0
-        """The instant at which unreadable accounts are read again."""
+        self._read_at = 0
+        """The instant at which the store was last read, for unreadable accounts, which are read again."""
         self._repriced = False
         self._latest = 0
         """The instant of the last reconciliation."""
@@ -202,8 +202,8 @@ class Reconciler:
             self._context.store_time = self._context.clocks.store()
             now = self._not_before_the_past(now)
             self._check_store()
-            unreadable = self.books.unreadable or self.books.payers_unreadable or self.books.ends_unreadable
-            if full and unreadable and now >= self._unread_until:
+            unreadable = self.books.unreadable or self.books.payers_unreadable or self.books.amounts_unreadable
+            if full and unreadable and not self._read_at <= now < self._read_at + READ_AGAIN:
                 self._loaded = False
             self._check_clock(max(now, self.books.pods.newest))
             self._fresh = self._load(now)
@@ -248,7 +248,7 @@ class Reconciler:
         suspects = touched & books.not_settled.keys()
         books.failed = {name: why for name, why in books.failed.items() if name not in touched} | books.unreadable
         books.not_settled = {name: why for name, why in books.not_settled.items() if name not in touched}
-        books.not_settled |= books.ends_unreadable | books.unreadable
+        books.not_settled |= books.amounts_unreadable | books.unreadable
         for namespace, why in books.payers_unreadable.items():
             books.not_settled[books.payer_named(namespace)] = f"the payers of {namespace} cannot be read: {why}"
 
@@ -355,7 +355,7 @@ class Reconciler:
         claims_watched = reading.watched_claims(client)  # a store of an earlier version lacks it
         books.claims.observed.advance_to(watched if claims_watched is None else claims_watched)
         self._repriced = take_over(self._context, self._not_before_the_past(now), past)
-        self._unread_until = now + READ_AGAIN
+        self._read_at = now
         self._loaded = True
         return True
 

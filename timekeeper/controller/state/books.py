@@ -157,7 +157,7 @@ class Books:
             payers than `assignments`, so they are sent again.
         payers_unreadable: keyed by namespace, why its payers in the store are unreadable; its sessions are not settled.
         unreadable: keyed by account, why its data in the store was unreadable when it was last read.
-        ends_unreadable: keyed by account, why the amount of one of its ended sessions was unreadable then.
+        amounts_unreadable: keyed by account, why an amount of one of its sessions was unreadable then.
         failed: keyed by account, why a step of this reconciliation failed. Later steps leave the account out: its
             figures in the store stay as they are.
         not_settled: keyed by account, why its last settlement or publication failed in part.
@@ -181,7 +181,7 @@ class Books:
     unanswered: set[str] = field(default_factory=set)
     payers_unreadable: dict[str, str] = field(default_factory=dict)
     unreadable: dict[str, str] = field(default_factory=dict)
-    ends_unreadable: dict[str, str] = field(default_factory=dict)
+    amounts_unreadable: dict[str, str] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
     not_settled: dict[str, str] = field(default_factory=dict)
 

@@ -462,7 +462,9 @@ def _with_record(metered: MeteredSession, record: Session, account: str, *, payi
 def _take_amounts(client: Store, books: Books, stored: list[StoredAccount], now: Instant, surely_past: int) -> None:
     """Adds the store's amounts to the acknowledged values of metered sessions.
 
-    Other amounts are not read: a period also holds one of every pod that ever ran in it.
+    Other amounts are not read: a period also holds one of every pod that ever ran in it. An unreadable one is left out,
+    and noted: once it is readable again, it must be read even where nothing is settled. A period that has not begun has
+    an amount if a clock that was ahead has charged the session there, and only who knows it takes it back.
     """
     wanted = _amounts_that_matter(books, stored, now)
     by_uid: dict[str, dict[Key, StoredAmount]] = {}
@@ -476,13 +478,13 @@ def _take_amounts(client: Store, books: Books, stored: list[StoredAccount], now:
     for name, error in isolate_failures({account for account, *_ in wanted}, read).items():
         books.unreadable[name] = books.failed[name] = f"its amounts cannot be read: {described(error)}"
         _log.error("account unreadable", account=name, error=described(error))
-    books.ends_unreadable = {}
+    books.amounts_unreadable = {}
     for uid, amounts_found in by_uid.items():
         metered = books.pods.sessions.get(uid)
         if metered is not None:
             for (account, _), amount in amounts_found.items():
-                if amount is UNREADABLE_AMOUNT and metered.acknowledged.closed:
-                    books.ends_unreadable[account] = f"the amount of {uid} cannot be read"
+                if amount is UNREADABLE_AMOUNT:
+                    books.amounts_unreadable[account] = f"the amount of {uid} cannot be read"
             metered.acknowledged = _with_amounts(books, metered, amounts_found, now, surely_past)
 
 
