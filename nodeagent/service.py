@@ -119,7 +119,7 @@ class Agent:
         self._answered_at = time.monotonic()
         self._look_now = threading.Event()
         self._published: tuple[list[Record], Mapping[str, int]] | None = None
-        """The records and notices that the page writer's input was last made from; None before the first."""
+        """The records and notices of which the page writer's input is made; None while that is not known."""
         self._publishing = threading.Lock()
         self._writer = PageWriter(self._folders.root, self._measures.writer_ends.inc)
         world = World(
@@ -351,12 +351,13 @@ class Agent:
         with self._publishing:
             if known == self._published:
                 return
+            self._published = None  # until all of it is published: what was published before may be known again next
             pages = to_show(*known)
             self._writer.is_to_show(pages)
             self._folders.root.mkdir(parents=True, exist_ok=True)
             files.put(self._folders.root / SCHEDULE, schedule(*known, self._folders), 0o600)
-            self._published = known
             self._writer.set_gpus(pages)
+            self._published = known
 
     def _not_published(self, error: OSError) -> None:
         """Logs that the page writer's input was not written; it goes on by the last one until a round succeeds."""
