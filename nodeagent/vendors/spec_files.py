@@ -7,6 +7,7 @@ withholds its GPUs, and the kubelet then fails each GPU pod that it admits.
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ LARGEST_BYTES = 4 << 20
 SETTLED_SECONDS = 2.0
 """The time after its last change from which a file counts as whole. A YAML file that is cut off may still be valid."""
 KEPT_SECONDS = 60.0
-"""The time after its last change for which a file that cannot be read counts as it was read before."""
+"""The time after its last change for which a file that is no document counts as it was read before."""
 
 Spec = Mapping[str, Any]
 """A CDI spec as a JSON object."""
@@ -56,8 +57,8 @@ class SpecFiles:
     def read(self) -> Reading:
         """Reads the files; returns the vendor's specs, and which files cannot be read.
 
-        A file counts as it was read before if it changed in the last SETTLED_SECONDS, or if it cannot be read and
-        changed in the last KEPT_SECONDS. A file that was removed counts no more.
+        A file counts as it was read before if it changed in the last SETTLED_SECONDS, or if it is no document and
+        changed in the last KEPT_SECONDS. A file that was removed or cannot be opened counts no more.
         """
         whole: dict[Path, Any] = {}
         unread = []
@@ -73,15 +74,15 @@ class SpecFiles:
         return Reading(tuple(specs), tuple(unread))
 
     def _content(self, path: Path) -> Any:
-        status = path.stat()
-        age_seconds = self._clock() - status.st_mtime
+        with path.open("rb") as file:
+            content = file.read(LARGEST_BYTES + 1)
+            changed_at = os.fstat(file.fileno()).st_mtime  # after the content: a change in between counts, too
+        age_seconds = self._clock() - changed_at
         if path in self._whole and 0 <= age_seconds < SETTLED_SECONDS:
             return self._whole[path]
         try:
-            return _parsed(path, status.st_size)
-        except FileNotFoundError:
-            raise
-        except (OSError, ValueError, yaml.YAMLError, RecursionError):
+            return _parsed(content, is_json=path.suffix == ".json")
+        except (ValueError, yaml.YAMLError, RecursionError):
             if path in self._whole and 0 <= age_seconds < KEPT_SECONDS:
                 return self._whole[path]
             raise
@@ -92,16 +93,14 @@ def _files(folders: Iterable[Path]) -> Iterable[Path]:
         yield from sorted([*folder.glob("*.json"), *folder.glob("*.yaml"), *folder.glob("*.yml")])
 
 
-def _parsed(path: Path, size_bytes: int) -> Any:
-    """Returns the document in a file.
+def _parsed(content: bytes, *, is_json: bool) -> Any:
+    """Returns the document in a file's content.
 
     Raises:
-        OSError: the file cannot be opened.
         ValueError, YAMLError, RecursionError: it is empty, too large, or no JSON or YAML.
     """
-    if size_bytes > LARGEST_BYTES:
+    if len(content) > LARGEST_BYTES:
         raise ValueError(f"it is larger than {LARGEST_BYTES} bytes")
-    text = path.read_text()
-    if not text.strip():
+    if not content.strip():
         raise ValueError("it is empty")
-    return json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
+    return json.loads(content) if is_json else yaml.safe_load(content)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,13 @@ class Host:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.now = CHANGED_AT + KEPT_SECONDS
-        self.files = SpecFiles([folder, folder / "absent"], KIND, lambda: self.now)
+        self.files = SpecFiles([folder, folder / "absent"], KIND, self.clock)
+        self.meanwhile: Callable[[], object] = lambda: None
+        """Called in the middle of a look, when the clock is read."""
+
+    def clock(self) -> float:
+        self.meanwhile()
+        return self.now
 
     def write(self, name: str, content: str) -> Path:
         """Writes a file; its time of change is CHANGED_AT."""
@@ -66,6 +73,14 @@ def test_a_file_that_is_being_written_counts_as_before(host: Host, content: str)
     assert host.gpus(SETTLED_SECONDS / 2) == ["GPU-0", "GPU-1"]
     host.write("nvidia.yaml", "kind: vendor.com/gpu\ndevices:\n- name: GPU-7\n")
     assert host.gpus(SETTLED_SECONDS) == ["GPU-7"]
+
+
+def test_a_file_that_is_emptied_in_the_middle_of_a_look_counts_as_before(host: Host) -> None:
+    host.write("nvidia.yaml", WHOLE_YAML)
+    assert host.gpus(KEPT_SECONDS) == ["GPU-0", "GPU-1"]
+    host.meanwhile = lambda: host.write("nvidia.yaml", CUT_YAML)
+    assert host.gpus(KEPT_SECONDS) == ["GPU-0", "GPU-1"]
+    assert host.gpus(SETTLED_SECONDS / 2) == ["GPU-0", "GPU-1"]
 
 
 @pytest.mark.parametrize("content", ["", "{"])
