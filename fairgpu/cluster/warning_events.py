@@ -19,8 +19,10 @@ LONGEST_MESSAGE = 1024
 """The longest message of an event that the API server accepts."""
 REPEAT_SECONDS = 300.0
 """The time until `RepeatedWarnings` writes the same warning again: the kubelet tries a start every few seconds."""
-RETRY_SECONDS = 10.0
-"""The time until `RepeatedWarnings` tries again to write a warning that the API server did not take."""
+RETRY_SECONDS = 60.0
+"""The time until `RepeatedWarnings` tries again to write a warning that the API server did not take.
+
+A try waits up to 35 s for an answer (fairgpu.cluster.api), and the thread that warns does nothing else meanwhile."""
 REMEMBERED = 1024
 
 
@@ -110,31 +112,32 @@ class RepeatedWarnings:
     def __init__(self, api: Creating, component: str, node: str) -> None:
         self._api = api
         self._source = {"component": component, "host": node}
-        self._due: dict[tuple[About, str, str], float] = {}
-        """The Unix time from which each warning may be written again."""
+        self._tried: dict[tuple[About, str, str], tuple[float, float]] = {}
+        """The Unix time at which each warning was last tried, and the seconds from then on in which it is not due."""
 
     def warn(self, about: About, reason: str, message: str, now: dt.datetime) -> bool:
         """Writes a warning about an object, unless the same one was written in the last REPEAT_SECONDS.
 
         Returns whether it was due, even if the API server refused it: then it is due again after RETRY_SECONDS.
 
-        A warning that was written later than `now`, before the clock was set back, does not count.
+        A try that was later than `now`, before the clock was set back, does not count.
 
         Args:
             reason: one word in CamelCase.
             message: a sentence for people.
             now: the present time, with a time zone.
         """
-        key = (about, reason, message)
-        if 0 < self._due.get(key, float("-inf")) - now.timestamp() <= REPEAT_SECONDS:
+        key, now_seconds = (about, reason, message), now.timestamp()
+        tried_at, quiet_seconds = self._tried.get(key, (now_seconds, 0.0))
+        if 0 <= now_seconds - tried_at < quiet_seconds:
             return False
-        if len(self._due) >= REMEMBERED:
-            self._due.clear()
-        self._due[key] = now.timestamp() + REPEAT_SECONDS
+        if len(self._tried) >= REMEMBERED:
+            self._tried.clear()
+        self._tried[key] = now_seconds, REPEAT_SECONDS
         at = now.astimezone(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         try:
             post(self._api, warning_event(about, reason, message, at, self._source, secrets.token_hex(8)))
         except ApiError as error:
-            self._due[key] = now.timestamp() + RETRY_SECONDS
+            self._tried[key] = now_seconds, RETRY_SECONDS
             _log.warning("node event not written", object=about.name, reason=reason, error=str(error))
         return True

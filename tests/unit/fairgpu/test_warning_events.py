@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 
-from fairgpu.cluster.api import ApiError, Json
+from fairgpu.cluster.api import CONNECT_TIMEOUT_SECONDS, READ_TIMEOUT_SECONDS, ApiError, Json
 from fairgpu.cluster.warning_events import REPEAT_SECONDS, RETRY_SECONDS, About, RepeatedWarnings
 
 NOON = dt.datetime(2026, 9, 1, 12, tzinfo=dt.UTC)
@@ -57,4 +57,22 @@ def test_a_warning_that_the_api_server_did_not_take_is_tried_again() -> None:
     assert not warnings.warn(POD, "Refused", "no room", after(RETRY_SECONDS - 1))
     assert warnings.warn(POD, "Refused", "no room", after(RETRY_SECONDS))
     assert not warnings.warn(POD, "Refused", "no room", after(RETRY_SECONDS + REPEAT_SECONDS - 1))
+    assert server.messages == ["no room"]
+
+
+def test_a_warning_for_which_the_api_server_gave_no_answer_is_not_tried_again_as_soon_as_the_wait_has_ended() -> None:
+    server = Server()
+    warnings = RepeatedWarnings(server, "part", "n1")
+    server.is_away = True
+    assert warnings.warn(POD, "Refused", "no room", NOON)
+    assert not warnings.warn(POD, "Refused", "no room", after(CONNECT_TIMEOUT_SECONDS + READ_TIMEOUT_SECONDS))
+
+
+def test_a_clock_that_is_set_back_delays_no_second_try() -> None:
+    server = Server()
+    warnings = RepeatedWarnings(server, "part", "n1")
+    server.is_away = True
+    warnings.warn(POD, "Refused", "no room", NOON)
+    server.is_away = False
+    assert warnings.warn(POD, "Refused", "no room", after(-1))
     assert server.messages == ["no room"]
