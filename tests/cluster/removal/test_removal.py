@@ -148,10 +148,9 @@ def delete(plane: ControlPlane, folder: Path, command: str) -> None:
         running = pool.submit(plane.admin.shell, command, folder, DELETION_LIMIT_S)
 
         def ended() -> bool:
-            for namespace in NAMESPACES:
+            present = [each["metadata"] for each in plane.admin.api.get("/api/v1/namespaces")["items"]]
+            for namespace in {each["name"] for each in present if "deletionTimestamp" in each}.intersection(NAMESPACES):
                 path = f"/api/v1/namespaces/{namespace}"
-                if not plane.exists(path) or "deletionTimestamp" not in plane.admin.api.get(path)["metadata"]:
-                    continue
                 plane.remove_pods(namespace)
                 for claim in plane.admin.api.get(f"{path}/persistentvolumeclaims")["items"]:
                     plane.remove_finalizers(f"{path}/persistentvolumeclaims/{claim['metadata']['name']}")
