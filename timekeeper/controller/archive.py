@@ -6,7 +6,7 @@ settling does not wait for it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 
 import structlog
@@ -56,7 +56,7 @@ class _Run:
         now: nanoseconds since 1970.
         ends: returns whether the run's time is up.
         unfolded: the uids of the sessions whose amounts stay: those that the leader finalized lately, and those that
-            ended since pods of other stacks are not metered.
+            ended since their pods are not seen, which may be metered again.
         cutoffs: the instants before which hours and entries are compacted.
         due: the accounts that hold such hours or entries.
     """
@@ -113,7 +113,8 @@ class Archivist:
         today = now // DAY * DAY
         cutoffs = Cutoffs(today - self._retention.hourly_days * DAY, (now - LATE) // DAY * DAY, today - DAY)
         due = due_for_compaction(self._client, names[:AT_ONCE], cutoffs)
-        unfolded = {metered.session.uid for _, metered in self._books.finalized} | unmetered(self._client).keys()
+        unseen = unmetered(self._client)
+        unfolded = {metered.session.uid for _, metered in self._books.finalized} | unseen.keys()
         run = _Run(now, ends, unfolded, cutoffs, due)
         for name in names[:AT_ONCE]:
             failed = isolate_failures([name], lambda chosen: self._archive(self._books.accounts[chosen[0]], run))
@@ -127,6 +128,7 @@ class Archivist:
         if done == len(names):
             self._after = ""
             self._prune_capacity(month_start(now, -self._retention.months))
+            self._forget_unmetered(unseen)
 
     def _archive(self, account: Account, run: _Run) -> None:
         if not account.periods or (account.name in run.due and not self._compact(account, run)):
@@ -182,6 +184,17 @@ class Archivist:
         else:
             shared.prune_capacity(self._client, before)
         self._capacity_pruned = before
+
+    def _forget_unmetered(self, unseen: Mapping[str, Instant]) -> None:
+        """Forgets the sessions that ended before every period: the store has no amount of theirs to keep.
+
+        Args:
+            unseen: keyed by uid, the ends of the sessions whose pods are not seen.
+        """
+        accounts = self._books.accounts.values()
+        earliest = min((each.periods[0].start if each.periods else 0 for each in accounts), default=0)
+        old = [uid for uid, end in unseen.items() if end <= earliest]
+        shared.forget_unmetered(self._client, self._epoch, old)
 
     def _step_by_step(self, step: Callable[[], bool], ends: Callable[[], bool]) -> bool:
         """Repeats a step until it returns true, as all is done; returns false once `ends` or MOST_STEPS stop it."""

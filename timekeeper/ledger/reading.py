@@ -407,7 +407,7 @@ def silent(client: Store) -> dict[str, Instant]:
 
 
 def unmetered(client: Store) -> dict[str, Instant]:
-    """Returns the ends of the sessions that ended since pods of other stacks are not metered, keyed by uid.
+    """Returns the ends of the sessions of other stacks that ended since their pods are not seen, keyed by uid.
 
     Unreadable ones are left out.
     """

@@ -214,7 +214,7 @@ def write_silent(client: Store, epoch: FencingToken, silent: Mapping[str, Instan
 
 
 def note_unmetered(client: Store, epoch: FencingToken, ends: Mapping[str, Instant]) -> None:
-    """Notes sessions that ended since pods of other stacks are not metered any more.
+    """Notes sessions of other stacks that ended since their pods are not seen any more.
 
     Args:
         ends: keyed by the session's uid, its end.
@@ -222,9 +222,9 @@ def note_unmetered(client: Store, epoch: FencingToken, ends: Mapping[str, Instan
     put(client, epoch, "HSET", keys.UNMETERED, [part for uid, end in ends.items() for part in (uid, str(end))])
 
 
-def forget_unmetered(client: Store, epoch: FencingToken) -> None:
-    """Removes what `note_unmetered` noted, once pods of other stacks are metered again."""
-    run_one(client, Call("put", (keys.UNMETERED, keys.BOOK_EPOCH), (epoch, "DEL")))
+def forget_unmetered(client: Store, epoch: FencingToken, uids: Iterable[str]) -> None:
+    """Removes sessions that `note_unmetered` noted."""
+    put(client, epoch, "HDEL", keys.UNMETERED, sorted(uids))
 
 
 def write_past(client: Store, epoch: FencingToken, until: Instant) -> None:

@@ -255,7 +255,7 @@ def test_a_fenced_leader_removes_no_record_that_all_accounts_share(client: redis
         forget_payer(client, before, {}, ["team"])
     shared.note_unmetered(client, following, {"uid": 9})
     with pytest.raises(FencedError):
-        shared.forget_unmetered(client, before)
+        shared.forget_unmetered(client, before, ["uid"])
     assert client.exists(keys.UNMETERED)
     assert client.exists(keys.OPEN_SESSIONS, keys.NOT_SETTLED, keys.NAMESPACES) == 3
 

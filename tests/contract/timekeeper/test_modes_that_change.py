@@ -1,4 +1,4 @@
-"""Modes that change under running pods: nothing is charged twice, and nothing is lost."""
+"""Modes and listed resources that change under running pods: nothing is charged twice, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from tests.support.ledger.harness import LedgerHarness
 from timekeeper.audit.difference import Figure
 from timekeeper.controller.archive import Archivist
 from timekeeper.controller.state.books import ControllerRules
+from timekeeper.domain.holdings.listed import Listed
 from timekeeper.domain.money import GPU_SECOND
 from timekeeper.domain.pricing import PricePoint
 from timekeeper.domain.timestamps import format_instant
@@ -23,7 +24,14 @@ ACCOUNT = ControllerRules(own_resources={})
 SHARE = ControllerRules()
 
 
-def of_nvidia(harness: LedgerHarness, uid: str, namespace: str = "team-a") -> dict[str, Any]:
+NPU = "npu.example.com/npu"
+LISTED = ControllerRules(own_resources={NPU: Listed("npu")})
+UNLISTED = ACCOUNT
+
+
+def of_another_stack(
+    harness: LedgerHarness, uid: str, namespace: str = "team-a", resource: str = "nvidia.com/gpu"
+) -> dict[str, Any]:
     stamp = format_instant(harness.now)
     item = {
         "metadata": {
@@ -35,7 +43,7 @@ def of_nvidia(harness: LedgerHarness, uid: str, namespace: str = "team-a") -> di
         },
         "spec": {
             "nodeName": "n1",
-            "containers": [{"name": "main", "resources": {"limits": {"nvidia.com/gpu": "1"}}}],
+            "containers": [{"name": "main", "resources": {"limits": {resource: "1"}}}],
         },
         "status": {
             "phase": "Running",
@@ -78,8 +86,8 @@ def test_a_pod_of_another_stack_that_is_metered_again_is_charged_once(
     harness.budget("a", ["team-a"], period={"every": every})
     harness.lead(ACCOUNT)
     harness.round()
-    of_nvidia(harness, "stays")
-    of_nvidia(harness, "goes")
+    of_another_stack(harness, "stays")
+    of_another_stack(harness, "goes")
     harness.pod("own", "team-a")
     harness.round()
     harness.round(100)
@@ -98,12 +106,58 @@ def test_a_pod_of_another_stack_that_is_metered_again_is_charged_once(
     harness.round(10)
     assert spent(harness) == 100 + 2 * (220 + days * DAY)
     assert differences(harness) == []
-    assert reading.unmetered(harness.client) == {}
+    assert reading.unmetered(harness.client).keys() == {"goes"}
     for _ in range(3):
         harness.round(DAY)
         archive(harness)
     assert spent(harness) == 100 + 2 * (220 + (days + 3) * DAY)
     assert differences(harness) == []
+
+
+@pytest.mark.parametrize("days", [0, 4])
+def test_a_pod_whose_resource_is_listed_again_is_charged_once(harness: LedgerHarness, days: int) -> None:
+    harness.budget("a", ["team-a"])
+    harness.lead(LISTED)
+    harness.round()
+    of_another_stack(harness, "stays", resource=NPU)
+    of_another_stack(harness, "goes", resource=NPU)
+    of_another_stack(harness, "metered", resource="nvidia.com/gpu")
+    harness.round()
+    harness.round(100)
+    harness.lead(UNLISTED)
+    harness.round(100)
+    assert spent(harness) == 200 + 200
+    for _ in range(days):
+        harness.round(DAY)
+        archive(harness)
+        harness.lead(UNLISTED)
+    harness.remove("goes")
+    harness.lead(LISTED)
+    harness.round(10)
+    assert spent(harness) == 100 + 2 * (210 + days * DAY)
+    assert differences(harness) == []
+    assert reading.unmetered(harness.client).keys() == {"goes"}
+    for _ in range(3):
+        harness.round(DAY)
+        archive(harness)
+    assert spent(harness) == 100 + 2 * (210 + (days + 3) * DAY)
+    assert differences(harness) == []
+
+
+def test_a_session_that_ended_unseen_is_noted_as_long_as_a_period_may_have_its_amount(harness: LedgerHarness) -> None:
+    harness.budget("a", ["team-a"])
+    harness.lead(ACCOUNT)
+    of_another_stack(harness, "goes")
+    harness.round()
+    harness.round(100)
+    harness.remove("goes")
+    harness.lead(ACCOUNT)
+    noted = []
+    for _ in range(15):
+        harness.round(31 * DAY)
+        archive(harness)
+        noted.append("goes" in reading.unmetered(harness.client))
+    assert noted == [True] * 13 + [False] * 2
 
 
 def prices(*points: tuple[int, int]) -> dict[str, tuple[PricePoint, ...]]:
@@ -117,7 +171,7 @@ def test_each_payer_and_each_price_count_for_their_time_where_modes_change_too(h
     before = prices((0, 1))
     harness.lead(replace(ACCOUNT, prices=before))
     harness.round()
-    of_nvidia(harness, "nv")
+    of_another_stack(harness, "nv")
     harness.pod("own", "team-a")
     harness.round()
     harness.round(100)

@@ -55,7 +55,7 @@ class ReconcileContext:
         nodes: counts the GPUs of nodes.
         full: whether the store has no memory left for new sessions; they are opened once it has.
         held_back: the uids of the sessions that are not opened until the store has memory.
-        resumed: whether the store has sessions that ended while pods of other stacks were not metered, which go on.
+        resumed: the uids of the noted sessions that go on, since their pods are seen again.
         store_time: the time by the store's clock when the reconciliation began.
     """
 
@@ -73,7 +73,7 @@ class ReconcileContext:
     nodes: NodeCapacity = field(default_factory=NodeCapacity)
     full: bool = False
     held_back: set[str] = field(default_factory=set)
-    resumed: bool = False
+    resumed: AbstractSet[str] = frozenset()
     store_time: Instant = FOREVER
     _inherited: bool = False
     _counter: int = 0

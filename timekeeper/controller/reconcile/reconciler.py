@@ -86,15 +86,15 @@ def note_not_settled(context: ReconcileContext) -> None:
 
 
 def note_resumed(context: ReconcileContext) -> None:
-    """Forgets which sessions of other stacks were not metered for a while, once the store has those that go on.
+    """Forgets the noted sessions whose pods are metered again, once the store has them.
 
     Raises:
         FencedError: a later leader has taken over.
         StoreError: the store refused the write, or Redis does not answer.
     """
     if context.resumed and not context.books.not_settled and not context.full:
-        shared.forget_unmetered(context.client, context.epoch)
-        context.resumed = False
+        shared.forget_unmetered(context.client, context.epoch, context.resumed)
+        context.resumed = frozenset()
 
 
 READ_AGAIN = 600 * SECOND

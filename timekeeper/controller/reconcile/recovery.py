@@ -173,9 +173,8 @@ def take_over(context: ReconcileContext, now: Instant, stored_past: Instant | No
     books.claims.refresh(mirrors, books.pods, rules, context.silent, context.clocks)
     _for_each_account(context, there, lambda names: restore_accounts(context, names, now))
     books.pods.end_missing(context.silent, context.reported, now)
-    context.resumed = bool(unmetered) and books.rules.own_resources is not None
-    if books.rules.own_resources is None:
-        shared.note_unmetered(context.client, context.epoch, _ends_elsewhere(books))
+    context.resumed = unmetered.keys() & books.pods.facts.keys()
+    shared.note_unmetered(context.client, context.epoch, _ends_unseen(books))
     if stored_prices and remembered != stored_prices:
         bring_rates_up(books, first_forgotten(stored_prices, remembered, now))
     catch_rates_up(books, now)
@@ -187,10 +186,13 @@ def take_over(context: ReconcileContext, now: Instant, stored_past: Instant | No
     return books.prices != stored_prices
 
 
-def _ends_elsewhere(books: Books) -> dict[str, Instant]:
-    """Returns the ends of the sessions of other stacks, which are not metered, keyed by uid."""
-    ended = (metered.session for metered in books.pods.sessions.all() if metered.session.holdings)
-    return {session.uid: session.end for session in ended if session.end is not None}
+def _ends_unseen(books: Books) -> dict[str, Instant]:
+    """Returns the ends of the sessions of other stacks whose pods are not seen, keyed by uid.
+
+    Such a pod is deleted, or it runs and is not metered: the mode is share, or its resource is not listed any more.
+    """
+    held = (metered.session for metered in books.pods.sessions.all() if metered.session.holdings)
+    return {each.uid: each.end for each in held if each.end is not None and each.uid not in books.pods.facts}
 
 
 def _for_each_account(context: ReconcileContext, names: AbstractSet[str], act: Callable[[list[str]], object]) -> None:
