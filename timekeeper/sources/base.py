@@ -104,15 +104,15 @@ class Mirror:
         with self._lock:
             self._departures = [*departures, *self._departures]
 
-    def take_unwatched_since(self) -> Instant | None:
-        """Returns the last instant at which the mirror was current before a whole list came, since the last call.
+    def take_by_uid(self) -> tuple[dict[str, Json], Instant | None]:
+        """Returns what `by_uid` does, and the last instant at which the mirror was current before a whole list came.
 
-        What such a list shows of an object may have been so since then. The result is None if a watch delivered each
-        change, and the earliest instant of several lists.
+        Lists since the last call count. What such a list shows of an object may have been so since that instant. The
+        instant is None if a watch delivered each change, and the earliest of several lists.
         """
         with self._lock:
             since, self._unwatched_since = self._unwatched_since, None
-            return since
+            return dict(self._items), since
 
     def wait_for_change(self, seconds: float) -> bool:
         """Waits for a change since the last call that returned True; returns False if none comes in that many seconds.

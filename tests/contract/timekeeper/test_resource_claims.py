@@ -622,3 +622,30 @@ def test_a_claim_that_is_not_metered_for_a_while_is_charged_once(
 
     assert again == charged + (4 * leaders * 100 * GPU_SECOND if pods else 0)
     assert looking.spent("a") == again + 4 * 50 * GPU_SECOND
+
+
+def test_a_list_that_comes_while_claims_are_read_counts_as_unwatched_once_it_is_read(
+    looking: LedgerHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_claim(looking, "c1", ["gpu-0"], [])
+    looking.round()
+    looking.round(100)
+    mirror = looking.source.mirrors.claims
+    (before,) = mirror.items()
+    write_claim(looking, "c2", ["gpu-1"], [])
+    write_json(looking.folder / "claims" / "c1.json", {**before, "status": {"reservedFor": []}})
+    after = [json.loads((looking.folder / "claims" / f"{name}.json").read_text()) for name in ("c1", "c2")]
+    mirror.changed("ADDED", after[1])
+    take = mirror.take_departures
+
+    def listed_meanwhile() -> Any:
+        monkeypatch.undo()
+        mirror.replaced(after)
+        return take()
+
+    monkeypatch.setattr(mirror, "take_departures", listed_meanwhile)
+    unwatched(looking, 1000)
+    unwatched(looking, 50)
+    looking.round()
+
+    assert looking.spent("a") == 4 * (100 + 50) * GPU_SECOND

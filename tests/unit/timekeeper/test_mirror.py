@@ -47,16 +47,16 @@ def test_an_object_missing_from_a_later_list_left_after_it_was_last_known_to_be_
 def test_what_a_later_list_shows_may_have_been_so_since_the_mirror_was_last_current() -> None:
     mirror = ticking()
     mirror.replaced([pod("a")])
-    assert mirror.take_unwatched_since() is None
+    assert mirror.take_by_uid()[1] is None
     mirror.confirmed()
     known_at = mirror.confirmed_at
     mirror.changed("MODIFIED", pod("a"))
-    assert mirror.take_unwatched_since() is None
+    assert mirror.take_by_uid()[1] is None
     mirror.replaced([pod("a")])
     mirror.confirmed()
     mirror.replaced([pod("a")])
-    assert mirror.take_unwatched_since() == known_at
-    assert mirror.take_unwatched_since() is None
+    assert mirror.take_by_uid() == ({"a": pod("a")}, known_at)
+    assert mirror.take_by_uid()[1] is None
 
 
 def test_a_deletion_that_is_received_counts_from_then() -> None:

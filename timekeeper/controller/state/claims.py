@@ -187,9 +187,8 @@ class ClaimView:
         if not mirrors.claims.wait_for_change(0) and not self._behind:
             return set()
         self._behind = True
-        items = mirrors.claims.by_uid()
+        items, unwatched_since = mirrors.claims.take_by_uid()
         departures = mirrors.claims.take_departures()
-        unwatched_since = mirrors.claims.take_unwatched_since()
         if self._unwatched_since is None:
             self._unwatched_since = unwatched_since
         pods.as_of = now = max(pods.as_of, clocks.ours())
