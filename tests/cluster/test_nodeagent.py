@@ -420,10 +420,15 @@ def test_an_agent_whose_loop_hangs_fails_its_liveness_probe(
 ) -> None:
     machine = make_machine("loop-hangs")
     goes_on = threading.Event()
+
+    def hangs(*_: object, **__: object) -> list[object]:
+        goes_on.wait()
+        return []
+
     monkeypatch.setattr(service, "STUCK_SECONDS", 3.0)
     with machine.agent() as port:
         wait_until(lambda: lives(port), "it lives")
-        monkeypatch.setattr(service, "write_node", lambda *_: goes_on.wait() and ())
+        monkeypatch.setattr(service, "withholdings", hangs)
         try:
             wait_until(lambda: not lives(port), "the probe finds that the loop hangs")
             assert series(port) is not None, "it still shows its metrics"
