@@ -135,7 +135,7 @@ class Machine:
         return [event["message"] for event in found["items"]]
 
     def says_at(self, pod: dict[str, Any], why: str) -> bool:
-        """Whether an event of a pod says that its start is refused, and why; a start before may have another event."""
+        """Returns whether an event of a pod gives this reason for a refused start; another start may have another."""
         metadata = pod["metadata"]
         return any(why in each for each in self.events(metadata["uid"], "PlacementRefused", metadata["namespace"]))
 

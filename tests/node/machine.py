@@ -135,7 +135,7 @@ class Machine:
         return shown
 
     def registered_since(self, seconds: float) -> bool:
-        """Whether the kubelet has got slots from the device plugin after that time: only then it admits GPU pods.
+        """Returns whether the device plugin has given the kubelet slots since that time: then it admits GPU pods.
 
         The kubelet writes its checkpoint when it has a plugin's list of devices, and before its Node says so; an agent
         that starts offers none at first. It writes it at each allocation, too: no pod may have come since that time.

@@ -215,7 +215,7 @@ def _spent(budget: Budget, figures: Figures) -> str:
     return f"{display(figures.spent)} of {display(figures.limits.available or 0)} GPU-hours of {budget.name} are spent"
 
 
-def labels(books: Books) -> tuple[PodWrite, ...]:
+def label_writes(books: Books) -> tuple[PodWrite, ...]:
     """Returns the writes of the label of GPU pods that are due: on bound pods that reserve claims with open sessions.
 
     Admission labels each pod whose claim is for a GPU by then. A claim may be deleted and made again under its name
@@ -235,7 +235,7 @@ def labels(books: Books) -> tuple[PodWrite, ...]:
 
 
 def _lacks_the_label(pod: PodFacts) -> bool:
-    """Whether a pod that reserves a claim is to get the label.
+    """Returns whether a pod that reserves a claim must get the label.
 
     A pod that also asks for FairGPU's own resources is older than the label, which makes its annotations count: an
     admin labels it.

@@ -18,7 +18,7 @@ import structlog
 from fairgpu.leadership import Term
 from fairgpu.serving.process_probe import Progress
 from timekeeper.controller.archive import Archivist
-from timekeeper.controller.eviction import eviction_writes, labels
+from timekeeper.controller.eviction import eviction_writes, label_writes
 from timekeeper.controller.metrics import BooksRead, JobMeasures
 from timekeeper.controller.pod_writer import PodWriter
 from timekeeper.controller.pod_writes import Plan, PodWrite
@@ -182,7 +182,7 @@ class LeaderTasks:
 
     def label(self) -> None:
         """Hands the pod writer the labels that are due on pods which hold GPUs by claims."""
-        self._decide(Plan.LABELS, lambda leader_term: labels(leader_term.reconciler.books))
+        self._decide(Plan.LABELS, lambda leader_term: label_writes(leader_term.reconciler.books))
 
     def evict(self) -> None:
         """Hands the pod writer the notices of eviction, the evictions and the removals of notices that are due."""

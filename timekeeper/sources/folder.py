@@ -145,15 +145,12 @@ class FolderSource:
         Raises:
             ChangedMeanwhileError: there is no such file.
         """
-        file = self._folder / "pods" / f"{uid_of(pod)}.json"
-        documents = _load(file)
-        if not documents:
-            raise ChangedMeanwhileError(f"pod {uid_of(pod)} is gone")
-        metadata = documents[0]["metadata"]
+        file, document = self._pod(pod)
+        metadata = document["metadata"]
         metadata.setdefault("labels", {})[names.POD_LABEL] = names.POD_LABEL_VALUE
         for key in names.RESERVED_ANNOTATIONS:
             metadata.get("annotations", {}).pop(key, None)
-        write_json(file, documents[0])
+        write_json(file, document)
 
     def announce_eviction(self, pod: Json, at: str | None) -> None:
         """Writes the time of a pod's eviction to an annotation in the pod's file, or removes the annotation.
@@ -164,15 +161,12 @@ class FolderSource:
         Raises:
             ChangedMeanwhileError: there is no such file.
         """
-        file = self._folder / "pods" / f"{uid_of(pod)}.json"
-        documents = _load(file)
-        if not documents:
-            raise ChangedMeanwhileError(f"pod {uid_of(pod)} is gone")
-        annotations = documents[0]["metadata"].setdefault("annotations", {})
+        file, document = self._pod(pod)
+        annotations = document["metadata"].setdefault("annotations", {})
         annotations.pop(names.EVICTION_AT, None)
         if at is not None:
             annotations[names.EVICTION_AT] = at
-        write_json(file, documents[0])
+        write_json(file, document)
 
     def evict(self, pod: Json) -> None:
         """Deletes the pod's file; a folder has no PodDisruptionBudgets.
@@ -221,6 +215,18 @@ class FolderSource:
         }
         with (self._folder / "events.jsonl").open("a") as file:
             file.write(json.dumps(line) + "\n")
+
+    def _pod(self, pod: Json) -> tuple[Path, Json]:
+        """Returns a pod's file, and the pod as the file shows it now.
+
+        Raises:
+            ChangedMeanwhileError: there is no such file.
+        """
+        file = self._folder / "pods" / f"{uid_of(pod)}.json"
+        documents = _load(file)
+        if not documents:
+            raise ChangedMeanwhileError(f"pod {uid_of(pod)} is gone")
+        return file, documents[0]
 
     def _status_file(self, kind: str, name: str) -> Path:
         return self._folder / "status" / f"{kind}-{name}.json"

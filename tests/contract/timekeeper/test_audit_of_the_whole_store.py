@@ -112,7 +112,7 @@ def fill(harness: LedgerHarness, bill: Bill) -> None:
 
 
 def differs(harness: LedgerHarness, bill: Bill) -> bool:
-    """Whether an audit of the present period, or of any other, finds a difference."""
+    """Returns whether an audit of the present period, or of any other, finds a difference."""
     starts: Any = harness.client.hkeys(KEYS.periods)
     return any(
         audited(harness, bill=bill.value, period=start).differences for start in (None, *sorted(map(int, starts)))

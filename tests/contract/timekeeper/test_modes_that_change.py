@@ -16,45 +16,15 @@ from timekeeper.controller.state.books import ControllerRules
 from timekeeper.domain.holdings.listed import Listed
 from timekeeper.domain.money import GPU_SECOND
 from timekeeper.domain.pricing import PricePoint
-from timekeeper.domain.timestamps import format_instant
 from timekeeper.domain.windows import Retention
 from timekeeper.ledger import keys, reading
 
+DAY = 86400
 ACCOUNT = ControllerRules(own_resources={})
 SHARE = ControllerRules()
-
-
 NPU = "npu.example.com/npu"
 LISTED = ControllerRules(own_resources={NPU: Listed("npu")})
 UNLISTED = ACCOUNT
-
-
-def of_another_stack(
-    harness: LedgerHarness, uid: str, namespace: str = "team-a", resource: str = "nvidia.com/gpu"
-) -> dict[str, Any]:
-    stamp = format_instant(harness.now)
-    item = {
-        "metadata": {
-            "uid": uid,
-            "name": uid,
-            "namespace": namespace,
-            "creationTimestamp": stamp,
-            "labels": {"fairgpu.io/pod": "gpu"},
-        },
-        "spec": {
-            "nodeName": "n1",
-            "containers": [{"name": "main", "resources": {"limits": {resource: "1"}}}],
-        },
-        "status": {
-            "phase": "Running",
-            "conditions": [{"type": "PodScheduled", "status": "True", "lastTransitionTime": stamp}],
-        },
-    }
-    harness.write_pod(item)
-    return item
-
-
-DAY = 86400
 
 
 def archive(harness: LedgerHarness) -> None:
@@ -63,6 +33,15 @@ def archive(harness: LedgerHarness) -> None:
     books = harness.keeper.books
     books.finalized = []
     Archivist(harness.client, harness.source, books, harness.keeper.epoch, Retention()).archive(harness.now)
+
+
+def pass_days(harness: LedgerHarness, days: int, rules: ControllerRules | None = None) -> None:
+    """Lets days pass, each with a round and what is compacted; another leader follows each, if rules are given."""
+    for _ in range(days):
+        harness.round(DAY)
+        archive(harness)
+        if rules is not None:
+            harness.lead(rules)
 
 
 def spent(harness: LedgerHarness, account: str = "a") -> int:
@@ -86,18 +65,15 @@ def test_a_pod_of_another_stack_that_is_metered_again_is_charged_once(
     harness.budget("a", ["team-a"], period={"every": every})
     harness.lead(ACCOUNT)
     harness.round()
-    of_another_stack(harness, "stays")
-    of_another_stack(harness, "goes")
+    harness.pod_of_another_stack("stays")
+    harness.pod_of_another_stack("goes")
     harness.pod("own", "team-a")
     harness.round()
     harness.round(100)
     harness.lead(SHARE)
     harness.round(100)
     assert spent(harness) == 200 + 200
-    for _ in range(days):
-        harness.round(DAY)
-        archive(harness)
-        harness.lead(SHARE)
+    pass_days(harness, days, SHARE)
     harness.remove("goes")
     assert spent(harness) == 200 + 200 + days * DAY
     assert differences(harness) == []
@@ -107,9 +83,7 @@ def test_a_pod_of_another_stack_that_is_metered_again_is_charged_once(
     assert spent(harness) == 100 + 2 * (220 + days * DAY)
     assert differences(harness) == []
     assert reading.unmetered(harness.client).keys() == {"goes"}
-    for _ in range(3):
-        harness.round(DAY)
-        archive(harness)
+    pass_days(harness, 3)
     assert spent(harness) == 100 + 2 * (220 + (days + 3) * DAY)
     assert differences(harness) == []
 
@@ -119,27 +93,22 @@ def test_a_pod_whose_resource_is_listed_again_is_charged_once(harness: LedgerHar
     harness.budget("a", ["team-a"])
     harness.lead(LISTED)
     harness.round()
-    of_another_stack(harness, "stays", resource=NPU)
-    of_another_stack(harness, "goes", resource=NPU)
-    of_another_stack(harness, "metered", resource="nvidia.com/gpu")
+    harness.pod_of_another_stack("stays", resource=NPU)
+    harness.pod_of_another_stack("goes", resource=NPU)
+    harness.pod_of_another_stack("metered", resource="nvidia.com/gpu")
     harness.round()
     harness.round(100)
     harness.lead(UNLISTED)
     harness.round(100)
     assert spent(harness) == 200 + 200
-    for _ in range(days):
-        harness.round(DAY)
-        archive(harness)
-        harness.lead(UNLISTED)
+    pass_days(harness, days, UNLISTED)
     harness.remove("goes")
     harness.lead(LISTED)
     harness.round(10)
     assert spent(harness) == 100 + 2 * (210 + days * DAY)
     assert differences(harness) == []
     assert reading.unmetered(harness.client).keys() == {"goes"}
-    for _ in range(3):
-        harness.round(DAY)
-        archive(harness)
+    pass_days(harness, 3)
     assert spent(harness) == 100 + 2 * (210 + (days + 3) * DAY)
     assert differences(harness) == []
 
@@ -147,7 +116,7 @@ def test_a_pod_whose_resource_is_listed_again_is_charged_once(harness: LedgerHar
 def test_a_session_that_ended_unseen_is_noted_as_long_as_a_period_may_have_its_amount(harness: LedgerHarness) -> None:
     harness.budget("a", ["team-a"])
     harness.lead(ACCOUNT)
-    of_another_stack(harness, "goes")
+    harness.pod_of_another_stack("goes")
     harness.round()
     harness.round(100)
     harness.remove("goes")
@@ -171,7 +140,7 @@ def test_each_payer_and_each_price_count_for_their_time_where_modes_change_too(h
     before = prices((0, 1))
     harness.lead(replace(ACCOUNT, prices=before))
     harness.round()
-    of_another_stack(harness, "nv")
+    harness.pod_of_another_stack("nv")
     harness.pod("own", "team-a")
     harness.round()
     harness.round(100)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from fractions import Fraction
-from typing import Any
 
 import pytest
 
@@ -42,23 +41,6 @@ def write_node(harness: LedgerHarness, labels: dict[str, str], name: str = "n1")
     write_json(harness.folder / "nodes" / f"{name}.json", item)
 
 
-def shared(harness: LedgerHarness, uid: str, namespace: str = "team-a", since: int | None = None) -> dict[str, Any]:
-    stamp = format_instant(harness.now if since is None else since)
-    item = {
-        "metadata": {"uid": uid, "name": uid, "namespace": namespace, "creationTimestamp": stamp},
-        "spec": {
-            "nodeName": "n1",
-            "containers": [{"name": "main", "resources": {"limits": {"nvidia.com/gpu": "1"}}}],
-        },
-        "status": {
-            "phase": "Running",
-            "conditions": [{"type": "PodScheduled", "status": "True", "lastTransitionTime": stamp}],
-        },
-    }
-    harness.write_pod(item)
-    return item
-
-
 @pytest.fixture
 def looking(harness: LedgerHarness) -> LedgerHarness:
     harness.budget("a", ["team-a"])
@@ -69,7 +51,7 @@ def looking(harness: LedgerHarness) -> LedgerHarness:
 
 
 def test_a_replica_of_a_gpu_is_charged_as_its_part_at_the_models_price(looking: LedgerHarness) -> None:
-    shared(looking, "p1")
+    looking.pod_of_another_stack("p1")
     looking.round(10)
 
     assert looking.spent("a") == 10 * GPU_SECOND
@@ -81,7 +63,7 @@ def test_a_pod_without_a_sidecar_is_charged_as_reserved_whatever_is_billed(harne
     write_node(harness, LABELS)
     harness.lead(replace(RULES, bill=bill))
     harness.round()
-    shared(harness, "p1")
+    harness.pod_of_another_stack("p1")
     harness.round(10)
 
     assert harness.spent("a") == 10 * GPU_SECOND
@@ -90,7 +72,7 @@ def test_a_pod_without_a_sidecar_is_charged_as_reserved_whatever_is_billed(harne
 def test_metering_begins_with_the_first_term_and_not_with_a_pod_that_ran_before(harness: LedgerHarness) -> None:
     harness.budget("a", ["team-a"])
     write_node(harness, LABELS)
-    shared(harness, "p1", since=NOON - 24 * HOUR)
+    harness.pod_of_another_stack("p1", since=NOON - 24 * HOUR)
     harness.lead(RULES)
     harness.round()
     harness.round(10)
@@ -101,7 +83,7 @@ def test_metering_begins_with_the_first_term_and_not_with_a_pod_that_ran_before(
 
 def test_a_later_leader_meters_from_the_first_ones_instant(looking: LedgerHarness) -> None:
     looking.pass_time(60)
-    shared(looking, "p1", since=NOON - HOUR)
+    looking.pod_of_another_stack("p1", since=NOON - HOUR)
     looking.lead(RULES)
     looking.round()
 
@@ -111,7 +93,7 @@ def test_a_later_leader_meters_from_the_first_ones_instant(looking: LedgerHarnes
 def test_a_pod_that_ended_before_metering_began_has_no_session(harness: LedgerHarness) -> None:
     harness.budget("a", ["team-a"])
     write_node(harness, LABELS)
-    harness.finish(shared(harness, "p1", since=NOON - HOUR), seconds_ago=60)
+    harness.finish(harness.pod_of_another_stack("p1", since=NOON - HOUR), seconds_ago=60)
     harness.lead(RULES)
     harness.round()
 
@@ -119,7 +101,7 @@ def test_a_pod_that_ended_before_metering_began_has_no_session(harness: LedgerHa
 
 
 def test_what_a_pod_holds_is_kept_under_relabelling_and_by_the_next_leader(looking: LedgerHarness) -> None:
-    shared(looking, "p1")
+    looking.pod_of_another_stack("p1")
     looking.round(10)
     write_node(looking, {"nvidia.com/gpu.product": "Tesla-T4", "nvidia.com/gpu.replicas": "64"})
     looking.round(10)
@@ -130,7 +112,7 @@ def test_what_a_pod_holds_is_kept_under_relabelling_and_by_the_next_leader(looki
 
 
 def test_a_changed_price_holds_for_what_the_record_says_even_once_the_labels_are_gone(looking: LedgerHarness) -> None:
-    shared(looking, "p1")
+    looking.pod_of_another_stack("p1")
     looking.round(10)
     write_node(looking, {})
     looking.lead(ControllerRules(prices=PRICES | {"A100": (PricePoint(0, Fraction(8)),)}, own_resources={}))
@@ -145,7 +127,7 @@ def test_labels_that_come_late_count_from_the_pods_start(harness: LedgerHarness)
     write_node(harness, {})
     harness.lead(RULES)
     harness.round()
-    shared(harness, "p1")
+    harness.pod_of_another_stack("p1")
     harness.round(120)
     before = harness.spent("a")
     write_node(harness, {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB"})
@@ -159,7 +141,7 @@ def test_labels_that_make_the_pod_cheaper_give_the_difference_back(harness: Ledg
     write_node(harness, {})
     harness.lead(ControllerRules(prices=PRICES | {"T4": (PricePoint(0, Fraction(1, 2)),)}, own_resources={}))
     harness.round()
-    shared(harness, "p1")
+    harness.pod_of_another_stack("p1")
     harness.round(120)
     write_node(harness, {"nvidia.com/gpu.product": "Tesla-T4-SHARED", "nvidia.com/gpu.replicas": "4"})
     harness.round(40)
@@ -184,7 +166,7 @@ def test_a_node_whose_model_a_cloud_names_gets_the_labels_of_feature_discovery_l
     write_node(harness, cloud)
     harness.lead(ControllerRules(prices=PRICES | {"a100": PRICES["A100"]}, own_resources={}))
     harness.round()
-    shared(harness, "p1")
+    harness.pod_of_another_stack("p1")
     harness.round(120)
     before = harness.spent("a")
     write_node(harness, cloud | LABELS)
@@ -204,7 +186,7 @@ def test_so_does_one_whose_resource_names_a_model(harness: LedgerHarness) -> Non
     prices = PRICES | {"Ascend910": PRICES["A100"], "910B3": (PricePoint(0, Fraction(2)),)}
     harness.lead(ControllerRules(prices=prices, own_resources={}))
     harness.round()
-    pod = shared(harness, "p1")
+    pod = harness.pod_of_another_stack("p1")
     pod["spec"]["containers"][0]["resources"] = {"limits": {"huawei.com/Ascend910": "1"}}
     harness.write_pod(pod)
     harness.round(120)
@@ -223,7 +205,7 @@ def test_what_was_decided_by_the_labels_of_feature_discovery_is_kept_on_a_clouds
     write_node(harness, cloud | LABELS)
     harness.lead(RULES)
     harness.round()
-    shared(harness, "p1")
+    harness.pod_of_another_stack("p1")
     harness.round(10)
     write_node(harness, cloud)
     harness.round(10)
@@ -238,7 +220,7 @@ def test_labels_that_come_after_ten_minutes_change_nothing(harness: LedgerHarnes
     write_node(harness, {})
     harness.lead(RULES)
     harness.round()
-    shared(harness, "p1")
+    harness.pod_of_another_stack("p1")
     harness.round(700)
     write_node(harness, LABELS)
     harness.round(100)
@@ -252,7 +234,7 @@ def test_late_labels_change_no_period_that_is_over(harness: LedgerHarness) -> No
     harness.now = NOON + HOUR - 60 * SECOND
     harness.lead(RULES)
     harness.round()
-    shared(harness, "p1")
+    harness.pod_of_another_stack("p1")
     harness.round(30)
     harness.round(60)
     write_node(harness, {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB"})
@@ -263,7 +245,7 @@ def test_late_labels_change_no_period_that_is_over(harness: LedgerHarness) -> No
 
 
 def test_the_record_holds_what_was_decided(looking: LedgerHarness) -> None:
-    shared(looking, "p1")
+    looking.pod_of_another_stack("p1")
     looking.round(10)
     (text,) = looking.client.hvals(AccountKeys("a").sessions)
     (holding,) = decode_session(text).holdings
@@ -291,7 +273,7 @@ def test_the_instant_outlives_a_store_that_was_emptied(looking: LedgerHarness) -
 def test_pods_of_other_stacks_are_not_metered_where_the_admin_does_not_ask_for_it(harness: LedgerHarness) -> None:
     harness.budget("a", ["team-a"])
     write_node(harness, LABELS)
-    shared(harness, "p1")
+    harness.pod_of_another_stack("p1")
     harness.lead()
     harness.round(10)
 
@@ -301,7 +283,7 @@ def test_pods_of_other_stacks_are_not_metered_where_the_admin_does_not_ask_for_i
 
 def test_the_audit_agrees_with_a_day_of_pods_of_other_stacks(looking: LedgerHarness) -> None:
     write_node(looking, {}, "n2")
-    first, _, late = (shared(looking, uid) for uid in ("p1", "p2", "p3"))
+    first, _, late = (looking.pod_of_another_stack(uid) for uid in ("p1", "p2", "p3"))
     late["spec"]["nodeName"] = "n2"
     looking.write_pod(late)
     looking.round(100)
@@ -318,8 +300,8 @@ def test_the_audit_agrees_with_a_day_of_pods_of_other_stacks(looking: LedgerHarn
 
 def test_the_audit_says_how_much_of_the_bill_has_the_price_of_unknown_models(looking: LedgerHarness) -> None:
     write_node(looking, {}, "n2")
-    shared(looking, "known")
-    unknown = shared(looking, "unknown")
+    looking.pod_of_another_stack("known")
+    unknown = looking.pod_of_another_stack("unknown")
     unknown["spec"]["nodeName"] = "n2"
     looking.write_pod(unknown)
     looking.round(HOUR / SECOND)
@@ -334,8 +316,8 @@ def test_the_audit_says_how_much_of_the_bill_has_the_price_of_unknown_models(loo
 
 
 def test_the_audit_lists_apart_what_the_timekeeper_did_not_see_end(looking: LedgerHarness) -> None:
-    shared(looking, "seen")
-    shared(looking, "away", since=NOON - 24 * HOUR)
+    looking.pod_of_another_stack("seen")
+    looking.pod_of_another_stack("away", since=NOON - 24 * HOUR)
     looking.round(10)
     looking.remove("seen")
     looking.round(10)
@@ -360,13 +342,13 @@ def test_the_audit_lists_apart_what_the_timekeeper_did_not_see_end(looking: Ledg
 
 
 def test_an_end_that_was_seen_and_a_session_that_runs_are_not_among_the_unseen(looking: LedgerHarness) -> None:
-    shared(looking, "running")
-    finished = shared(looking, "finished")
-    shared(looking, "deleted")
+    looking.pod_of_another_stack("running")
+    finished = looking.pod_of_another_stack("finished")
+    looking.pod_of_another_stack("deleted")
     looking.round(10)
     looking.finish(finished)
     looking.remove("deleted")
-    refused = shared(looking, "refused")
+    refused = looking.pod_of_another_stack("refused")
     stamp = format_instant(looking.now + 5 * SECOND)
     refused["status"] |= {"phase": "Failed", "reason": "UnexpectedAdmissionError"}
     refused["status"]["conditions"] += [{"type": "Ready", "status": "False", "lastTransitionTime": stamp}]
@@ -382,8 +364,8 @@ def test_an_end_that_was_seen_and_a_session_that_runs_are_not_among_the_unseen(l
 def test_the_audit_agrees_where_pods_are_older_than_metering(harness: LedgerHarness) -> None:
     harness.budget("a", ["team-a"])
     write_node(harness, LABELS)
-    shared(harness, "p1", since=NOON - 24 * HOUR)
-    shared(harness, "reserved", "kai-resource-reservation", since=NOON - 24 * HOUR)
+    harness.pod_of_another_stack("p1", since=NOON - 24 * HOUR)
+    harness.pod_of_another_stack("reserved", "kai-resource-reservation", since=NOON - 24 * HOUR)
     harness.lead(RULES)
     harness.round()
     harness.round(HOUR / SECOND)
@@ -400,8 +382,8 @@ def test_the_capacity_of_the_nodes_is_written_for_the_idle_share_of_usage(lookin
 
 def test_how_much_is_charged_without_a_known_model_is_counted(looking: LedgerHarness) -> None:
     write_node(looking, {}, "n2")
-    shared(looking, "known")
-    unknown = shared(looking, "unknown")
+    looking.pod_of_another_stack("known")
+    unknown = looking.pod_of_another_stack("unknown")
     unknown["spec"]["nodeName"] = "n2"
     looking.write_pod(unknown)
     looking.round(10)
@@ -417,8 +399,8 @@ def write_checkpoint(harness: LedgerHarness) -> None:
 
 
 def test_what_was_decided_outlives_an_emptied_store_a_new_leader_and_other_labels(looking: LedgerHarness) -> None:
-    shared(looking, "p1")
-    ended = shared(looking, "p2")
+    looking.pod_of_another_stack("p1")
+    ended = looking.pod_of_another_stack("p2")
     looking.round(10)
     looking.finish(ended)
     looking.round()
@@ -432,7 +414,7 @@ def test_what_was_decided_outlives_an_emptied_store_a_new_leader_and_other_label
 
 
 def test_a_lost_annotation_ends_no_bill_even_with_an_emptied_store(looking: LedgerHarness) -> None:
-    pod = shared(looking, "p1")
+    pod = looking.pod_of_another_stack("p1")
     pod["metadata"] |= {"annotations": {"gpu-fraction": "0.5", "received-resource-type": "Fraction"}}
     pod["spec"]["containers"] = [{"name": "main"}]
     looking.write_pod(pod)
@@ -448,10 +430,10 @@ def test_a_lost_annotation_ends_no_bill_even_with_an_emptied_store(looking: Ledg
 
 
 def test_one_teams_fraction_with_a_huge_exponent_stops_no_other_teams_bill(looking: LedgerHarness) -> None:
-    pod = shared(looking, "hostile", "b")
+    pod = looking.pod_of_another_stack("hostile", "b")
     pod["metadata"] |= {"annotations": {"gpu-fraction": "1e-9999999", "received-resource-type": "Fraction"}}
     looking.write_pod(pod)
-    shared(looking, "p1")
+    looking.pod_of_another_stack("p1")
     looking.round()
     looking.round(10)
 
@@ -461,7 +443,7 @@ def test_one_teams_fraction_with_a_huge_exponent_stops_no_other_teams_bill(looki
 def test_a_running_pod_whose_annotations_are_removed_stays_on_its_bill_under_the_next_leader(
     looking: LedgerHarness,
 ) -> None:
-    pod = shared(looking, "p1")
+    pod = looking.pod_of_another_stack("p1")
     pod["metadata"] |= {"annotations": {"gpu-fraction": "0.5", "received-resource-type": "Fraction"}}
     pod["spec"] |= {"containers": [{"name": "main"}], "schedulerName": "kai-scheduler"}
     looking.write_pod(pod)
@@ -480,7 +462,7 @@ def test_the_late_labels_of_a_node_are_in_the_checkpoint(harness: LedgerHarness)
     write_node(harness, {})
     harness.lead(RULES)
     harness.round()
-    shared(harness, "p1")
+    harness.pod_of_another_stack("p1")
     harness.round(60)
     write_checkpoint(harness)
     write_node(harness, {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB"})
@@ -495,7 +477,7 @@ def test_the_late_labels_of_a_node_are_in_the_checkpoint(harness: LedgerHarness)
 
 
 def test_an_unreadable_checkpoint_of_holdings_counts_as_missing(looking: LedgerHarness) -> None:
-    shared(looking, "p1")
+    looking.pod_of_another_stack("p1")
     looking.round(10)
     write_checkpoint(looking)
     for file in (looking.folder / "status").glob("checkpoints-*.json"):
@@ -513,10 +495,10 @@ def test_a_checkpoint_of_which_only_holdings_changed_is_written_twice_a_minute_a
     keeper = looking.keeper
     assert keeper is not None
     checkpoints = CheckpointKeeper(looking.source, keeper.books)
-    shared(looking, "p1")
+    looking.pod_of_another_stack("p1")
     looking.round(10)
     checkpoints.write(looking.now)
-    shared(looking, "p15")  # its checkpoint is in the same shard
+    looking.pod_of_another_stack("p15")  # its checkpoint is in the same shard
     looking.round(20)
     early = checkpoints.write(looking.now)
     looking.round(10)
@@ -531,9 +513,9 @@ def test_pods_of_the_cluster_itself_are_charged_to_the_account_overhead(harness:
     write_node(harness, LABELS)
     harness.lead(OVERHEAD_RULES)
     harness.round()
-    shared(harness, "p1", "kube-system")
-    shared(harness, "p2", "gpu-operator")
-    shared(harness, "p3", "team-b")
+    harness.pod_of_another_stack("p1", "kube-system")
+    harness.pod_of_another_stack("p2", "gpu-operator")
+    harness.pod_of_another_stack("p3", "team-b")
     harness.round(10)
 
     assert harness.spent("overhead") == 20 * GPU_SECOND
@@ -546,8 +528,8 @@ def test_a_budget_that_names_such_a_namespace_pays_for_it(harness: LedgerHarness
     write_node(harness, LABELS)
     harness.lead(OVERHEAD_RULES)
     harness.round()
-    shared(harness, "p1", "gpu-operator")
-    shared(harness, "p2", "kube-system")
+    harness.pod_of_another_stack("p1", "gpu-operator")
+    harness.pod_of_another_stack("p2", "kube-system")
     harness.round(10)
 
     assert (harness.spent("operations"), harness.spent("overhead")) == (10 * GPU_SECOND, 10 * GPU_SECOND)
@@ -558,8 +540,8 @@ def test_a_budget_of_that_name_takes_the_place_of_the_account(harness: LedgerHar
     write_node(harness, LABELS)
     harness.lead(OVERHEAD_RULES)
     harness.round()
-    shared(harness, "p1", "kube-system")
-    shared(harness, "p2", "gpu-operator")
+    harness.pod_of_another_stack("p1", "kube-system")
+    harness.pod_of_another_stack("p2", "gpu-operator")
     harness.round(10)
 
     assert harness.spent("overhead") == 10 * GPU_SECOND
@@ -570,7 +552,7 @@ def test_the_overhead_of_pods_that_are_gone_outlives_an_emptied_store(harness: L
     write_node(harness, LABELS)
     harness.lead(OVERHEAD_RULES)
     harness.round()
-    shared(harness, "p1", "kube-system")
+    harness.pod_of_another_stack("p1", "kube-system")
     harness.round(10)
     harness.remove("p1")
     harness.round(1)
@@ -594,7 +576,7 @@ def test_the_settings_name_the_namespaces_of_the_overhead() -> None:
 
 def test_a_session_that_is_charged_by_a_rule_keeps_the_cause_in_its_record(looking: LedgerHarness) -> None:
     write_node(looking, {**LABELS, "nvidia.com/gpu.replicas": "many"})
-    shared(looking, "p1")
+    looking.pod_of_another_stack("p1")
     looking.round(10)
     looking.lead(RULES)
     looking.round(10)
@@ -609,7 +591,7 @@ def test_labels_that_come_late_remove_the_cause(harness: LedgerHarness) -> None:
     write_node(harness, {})
     harness.lead(RULES)
     harness.round()
-    shared(harness, "p1")
+    harness.pod_of_another_stack("p1")
     harness.round(60)
     keeper = harness.keeper
     assert keeper is not None

@@ -169,6 +169,18 @@ class LedgerHarness:
         self.write_pod(item | changes)
         return item
 
+    def pod_of_another_stack(
+        self, uid: str, namespace: str = "team-a", *, resource: str = "nvidia.com/gpu", since: int | None = None
+    ) -> dict[str, Any]:
+        """A running pod with one GPU of another device plugin, bound at an instant or just now."""
+        item = self.pod(uid, namespace)
+        stamp = format_instant(self.now if since is None else since)
+        item["metadata"] |= {"creationTimestamp": stamp, "annotations": {}}
+        item["spec"]["containers"][0]["resources"] = {"limits": {resource: "1"}}
+        item["status"]["conditions"][0]["lastTransitionTime"] = stamp
+        self.write_pod(item)
+        return item
+
     def gated(self, uid: str, namespace: str, core: int = 100) -> None:
         """A pod that admission held."""
         item = self.pod(uid, namespace, core=core)

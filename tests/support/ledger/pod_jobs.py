@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry
 
-from timekeeper.controller.eviction import eviction_writes, labels
+from timekeeper.controller.eviction import eviction_writes, label_writes
 from timekeeper.controller.metrics import PodMeasures
 from timekeeper.controller.pod_writer import PodWriter
 from timekeeper.controller.pod_writes import Plan
@@ -43,7 +43,7 @@ class PodJobs:
         return work_off(self.writer)
 
     def label(self) -> int:
-        self.writer.hand_over(Plan.LABELS, labels(self.books), lambda: self.leads)
+        self.writer.hand_over(Plan.LABELS, label_writes(self.books), lambda: self.leads)
         return work_off(self.writer)
 
     def evict(self, settled_at: int, now: int) -> int:
