@@ -28,6 +28,8 @@ from scheduler.cluster.state import EARMARKED, State
 from scheduler.cluster.watches import SOURCE
 from scheduler.measures import Measures
 from scheduler.placement.fleet import Fleet, Ints
+from scheduler.placement.holding import Holding
+from scheduler.placement.together import holding_of
 from scheduler.reclaim.plan import Plan, PodToPlace, Victims, plan_reclaim
 from scheduler.reclaim.roster import Roster, Running
 from scheduler.settings import ReclaimSettings
@@ -50,6 +52,10 @@ SHOWN_SECONDS = 10.0
 """The longest time until the watch shows an earmark or a notice that was written."""
 NOTICE_REASON = "PodReclaimNotice"
 NOTICE = "a pod within its GPU budget waits for the GPUs of this one, which goes first: it is evicted at {at}"
+
+
+_Kind = tuple[Any, ...]
+"""The pods whose plans are the same while nothing changes (`Reclaimer._kind`)."""
 
 
 class Writing(Protocol):
@@ -141,7 +147,8 @@ class Reclaimer:
         self._event_at: dict[tuple[str, str], float] = {}
         self._rest_until = float("-inf")
         self._nodes_left_out: dict[str, tuple[str, ...]] = {}
-        self._fruitless: dict[tuple[Any, ...], tuple[int, int, int]] = {}
+        # By kind of pods: the versions of what its last plan, which was fruitless, followed from. The oldest is first.
+        self._fruitless: dict[_Kind, tuple[int, int, int]] = {}
 
     def step(self) -> None:
         """Does all that is due now: makes plans, writes earmarks and notices, and evicts pods whose notice has passed.
@@ -387,40 +394,56 @@ class Reclaimer:
     # New plans.
 
     def _plan(self) -> None:
-        """Plans evictions for the waiting pods, by priority and then by age, and writes their earmarks."""
-        plans = 0
-        for pods in self._pods_to_place():
-            if plans == PLANS_A_ROUND:
-                return
-            if any(pod.uid in self._retry_at for pod in pods):
-                continue
+        """Plans evictions for a few of the waiting pods (`_turns`), and writes their earmarks."""
+        for kind, pods in self._turns():
             with self._apart(pods[0]):
                 with self._state.lock:
-                    key = tuple(
-                        (
-                            pod.request,
-                            repr(pod.rules),
-                            pod.high_priority,
-                            self._left_out(pod.uid),
-                            self._state.named(pod.uid),
-                        )
-                        for pod in pods
-                    )
-                    versions = (self._state.fleet.version, self._state.budgets.version, self._state.sites)
-                    if self._fruitless.get(key) == versions:
+                    versions = self._versions()
+                    if self._fruitless.get(kind) == versions:
                         continue
                     victims = self._victims()
                     if not victims.may_go.any():
                         return
-                    plans += 1
                     fleet, wanted, spare_pods = self._copy(pods)
                 # Other decisions go on meanwhile. Nothing is promised twice: only this thread writes earmarks.
                 plan = plan_reclaim(fleet, victims, wanted, spare_pods)
                 if plan is None or not plan.victims:
-                    self._fruitless = {one: seen for one, seen in self._fruitless.items() if seen == versions}
-                    self._fruitless[key] = versions
+                    self._fruitless.pop(kind, None)
+                    self._fruitless[kind] = versions
                 else:
                     self._write(pods, plan)
+
+    def _turns(self) -> list[tuple[_Kind, list[WaitingPod]]]:
+        """Returns the kinds of waiting pods for which a plan is made now, at most PLANS_A_ROUND, each with its pods.
+
+        A kind without a fruitless plan comes by priority and then by age. One place is for the kind whose fruitless
+        plan is the oldest, if something has changed since. So a pod that no eviction helps keeps no other from a plan.
+        """
+        with self._state.lock:
+            versions = self._versions()
+        untried: list[tuple[_Kind, list[WaitingPod]]] = []
+        tried: dict[_Kind, list[WaitingPod]] = {}
+        for pods in self._pods_to_place():
+            if not any(pod.uid in self._retry_at for pod in pods):
+                kind = self._kind(pods)
+                if kind in self._fruitless:
+                    tried.setdefault(kind, pods)
+                elif len(untried) < PLANS_A_ROUND:
+                    untried.append((kind, pods))
+        self._fruitless = {kind: seen for kind, seen in self._fruitless.items() if kind in tried}
+        due = [(kind, tried[kind]) for kind, seen in self._fruitless.items() if seen != versions]
+        return [*untried[: PLANS_A_ROUND - bool(due)], *due][:PLANS_A_ROUND]
+
+    def _kind(self, pods: Sequence[WaitingPod]) -> _Kind:
+        """Returns all that a plan for these pods follows from, besides the fleet, the budgets and the nodes."""
+        with self._state.lock:
+            return tuple(
+                (pod.request, repr(pod.rules), pod.high_priority, self._left_out(pod.uid), self._state.named(pod.uid))
+                for pod in pods
+            )
+
+    def _versions(self) -> tuple[int, int, int]:
+        return self._state.fleet.version, self._state.budgets.version, self._state.sites
 
     def _left_out(self, uid: str) -> tuple[str, ...]:
         """Returns the names of the nodes on which no pod is evicted again for the waiting pod with this uid."""
@@ -439,8 +462,10 @@ class Reclaimer:
                 seen.add((pod.namespace, pod.gang))
             with state.lock:
                 pods = _whole(state, pod)
-                if pods and not any(self._has_place(one.uid) for one in pods):
-                    yield pods
+                lack_a_place = not any(self._has_place(one.uid) for one in pods)
+            # Not within the lock, which a generator would hold until its caller asks for the next pods.
+            if pods and lack_a_place:
+                yield pods
 
     def _has_place(self, uid: str) -> bool:
         state = self._state
@@ -491,27 +516,52 @@ class Reclaimer:
 
     def _write(self, pods: Sequence[WaitingPod], plan: Plan) -> None:
         """Writes the earmarks of a plan on the waiting pods that it places, all or none."""
+        with self._state.lock:
+            if not self._stands(pods, plan):
+                return
+            earmarks = self._earmarks(pods, plan)
+            for pod, earmark in zip(pods, earmarks, strict=True):
+                self._written[pod.uid] = _Written(pod, earmark, float("inf"))
+                self._state.fleet.hold(f"{EARMARKED}{pod.uid}", earmark.holding(pod.request))
+        done: list[WaitingPod] = []
+        try:
+            for pod, earmark in zip(pods, earmarks, strict=True):
+                if not self._annotate(pod, names.EARMARK, encode(earmark)):
+                    return
+                done.append(pod)
+        finally:
+            if len(done) < len(pods):
+                for other in done:
+                    self._annotate(other, names.EARMARK, fallen(self._left_out(other.uid)))
+                for pod in pods:
+                    self._unwrite(pod.uid)
+        for pod, earmark in zip(pods, earmarks, strict=True):
+            self._written[pod.uid] = _Written(pod, earmark, self._clocks.now() + SHOWN_SECONDS)
+            gone = list(earmark.victims)
+            _log.info("reclaim planned", pod=_name(pod), uid=pod.uid, node=earmark.node, victims=gone)
+
+    def _stands(self, pods: Sequence[WaitingPod], plan: Plan) -> bool:
+        """Returns whether a plan still gives its pods a place, after all that was decided while it was made."""
+        if any(self._has_place(pod.uid) for pod in pods):
+            return False
+        fleet, _, _ = self._copy(pods)
+        for uid in plan.victims:
+            fleet.release(uid)
+        holdings = [holding_of(plan.places[pod.uid], pod.request) for pod in pods]
+        for pod, holding in zip(pods, holdings, strict=True):
+            fleet.hold(pod.uid, holding)
+        return all(_is_there(fleet, holding) for holding in holdings)
+
+    def _earmarks(self, pods: Sequence[WaitingPod], plan: Plan) -> list[Earmark]:
+        """Returns the earmark of each waiting pod that a plan places."""
         until = self._clocks.wall() + self._settings.notice_seconds + self._settings.give_up_seconds
         node_of = {uid: note.holding.node for uid in plan.victims if (note := self._state.note(uid)) and note.holding}
-        done: list[WaitingPod] = []
+        earmarks = []
         for pod in pods:
             placed = plan.places[pod.uid]
             gone = tuple(uid for uid, node in node_of.items() if node == placed.node)
-            earmark = earmark_of(placed, pod.request, gone, until, self._left_out(pod.uid))
-            written = False
-            try:
-                written = self._annotate(pod, names.EARMARK, encode(earmark))
-            finally:
-                for other in () if written else done:
-                    self._annotate(other, names.EARMARK, fallen(self._left_out(other.uid)))
-                    self._unwrite(other.uid)
-            if not written:
-                return
-            done.append(pod)
-            self._written[pod.uid] = _Written(pod, earmark, self._clocks.now() + SHOWN_SECONDS)
-            with self._state.lock:
-                self._state.fleet.hold(f"{EARMARKED}{pod.uid}", earmark.holding(pod.request))
-            _log.info("reclaim planned", pod=_name(pod), uid=pod.uid, node=placed.node, victims=list(gone))
+            earmarks.append(earmark_of(placed, pod.request, gone, until, self._left_out(pod.uid)))
+        return earmarks
 
     def _unwrite(self, uid: str) -> None:
         """Frees the devices that an earmark keeps for the pod with this uid, if the watch has not shown the earmark."""
@@ -531,6 +581,16 @@ class Reclaimer:
                 _log.warning("annotation not written", pod=_name(pod), uid=pod.uid, key=key, error=str(error))
             return False
         return True
+
+
+def _is_there(fleet: Fleet, holding: Holding) -> bool:
+    """Returns whether a node has all that a pod holds of it, with what other pods hold."""
+    row = fleet.rows.get(holding.node)
+    places = [fleet.places.get(piece.uuid, (-1, 0)) for piece in holding.pieces]
+    if row is None or any(of_row != row for of_row, _ in places):
+        return False
+    parts = [int(figures[place]) for figures in (fleet.core, fleet.memory, fleet.slots) for place in places]
+    return min(*parts, int(fleet.cpu[row]), int(fleet.host[row])) >= 0
 
 
 def _whole(state: State, pod: WaitingPod) -> list[WaitingPod]:

@@ -6,6 +6,7 @@ import copy
 import json
 from collections.abc import Callable
 from datetime import UTC, datetime
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -319,6 +320,104 @@ def test_no_pod_goes_for_a_gang_whose_earmarks_cannot_be_judged(monkeypatch: pyt
     monkeypatch.setattr(reclaimer, "plan_reclaim", plan_reclaim)
     cluster.step(RETRY_SECONDS)
     assert [line for line in cluster.done if line.startswith("evict")] == ["evict a", "evict b"]
+
+
+def change_something(cluster: Cluster) -> None:
+    """Lets a pod without a GPU run, as in a cluster in which something always happens."""
+    name = f"web-{len(cluster.pods)}"
+    cluster.put(name, pod(name, nodeName="n1", containers=[{"name": "main"}]))
+
+
+def test_pods_that_no_eviction_helps_keep_no_other_pod_from_its_plan() -> None:
+    cluster = Cluster("n0", "n1")
+    cluster.runs("old", "n0")
+    cluster.runs("stays", "n1", namespace="rich")
+    for gpus in (2, 3, 4, 5):
+        cluster.waits(f"a-vain-{gpus}", gpus=gpus)
+    for _ in range(4):
+        change_something(cluster)
+        cluster.step(1)
+    cluster.waits("new")
+    for _ in range(2):
+        change_something(cluster)
+        cluster.step(1)
+    assert kept(cluster) == {"new": "n0"}
+
+
+def test_a_pod_whose_plan_was_fruitless_has_its_turn_again_though_new_pods_keep_coming() -> None:
+    cluster = Cluster("n0", "n1")
+    cluster.runs("old", "n0")
+    cluster.runs("stays", "n1", namespace="rich")
+    cluster.waits("first", nodeSelector={"name": "n1"})
+    cluster.step(1)
+    assert cluster.done == []
+    cluster.ends("stays")
+    cluster.runs("may go", "n1")
+    for at in range(10):
+        for gpus in (2, 3):
+            cluster.waits(f"a-vain-{at}-{gpus}", gpus=gpus, nodeSelector={"at": str(at)})
+        cluster.step(1)
+    assert kept(cluster) == {"first": "n1"}
+
+
+def is_free(state: State) -> bool:
+    """Whether another thread can decide now."""
+    taken: list[bool] = []
+
+    def take() -> None:
+        taken.append(state.lock.acquire(timeout=1))
+        if taken[0]:
+            state.lock.release()
+
+    thread = Thread(target=take)
+    thread.start()
+    thread.join()
+    return taken[0]
+
+
+def test_kube_scheduler_is_answered_while_a_plan_is_made_and_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster, free = Cluster("n0"), dict[str, bool]()
+    cluster.runs("old", "n0")
+    cluster.waits("new")
+
+    def plan(*arguments: Any) -> Any:
+        free["the plan"] = is_free(cluster.state)
+        return plan_reclaim(*arguments)
+
+    patch = cluster.patch
+
+    def slow(*arguments: Any) -> dict[str, Any]:
+        free["the write"] = is_free(cluster.state)
+        return patch(*arguments)
+
+    monkeypatch.setattr(reclaimer, "plan_reclaim", plan)
+    cluster.patch = slow  # type: ignore[method-assign]
+    cluster.step()
+    assert free == {"the plan": True, "the write": True}
+    assert kept(cluster) == {"new": "n0"}
+
+
+@pytest.mark.parametrize("happens", ["its own place", "the place of another"])
+def test_a_plan_that_was_overtaken_while_it_was_made_is_not_carried_out(
+    happens: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = Cluster("n0", "n1")
+    cluster.runs("old", "n0", core=60)
+    cluster.runs("whole", "n1", namespace="rich")
+    cluster.waits("new", core=80)
+
+    def plan(*arguments: Any) -> Any:
+        if happens == "its own place":
+            cluster.ends("whole")
+            assert cluster.filter("new") == ["n1"]
+        else:
+            cluster.runs("other", "n0", core=40, namespace="rich")
+        return plan_reclaim(*arguments)
+
+    monkeypatch.setattr(reclaimer, "plan_reclaim", plan)
+    cluster.step()
+    assert cluster.done == []
+    assert not any(uid.startswith("earmark/") for uid in cluster.state.fleet.holders("n0"))
 
 
 class Trying(Cluster):
