@@ -2,32 +2,42 @@
 
 kube-scheduler drops nodes that are short in aggregate before it asks an extender, so it never names a node full of
 victims. Its rules of unschedulable nodes, taints, node selectors and required node affinity are applied here
-(https://kubernetes.io/docs/concepts/scheduling-eviction/). Rules that depend on other pods or on volumes are not: a pod
-with such rules is planned only on nodes that kube-scheduler has named for it.
+(https://kubernetes.io/docs/concepts/scheduling-eviction/), and a node must offer as much as the pod asks for of each
+resource such as `rdma/hca` or `hugepages-2Mi`, whatever other pods hold of it. Rules that depend on other pods or on
+volumes are not applied: a pod with such rules is planned only on nodes that kube-scheduler has named for it.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import chain
 from typing import Any
 
 import numpy as np
 
+from fairgpu import names
+from fairgpu.demand import is_native_sidecar, peak
 from fairgpu.json_values import mapping, mappings
+from fairgpu.quantity import QuantityError, parse_quantity
 from scheduler.placement.fleet import Flags, Ints
 
 Json = Mapping[str, Any]
 
 UNSCHEDULABLE = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
 """The taint of a cordoned node, which a pod may tolerate."""
+COUNTED_ELSEWHERE = frozenset({"cpu", "memory", "pods", *names.CANONICAL_RESOURCES})
+"""The resources that are counted with what pods hold of them, and are not among a node's other resources."""
+MOST = 1 << 62
+"""The most of another resource that is counted, so that any amount fits into 64 bits."""
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """A node's properties, besides its resources, by which kube-scheduler decides which pods may run on it.
+    """A node's properties, besides its GPUs, processor time and memory, by which kube-scheduler decides on pods.
 
     Attributes:
         name: the node's name.
@@ -35,6 +45,7 @@ class Site:
         taints: the node's taints, as in its spec.
         unschedulable: whether the node is cordoned.
         pods: the most pods that the node takes.
+        others: how much the node offers of each other resource, such as `rdma/hca`; `others_of` returns it.
     """
 
     name: str
@@ -42,6 +53,7 @@ class Site:
     taints: tuple[Json, ...] = ()
     unschedulable: bool = False
     pods: int = 0
+    others: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +66,14 @@ class Rules:
         node_terms: the terms of the required node affinity, of which a node must meet one; None if the pod has none.
         only_where_named: whether the pod is planned only on nodes that kube-scheduler has named for it, since other
             pods, volumes, resource claims or the node's network also decide.
+        others: how much the pod asks for of each other resource, such as `rdma/hca`, in the order of their names.
     """
 
     node_selector: Json = field(default_factory=dict)
     tolerations: tuple[Json, ...] = ()
     node_terms: tuple[Json, ...] | None = None
     only_where_named: bool = False
+    others: tuple[tuple[str, int], ...] = ()
 
 
 ANYWHERE = Rules()
@@ -79,8 +93,54 @@ def rules_of(spec: Json) -> Rules:
         )
         or any("persistentVolumeClaim" in one or "ephemeral" in one for one in mappings(spec.get("volumes")))
         or bool(spec.get("resourceClaims"))
-        or bool(spec.get("hostNetwork")),
+        or bool(spec.get("hostNetwork"))
+        or any("hostPort" in port for container in _containers(spec) for port in mappings(container.get("ports"))),
+        _others_asked(spec),
     )
+
+
+def others_of(amounts: Json) -> dict[str, int]:
+    """Returns the other resources among these amounts, without those of which there is nothing.
+
+    Args:
+        amounts: quantities keyed by resource, as in a node's status or a container's requests.
+    """
+    counted = {str(name): _amount(value) for name, value in amounts.items() if name not in COUNTED_ELSEWHERE}
+    return {name: amount for name, amount in counted.items() if amount}
+
+
+def _others_asked(spec: Json) -> tuple[tuple[str, int], ...]:
+    """Returns how much a pod asks for of each other resource, as kube-scheduler counts it; at most MOST of each."""
+    main = [_others_requested(container) for container in mappings(spec.get("containers"))]
+    init = [(_others_requested(one), is_native_sidecar(one)) for one in mappings(spec.get("initContainers"))]
+    overhead = others_of(mapping(spec.get("overhead")))
+    asked = {*overhead, *chain.from_iterable(main), *chain.from_iterable(one for one, _ in init)}
+    amounts = {
+        name: peak([one.get(name, 0) for one in main], [(one.get(name, 0), keeps) for one, keeps in init])
+        + overhead.get(name, 0)
+        for name in sorted(asked)
+    }
+    return tuple((name, min(amount, MOST)) for name, amount in amounts.items())
+
+
+def _others_requested(container: Json) -> dict[str, int]:
+    return others_of(mapping(mapping(container.get("resources")).get("requests")))
+
+
+def _containers(spec: Json) -> Iterable[Json]:
+    return chain(mappings(spec.get("containers")), mappings(spec.get("initContainers")))
+
+
+def _amount(value: Any) -> int:
+    return _amount_of(value if isinstance(value, str) else repr(value))
+
+
+@lru_cache(maxsize=4096)
+def _amount_of(text: str) -> int:
+    try:
+        return min(max(math.ceil(parse_quantity(text)), 0), MOST)
+    except QuantityError:
+        return 0
 
 
 class Sites:
@@ -96,6 +156,12 @@ class Sites:
         self._open = np.ones(count, np.bool_)
         self._labels = _Values(count, (site.labels for site in sites))
         self._fields = _Values(count, ({"metadata.name": site.name} for site in sites))
+        self._others: dict[str, Ints] = {}
+        for at, site in enumerate(sites):
+            for name, amount in site.others.items():
+                if name not in self._others:
+                    self._others[name] = np.zeros(count, np.int64)
+                self._others[name][at] = amount
         self._tainted: dict[tuple[str, str, str], tuple[Json, list[int]]] = {}
         for at, site in enumerate(sites):
             for taint in (*site.taints, UNSCHEDULABLE) if site.unschedulable else site.taints:
@@ -112,6 +178,11 @@ class Sites:
         for taint, places in self._tainted.values():
             if not any(_tolerates(toleration, taint) for toleration in rules.tolerations):
                 flags[places] = False
+        for name, amount in rules.others:
+            offered = self._others.get(name)
+            if offered is None:
+                return np.zeros(len(flags), np.bool_)
+            flags &= offered >= amount
         for key, value in rules.node_selector.items():
             flags &= self._labels.among(str(key), [value])
             if not flags.any():

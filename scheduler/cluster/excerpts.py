@@ -34,6 +34,7 @@ class Container(TypedDict, total=False):
     name: Any
     resources: Any
     restartPolicy: Any
+    ports: Any
 
 
 class Volume(TypedDict, total=False):

@@ -22,7 +22,7 @@ from fairgpu.json_values import mapping, mappings
 from fairgpu.pod import PodReading, read_pod
 from fairgpu.quantity import MIB, QuantityError, parse_quantity
 from fairgpu.request import HIGH_PRIORITY, Gang, Placement
-from scheduler.cluster.eligible import ANYWHERE, Rules, Site, rules_of
+from scheduler.cluster.eligible import ANYWHERE, Rules, Site, others_of, rules_of
 from scheduler.placement.choosing import Placed
 from scheduler.placement.fleet import Node
 from scheduler.placement.holding import Holding, Piece, Share, pieces_of
@@ -294,7 +294,7 @@ def allocation_of(pod: WaitingPod, placed: Placed, node: Node) -> allocation.All
 
 
 def read_site(item: Json) -> Site:
-    """Returns a node's labels, taints and limit of pods, read from the node's JSON object."""
+    """Returns a node's labels, taints, limit of pods and other resources, read from the node's JSON object."""
     metadata, spec = mapping(item.get("metadata")), mapping(item.get("spec"))
     free = mapping(mapping(item.get("status")).get("allocatable"))
     return Site(
@@ -303,6 +303,7 @@ def read_site(item: Json) -> Site:
         tuple(mappings(spec.get("taints"))),
         bool(spec.get("unschedulable")),
         _counted(_quantity(free.get("pods"))),
+        others_of(free),
     )
 
 

@@ -57,7 +57,7 @@ class Reservation:
         pod: the pod.
         placed: the chosen node, and the devices there.
         until: when the devices are freed, in monotonic seconds; None while the pod is being bound.
-        site: the node's labels and taints when the devices were chosen; None if they were not known.
+        site: the node's labels, taints and other resources when the devices were chosen; None if they were not known.
         sent: the allocation in the Binding that was sent. From then on only an answer of the API server frees the
             devices. Empty before.
     """
@@ -109,7 +109,7 @@ class State:
         frees: grows when the API server shows that a pod which held devices has ended.
         keeps: grows when an earmark is made or dropped, or the reservation of a pod that was not bound is freed.
         yields: grows when pods of spent budgets need no longer wait for some pods within budget (`lowest_in_budget`).
-        sites: grows when a node's labels or taints change.
+        sites: grows when a node's labels, taints, limit of pods or other resources change.
         earmarks: each waiting pod for which devices are kept, with its earmark, keyed by the pod's uid.
     """
 
@@ -196,13 +196,13 @@ class State:
             return self.inventories.refuse(name)
 
     def put_site(self, site: Site) -> None:
-        """Stores a node's labels, taints and limit of pods."""
+        """Stores a node's labels, taints, limit of pods and other resources."""
         with self.lock:
             self.sites += self._sites.get(site.name) != site
             self._sites[site.name] = site
 
     def remove_site(self, name: str) -> None:
-        """Removes the labels, taints and limit of pods of the node of this name."""
+        """Removes what `put_site` stored of the node of this name."""
         with self.lock:
             self.sites += self._sites.pop(name, None) is not None
 
@@ -581,7 +581,11 @@ class State:
             return ""
         # Only what has changed counts: kube-scheduler has found that the pod may go where it was named.
         before, now = Sites([kept.site, site]).open_to(kept.pod.rules)
-        return "" if now or not before else f"{name} was cordoned, or its taints or labels keep the pod away now"
+        return (
+            ""
+            if now or not before
+            else f"{name} was cordoned, or its taints, labels or resources keep the pod away now"
+        )
 
     def binding(self, kept: Reservation, text: str) -> Reservation:
         """Notes that a Binding is being sent for a reservation; returns the reservation, which has no time limit now.

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.cluster.eligible import ANYWHERE, Rules, Site, Sites, rules_of
+from scheduler.cluster.eligible import ANYWHERE, Rules, Site, Sites, others_of, rules_of
 
 GPU_TAINT = {"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}
 SITE = Site("n1", {"zone": "a", "cores": "64"}, (GPU_TAINT,))
@@ -101,10 +101,45 @@ def test_node_selectors_and_required_affinity_are_met_as_kubernetes_says(rules: 
         ({"affinity": {"podAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{}]}}}, False),
         ({"resourceClaims": [{"name": "nic"}]}, True),
         ({"hostNetwork": True}, True),
+        ({"containers": [{"ports": [{"containerPort": 80}]}]}, False),
+        ({"containers": [{"ports": [{"containerPort": 80, "hostPort": 80}]}]}, True),
+        ({"initContainers": [{"ports": [{"hostPort": 80}]}]}, True),
     ],
 )
 def test_what_other_pods_or_volumes_decide_is_left_to_kube_scheduler(spec: dict[str, Any], *, named: bool) -> None:
     assert rules_of(spec).only_where_named == named
+
+
+HAS = Site("n1", others=others_of({"cpu": "4", "rdma/hca": "2", "hugepages-2Mi": "1Gi", "gone": "0"}))
+
+
+def asks(**amounts: object) -> dict[str, Any]:
+    return {"resources": {"requests": {name.replace("_", "/"): amount for name, amount in amounts.items()}}}
+
+
+@pytest.mark.parametrize(
+    ("spec", "may"),
+    [
+        ({"containers": [asks(cpu="64", memory="1Ti", **{"fairgpu.io/gpu": "9"})]}, True),
+        ({"containers": [asks(rdma_hca="2")]}, True),
+        ({"containers": [asks(rdma_hca=3)]}, False),
+        ({"containers": [asks(rdma_hca="1"), asks(rdma_hca="2")]}, False),
+        ({"containers": [asks(rdma_hca="2")], "initContainers": [asks(rdma_hca="2")]}, True),
+        (
+            {"containers": [asks(rdma_hca="2")], "initContainers": [asks(rdma_hca="1") | {"restartPolicy": "Always"}]},
+            False,
+        ),
+        ({"containers": [asks(rdma_hca="2")], "overhead": {"rdma/hca": "1"}}, False),
+        ({"containers": [asks(**{"hugepages-2Mi": "1025Mi"})]}, False),
+        ({"containers": [asks(other_nic="1")]}, False),
+        ({"containers": [asks(other_nic="0", gone="0m")]}, True),
+        ({"containers": [asks(rdma_hca="9" * 40)]}, False),
+        ({"containers": [asks(rdma_hca="9E")]}, False),
+        ({"containers": [asks(rdma_hca=[1])]}, True),
+    ],
+)
+def test_a_node_offers_what_the_pod_asks_for_of_each_other_resource(spec: dict[str, Any], *, may: bool) -> None:
+    assert may_run(rules_of(spec), HAS) == may
 
 
 LABELS = st.dictionaries(st.sampled_from("ab"), st.sampled_from(["x", "1", "7"]), max_size=2)
@@ -154,8 +189,9 @@ def test_all_nodes_at_once_are_judged_as_each_by_itself(labels: list[dict[str, s
         affinity(*(expression("cores", "Gt", str(at)) for at in range(100, 300))),
         affinity(expression("kubernetes.io/hostname", "In", *(f"other-{at}" for at in range(200)))),
         {"tolerations": [{"key": f"key-{at}", "operator": "Exists"} for at in range(200)]},
+        {"containers": [asks(**{f"example.org/{at}": 1 for at in range(200)})]},
     ],
-    ids=["keys", "excluded names", "numbers", "names", "tolerations"],
+    ids=["keys", "excluded names", "numbers", "names", "tolerations", "resources"],
 )
 def test_a_pod_of_many_rules_costs_no_more_where_there_are_many_nodes(rules: dict[str, Any]) -> None:
     assert calls(rules, nodes=2000) <= 2 * calls(rules, nodes=20) + 100

@@ -80,6 +80,8 @@ POD_KINDS = {
     ),
     "one with a volume": waiting(volumes=[{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]),
     "one on the host's network": waiting(hostNetwork=True),
+    "one on a port of the host": waiting(initContainers=[{"name": "x", "ports": [{"hostPort": 80}]}]),
+    "one with another resource": waiting(initContainers=[{"name": "x", "resources": {"requests": {"rdma/hca": "1"}}}]),
     "one that is to go": leaving(),
     "one that is bound": bound(),
     "one with a forged allocation": annotated(allocation="{}") | {"spec": {"nodeName": "n0", "containers": []}},
@@ -125,6 +127,7 @@ def asked(item: Json) -> object:
 def test_a_node_means_the_same() -> None:
     item = api_node("n0")
     item["metadata"] |= {"uid": "u0", "resourceVersion": "5", "labels": {"zone": "a"}}
+    item["status"]["allocatable"] |= {"pods": "110", "rdma/hca": "1"}
     item["spec"] = {"taints": [{"key": "k", "effect": "NoSchedule"}], "unschedulable": True, "podCIDR": "10.0.0.0/24"}
     for decoded in through(NODES, item):
         assert NODES.read(decoded) == NODES.read(item)

@@ -897,6 +897,20 @@ def test_a_pod_with_required_pod_affinity_is_planned_only_on_nodes_that_were_nam
     assert decode(cluster.notes(EARMARK)["new"]).node == "n1"
 
 
+@pytest.mark.parametrize("taken", [True, False], ids=["full of pods that may go", "free"])
+def test_a_node_without_another_resource_that_the_pod_asks_for_is_neither_freed_nor_room_for_it(*, taken: bool) -> None:
+    cluster = Cluster("n0", "n1")
+    cluster.state.put_site(Site("n1", {"name": "n1"}, pods=10, others={"rdma/hca": 1}))
+    if taken:
+        cluster.runs("a", "n0")
+    cluster.runs("b", "n1", since=-1000)
+    cluster.waits("new", initContainers=[{"name": "nic", "resources": {"requests": {"rdma/hca": "1"}}}])
+    for _ in range(3):
+        cluster.step(1)
+    assert kept(cluster) == {"new": "n1"}
+    assert list(cluster.notes(RECLAIM_AT)) == ["b"]
+
+
 def test_by_states_that_nobody_confirms_any_more_nobody_gets_notice_or_is_evicted() -> None:
     cluster = Cluster("n0", "n1")
     cluster.runs("a", "n0")
