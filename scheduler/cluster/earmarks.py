@@ -20,7 +20,7 @@ MAX_BYTES = 64 << 10
 MOST = 1 << 40
 """The most percent, MiB or containers of one device that are read: the sum of a million such fits into 64 bits."""
 MAX_LEFT_OUT = 64
-"""The most nodes that are named as left out; the oldest is forgotten first."""
+"""The most nodes that are named as left out. No pod is evicted any more for a waiting pod with as many."""
 
 
 class EarmarkError(ValueError):

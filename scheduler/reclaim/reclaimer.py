@@ -22,7 +22,7 @@ from fairgpu.cluster.warning_events import About, post, warning_event
 from fairgpu.keeping import Wait
 from scheduler.cluster.apart import apart
 from scheduler.cluster.budgets import BudgetEffect
-from scheduler.cluster.earmarks import Earmark, earmark_of, encode, fallen
+from scheduler.cluster.earmarks import MAX_LEFT_OUT, Earmark, earmark_of, encode, fallen
 from scheduler.cluster.objects import PodNote, WaitingPod
 from scheduler.cluster.state import EARMARKED, State
 from scheduler.cluster.watches import SOURCE
@@ -424,7 +424,7 @@ class Reclaimer:
         untried: list[tuple[_Kind, list[WaitingPod]]] = []
         tried: dict[_Kind, list[WaitingPod]] = {}
         for pods in self._pods_to_place():
-            if not any(pod.uid in self._retry_at for pod in pods):
+            if not any(pod.uid in self._retry_at or self._is_given_up(pod.uid) for pod in pods):
                 kind = self._kind(pods)
                 if kind in self._fruitless:
                     tried.setdefault(kind, pods)
@@ -433,6 +433,10 @@ class Reclaimer:
         self._fruitless = {kind: seen for kind, seen in self._fruitless.items() if kind in tried}
         due = [(kind, tried[kind]) for kind, seen in self._fruitless.items() if seen != versions]
         return [*untried[: PLANS_A_ROUND - bool(due)], *due][:PLANS_A_ROUND]
+
+    def _is_given_up(self, uid: str) -> bool:
+        """Returns whether so many nodes were freed in vain for a pod that an earmark names no more of them."""
+        return len(self._left_out(uid)) >= MAX_LEFT_OUT
 
     def _kind(self, pods: Sequence[WaitingPod]) -> _Kind:
         """Returns all that a plan for these pods follows from, besides the fleet, the budgets and the nodes."""
@@ -497,11 +501,16 @@ class Reclaimer:
     def _copy(self, pods: Sequence[WaitingPod]) -> tuple[Fleet, list[PodToPlace], Ints]:
         """Returns what `plan_reclaim` needs: a copy of the fleet, the pods to place, and the spare pods of each node.
 
-        In the copy, devices that are kept for other waiting pods are held, and those of ending pods are free.
+        In the copy, devices that are kept for other waiting pods are held. Ending pods are gone.
         """
         state = self._state
         fleet = state.fleet.copy()
+        spare_pods = state.spare_pods()
         for uid in state.leaving() | {uid for one in self._promised() for uid in one.victims}:
+            held = fleet.held_by(uid)
+            row = None if held is None else fleet.rows.get(held.node)
+            if row is not None:
+                spare_pods[row] += 1
             fleet.release(uid)
         wanted = []
         # The pods of a gang mostly have the same rules, and each look at all nodes takes a while.
@@ -512,7 +521,7 @@ class Reclaimer:
                 eligible[rules] = state.eligible(pod)
             left_out = [fleet.rows[name] for name in self._left_out(pod.uid) if name in fleet.rows]
             wanted.append(PodToPlace(pod.uid, pod.request, np.setdiff1d(eligible[rules], left_out), pod.high_priority))
-        return fleet, wanted, state.spare_pods()
+        return fleet, wanted, spare_pods
 
     def _write(self, pods: Sequence[WaitingPod], plan: Plan) -> None:
         """Writes the earmarks of a plan on the waiting pods that it places, all or none."""

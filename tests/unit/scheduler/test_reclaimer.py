@@ -571,6 +571,18 @@ def test_a_pod_that_ends_anyway_is_waited_for() -> None:
     assert cluster.done == []
 
 
+def test_a_node_that_is_full_of_pods_has_room_for_another_once_one_has_ended() -> None:
+    cluster = Cluster("n0")
+    cluster.state.put_site(Site("n0", {"name": "n0"}, pods=2))
+    for name in ("ends", "stays"):
+        cluster.runs(name, "n0", core=50)
+    cluster.pods["ends"]["metadata"]["deletionTimestamp"] = stamp(0)
+    cluster.show("ends")
+    cluster.waits("new", core=50)
+    cluster.step()
+    assert cluster.done == []
+
+
 def test_what_is_freed_is_kept_from_pods_of_no_higher_class() -> None:
     cluster = Cluster("n0")
     cluster.runs("old", "n0")
@@ -735,6 +747,18 @@ def test_nodes_that_are_left_out_stay_so_beside_the_next_earmark_and_are_bounded
     cluster.step()
     found = decode(cluster.notes(EARMARK)["new"])
     assert (found.node, found.left_out) == ("n1", ("n0",))
+
+
+def test_no_pod_goes_for_one_that_as_many_nodes_did_not_help_as_an_earmark_names() -> None:
+    cluster = Cluster("n0")
+    cluster.runs("old", "n0")
+    names = tuple(f"x{at}" for at in range(64))
+    cluster.waits("new", annotations={EARMARK: fallen(names)})
+    cluster.step()
+    assert cluster.done == []
+    cluster.waits("newer", annotations={EARMARK: fallen(names[:63])})
+    cluster.step()
+    assert kept(cluster) == {"newer": "n0"}
 
 
 def test_a_disruption_budget_holds_until_the_earmark_falls() -> None:
