@@ -22,6 +22,7 @@ from scheduler.view.waiting import (
     fitting_nodes,
     latest_event,
     reasons_of,
+    reclaim_of,
     stage_of,
 )
 
@@ -100,6 +101,7 @@ def run_why(arguments: argparse.Namespace) -> int:
     lines += [f"{who} says: {text}" for who, text in conditions_of(pod)]
     lines += _of_events(api, pod, namespace, arguments.pod)
     if stage_of(pod) == "waits for a node":
+        lines += reclaim_of(pod)
         lines += _of_nodes(api, pod, verbose=arguments.verbose)
     return _print("\n".join(lines))
 

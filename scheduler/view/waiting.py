@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from fairgpu import names
+from scheduler.cluster.earmarks import EarmarkError, decode
 from scheduler.cluster.objects import PLACEABLE, PodError, read_waiting
 from scheduler.placement.causes import Cause, explain
 from scheduler.view.cluster import Cluster
@@ -72,6 +73,25 @@ def conditions_of(pod: Json) -> list[tuple[str, str]]:
     conditions = {str(one.get("type")): one for one in (pod.get("status") or {}).get("conditions") or []}
     said = (("kube-scheduler", conditions.get("PodScheduled")), ("FairGPU", conditions.get(PLACEABLE)))
     return [(who, str(one["message"])) for who, one in said if one is not None and one.get("message")]
+
+
+def reclaim_of(pod: Json) -> list[str]:
+    """Returns a sentence on where GPUs are freed for a waiting pod, and one on where they were in vain, if so."""
+    text = ((pod.get("metadata") or {}).get("annotations") or {}).get(names.EARMARK)
+    try:
+        earmark = decode(text) if isinstance(text, str) else None
+    except EarmarkError:
+        earmark = None
+    if earmark is None:
+        return []
+    said = []
+    if earmark.node:
+        count = len(earmark.victims)
+        goes = "1 pod gets notice and goes" if count == 1 else f"{count} pods get notice and go"
+        said.append(f"GPUs of {earmark.node} are kept for it{f': {goes} first' if count else ''}.")
+    if earmark.left_out:
+        said.append(f"Pods went for it, and it was not placed there, on {', '.join(earmark.left_out)}.")
+    return said
 
 
 def latest_event(pod: Json, events: Iterable[Json]) -> str | None:

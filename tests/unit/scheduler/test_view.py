@@ -188,6 +188,43 @@ def test_why_without_a_namespace_asks_in_that_of_the_current_context(
         run(api, monkeypatch, "why", "x")
 
 
+@pytest.mark.parametrize(
+    ("earmark", "said"),
+    [
+        (
+            Earmark("n0", (Piece("n0-0", 100, 1000, 1),), ("uid-a",), 2**40),
+            ["GPUs of n0 are kept for it: 1 pod gets notice and goes first."],
+        ),
+        (
+            Earmark("n0", (Piece("n0-0", 100, 1000, 1),), ("a", "b"), 2**40, ("n7",)),
+            [
+                "GPUs of n0 are kept for it: 2 pods get notice and go first.",
+                "Pods went for it, and it was not placed there, on n7.",
+            ],
+        ),
+        (Earmark("n0", (Piece("n0-0", 9, 90, 1),), (), 2**40), ["GPUs of n0 are kept for it."]),
+        (Earmark("", (), (), 0, ("n7", "n8")), ["Pods went for it, and it was not placed there, on n7, n8."]),
+    ],
+)
+def test_why_shows_where_gpus_are_freed_for_a_pod_to_whoever_sees_the_pod(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], earmark: Earmark, said: list[str]
+) -> None:
+    item = waiting(100)
+    item["metadata"]["annotations"]["fairgpu.io/earmark"] = encode(earmark)
+    api = Api(item, error=ApiError(403, "Forbidden", "nodes is forbidden"))
+    assert run(api, monkeypatch, "why", "w", "-n", "team") == 0
+    assert capsys.readouterr().out.splitlines()[1:-1] == said
+
+
+def test_why_takes_an_annotation_that_is_no_earmark_for_none(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    item = waiting(100)
+    item["metadata"]["annotations"]["fairgpu.io/earmark"] = "{"
+    assert run(Api(item), monkeypatch, "why", "w", "-n", "team") == 0
+    assert "kept for it" not in capsys.readouterr().out
+
+
 def event(reason: str, message: str, *, minute: int, author: str = "fairgpu.io/timekeeper", uid: str = "") -> Any:
     about = {"kind": "Pod", "name": "w", "uid": uid or waiting(1)["metadata"]["uid"]}
     at = f"2026-01-01T00:{minute:02}:00.000001Z"
