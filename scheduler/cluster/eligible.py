@@ -3,7 +3,7 @@
 kube-scheduler drops nodes that are short in aggregate before it asks an extender, so it never names a node full of
 victims. Its rules of unschedulable nodes, taints, node selectors and required node affinity are applied here
 (https://kubernetes.io/docs/concepts/scheduling-eviction/), and a node must offer as much as the pod asks for of each
-resource such as `rdma/hca` or `hugepages-2Mi`, whatever other pods hold of it. Rules that depend on other pods or on
+other resource, such as `rdma/hca`; a plan counts what pods hold of it. Rules that depend on other pods or on
 volumes are not applied: a pod with such rules is planned only on nodes that kube-scheduler has named for it.
 """
 
@@ -95,7 +95,7 @@ def rules_of(spec: Json) -> Rules:
         or bool(spec.get("resourceClaims"))
         or bool(spec.get("hostNetwork"))
         or any("hostPort" in port for container in _containers(spec) for port in mappings(container.get("ports"))),
-        _others_asked(spec),
+        others_asked(spec),
     )
 
 
@@ -109,7 +109,7 @@ def others_of(amounts: Json) -> dict[str, int]:
     return {name: amount for name, amount in counted.items() if amount}
 
 
-def _others_asked(spec: Json) -> tuple[tuple[str, int], ...]:
+def others_asked(spec: Json) -> tuple[tuple[str, int], ...]:
     """Returns how much a pod asks for of each other resource, as kube-scheduler counts it; at most MOST of each."""
     main = [_others_requested(container) for container in mappings(spec.get("containers"))]
     init = [(_others_requested(one), is_native_sidecar(one)) for one in mappings(spec.get("initContainers"))]

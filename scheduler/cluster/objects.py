@@ -22,7 +22,7 @@ from fairgpu.json_values import mapping, mappings
 from fairgpu.pod import PodReading, read_pod
 from fairgpu.quantity import MIB, QuantityError, parse_quantity
 from fairgpu.request import HIGH_PRIORITY, Gang, Placement
-from scheduler.cluster.eligible import ANYWHERE, Rules, Site, others_of, rules_of
+from scheduler.cluster.eligible import ANYWHERE, Rules, Site, others_asked, others_of, rules_of
 from scheduler.placement.choosing import Placed
 from scheduler.placement.fleet import Node
 from scheduler.placement.holding import Holding, Piece, Share, pieces_of
@@ -122,6 +122,7 @@ class PodNote:
         high_priority: whether its task priority is high.
         priority: the number of its priority class.
         labelled: whether it has FairGPU's label, without which it is not evicted.
+        others: what it holds of its node's other resources, such as `rdma/hca`; nothing if it is not bound.
     """
 
     uid: str
@@ -142,6 +143,7 @@ class PodNote:
     high_priority: bool = False
     priority: int = 0
     labelled: bool = False
+    others: tuple[tuple[str, int], ...] = ()
 
 
 def read_waiting(pod: Json) -> WaitingPod:
@@ -215,7 +217,8 @@ def read_note(pod: Json) -> PodNote:
         holding, starts, fault = _holding(node, annotations, spec)
         if names.ALLOCATION in written and not counts:
             fault = UNLABELLED
-        return note(holding=holding, starts=starts, fault=fault, since=_bound_at(status))
+        since, others = _bound_at(status), others_asked(spec)
+        return note(holding=holding, starts=starts, fault=fault, since=since, others=others)
     unplaced = _is_unschedulable(status)
     asked = _asked(pod) if _may_be_placed(spec) and (gang or unplaced) else None
     return note(

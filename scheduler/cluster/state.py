@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice, repeat
@@ -130,6 +131,8 @@ class State:
         self._reservations: dict[str, Reservation] = {}
         self._bound: set[str] = set()
         self._pods: dict[str, PodNote] = {}
+        # What bound pods hold of other resources, by uid; only pods that hold some.
+        self._others: dict[str, dict[str, int]] = {}
         self._mix = MixCounter()
         self._asked: dict[str, WaitingPod] = {}
         self._lowest: tuple[tuple[int, int, int, int], int | None] = ((-1, -1, -1, -1), None)
@@ -212,6 +215,8 @@ class State:
             self._pods[note.uid] = note
             self.gangs.put(note)
             self._mark(note)
+            if note.others:
+                self._others[note.uid] = dict(note.others)
             if note.holding is not None:
                 self._reservations.pop(note.uid, None)
                 self.drop_earmark(note.uid)
@@ -232,6 +237,7 @@ class State:
         """Removes the pod with this uid, and frees the devices that it held."""
         with self.lock:
             self._pods.pop(uid, None)
+            self._others.pop(uid, None)
             self._bound.discard(uid)
             self.gangs.remove(uid)
             self.drop_earmark(uid)
@@ -385,6 +391,29 @@ class State:
         for name, row in self.fleet.rows.items():
             site = self._sites.get(name)
             spare[row] = (site.pods if site is not None else 0) - self.fleet.count(name)
+        return spare
+
+    def others(self) -> dict[str, dict[str, int]]:
+        """Returns what bound pods hold of other resources of their nodes, keyed by uid; most pods hold none."""
+        return self._others
+
+    def spare_others(self, resources: AbstractSet[str]) -> dict[int, dict[str, int]]:
+        """Returns what each node has left of some other resources, keyed by the node's index in the fleet.
+
+        Args:
+            resources: the names of the resources; the answer is empty without any.
+        """
+        if not resources:
+            return {}
+        spare: dict[int, dict[str, int]] = {}
+        for name, at in self.fleet.rows.items():
+            site = self._sites.get(name)
+            spare[at] = {one: site.others.get(one, 0) if site is not None else 0 for one in resources}
+        for uid, held in self._others.items():
+            holding = self.fleet.held_by(uid)
+            row = None if holding is None else self.fleet.rows.get(holding.node)
+            if row is not None:
+                spare[row].update({one: spare[row][one] - held[one] for one in resources & held.keys()})
         return spare
 
     def not_offered(self, note: PodNote) -> str:

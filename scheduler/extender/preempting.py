@@ -12,7 +12,7 @@ import numpy as np
 from scheduler.cluster.objects import PodError, PodNote, WaitingPod, read_waiting
 from scheduler.cluster.state import State
 from scheduler.extender.wire import MetaPod, MetaVictims, PreemptArguments, PreemptResult
-from scheduler.reclaim.plan import PodToPlace, Victims, victims_on
+from scheduler.reclaim.plan import PodToPlace, Spare, Victims, victims_on
 from scheduler.reclaim.roster import Roster, Running
 
 
@@ -38,10 +38,12 @@ def preempt(state: State, roster: Roster, arguments: PreemptArguments, wall: flo
         may_go = there.copy()
         may_go[there] = [_yields(state.note(holders.uids[at]), pod) for at in np.flatnonzero(there).tolist()]
         spent = np.maximum(wall - holders.since, 0.0) * holders.core_percent.astype(np.float64)
-        victims = Victims(holders, may_go, np.zeros(len(may_go), np.bool_), spent)
+        victims = Victims(holders, may_go, np.zeros(len(may_go), np.bool_), spent, state.others())
         fleet = state.fleet.copy()
-        to_place = PodToPlace(pod.uid, pod.request, rows, pod.high_priority)
-        victims_by_row = victims_on(fleet, victims, to_place, state.spare_pods())
+        others = pod.rules.others
+        to_place = PodToPlace(pod.uid, pod.request, rows, pod.high_priority, others)
+        spare = Spare(state.spare_pods(), state.spare_others({resource for resource, _ in others}))
+        victims_by_row = victims_on(fleet, victims, to_place, spare)
         names = {row: str(state.fleet.names[row]) for row in victims_by_row}
     return PreemptResult(
         {

@@ -13,8 +13,8 @@ does for all.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import reduce
 from typing import NamedTuple
 
@@ -30,6 +30,10 @@ from scheduler.placement.together import holding_of
 from scheduler.reclaim.roster import Holders, Pieces, pieces_on
 
 NOTHING = Holding("")
+Others = Mapping[str, int]
+"""Amounts of resources other than GPUs, processor time and memory, such as `rdma/hca`, keyed by resource."""
+NO_OTHERS: Others = {}
+NO_FREED: Mapping[int, Others] = {}
 SEARCHED = 32
 """The number of nodes that are searched exactly: those whose cheapest devices cost least."""
 MAX_TRIES = 2000
@@ -48,12 +52,14 @@ class PodToPlace:
         request: the pod's request.
         rows: the indexes in the fleet of the nodes on which the pod may run once there is room.
         high_priority: whether its task priority is high.
+        others: how much the pod asks for of each other resource.
     """
 
     uid: str
     request: Request
     rows: Ints
     high_priority: bool = False
+    others: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +71,27 @@ class Victims:
         may_go: whether each pod may be evicted at all.
         in_budget: whether the budget of each pod has money.
         spent: the work that is lost if the pod is evicted, in percent of a GPU times seconds.
+        others: what each pod holds of other resources, keyed by its uid; pods that hold none may be absent.
     """
 
     holders: Holders
     may_go: Flags
     in_budget: Flags
     spent: Floats
+    others: Mapping[str, Others] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Spare:
+    """What each node has left, besides its GPUs, processor time and memory.
+
+    Attributes:
+        pods: the number of further pods that each node takes, in the fleet's order.
+        others: what is left of other resources, keyed by the node's index in the fleet; nothing where it is absent.
+    """
+
+    pods: Ints
+    others: Mapping[int, Others] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,15 +124,19 @@ class Cost(NamedTuple):
 
 
 class _Node(NamedTuple):
-    """The resources of a node that the search takes for free: devices, thousandths of a core, MiB, and further pods."""
+    """The resources of a node that the search takes for free: devices, thousandths of a core, MiB, and further pods.
+
+    `others` has an amount for each other resource that the waiting pod asks for, in its order.
+    """
 
     rooms: tuple[Room, ...]
     cpu_milli: int
     host_mib: int
     pods: int
+    others: tuple[int, ...]
 
 
-def plan_reclaim(fleet: Fleet, victims: Victims, pods: Sequence[PodToPlace], spare_pods: Ints) -> Plan | None:
+def plan_reclaim(fleet: Fleet, victims: Victims, pods: Sequence[PodToPlace], spare: Spare) -> Plan | None:
     """Returns a plan to place all of some waiting pods, with the evictions that it needs; None if it finds no plan.
 
     It chooses the evictions that cost least, as far as its search finds them, and none that is not needed.
@@ -119,9 +144,9 @@ def plan_reclaim(fleet: Fleet, victims: Victims, pods: Sequence[PodToPlace], spa
     Args:
         fleet: a copy of the fleet, which is changed. Devices of pods that are already ending are free in it.
         victims: the pods that may be evicted.
-        spare_pods: the number of further pods that each node takes, in the fleet's order.
+        spare: what else the nodes have left, without the pods that are already ending.
     """
-    planner = _Planner(fleet, victims, spare_pods.copy())
+    planner = _Planner(fleet, victims, spare)
     places: dict[str, Placed] = {}
     for pod in pods:
         placed = planner.place(pod)
@@ -131,20 +156,20 @@ def plan_reclaim(fleet: Fleet, victims: Victims, pods: Sequence[PodToPlace], spa
     return Plan(places, tuple(victims.holders.uids[at] for at in planner.spared()))
 
 
-def victims_on(fleet: Fleet, victims: Victims, pod: PodToPlace, spare_pods: Ints) -> dict[int, tuple[str, ...]]:
+def victims_on(fleet: Fleet, victims: Victims, pod: PodToPlace, spare: Spare) -> dict[int, tuple[str, ...]]:
     """Returns the uids of the pods to evict on each node so that a waiting pod fits there.
 
     Args:
         fleet: a copy of the fleet, which is not changed.
         victims: the pods that may be evicted.
         pod: the waiting pod, with the nodes to look at.
-        spare_pods: the number of further pods that each node takes, in the fleet's order.
+        spare: what else the nodes have left.
 
     Returns:
         The uids, keyed by the node's index in the fleet. A node is left out if no eviction makes the pod fit there, or
         none is needed.
     """
-    planner = _Planner(fleet, victims, spare_pods)
+    planner = _Planner(fleet, victims, spare)
     chosen_by_row = {row: planner.on_node(pod, row) for row in pod.rows.tolist()}
     uids = victims.holders.uids
     return {row: tuple(uids[at] for at in chosen) for row, chosen in chosen_by_row.items() if chosen}
@@ -171,10 +196,11 @@ class _Planner:
     Victims are given as places in the arrays of `Holders`, and nodes as indexes in the fleet.
     """
 
-    def __init__(self, fleet: Fleet, victims: Victims, spare_pods: Ints) -> None:
+    def __init__(self, fleet: Fleet, victims: Victims, spare: Spare) -> None:
         self._fleet = fleet
         self._victims = victims
-        self._spare_pods = spare_pods
+        self._spare_pods = spare.pods.copy()
+        self._spare_others = {row: dict(others) for row, others in spare.others.items()}
         self._tries = Tries(MAX_TRIES)
         self._chooser = Chooser(fleet, tries=self._tries)
         self._holders = holders = victims.holders
@@ -187,7 +213,7 @@ class _Planner:
         fleet, request = self._fleet, pod.request
         rows = pod.rows
         roomy = (fleet.cpu[rows] >= request.cpu_milli) & (fleet.host[rows] >= request.host_mib)
-        row = self._chooser.best(request, rows[roomy & (self._spare_pods[rows] >= 1)])
+        row = self._chooser.best(request, self._with_others(pod, rows[roomy & (self._spare_pods[rows] >= 1)]))
         if row is None:
             cheapest = self._cheapest(pod)
             if cheapest is None:
@@ -197,11 +223,13 @@ class _Planner:
                 self._evicted[at] = self._holding(at)
                 self._here[at] = False
                 self._spare_pods[row] += 1
+                self._take_others(row, self._others(at), -1)
                 fleet.release(self._holders.uids[at])
         placed = self._chooser.place(request, row)
         if placed is not None:
             fleet.hold(pod.uid, holding_of(placed, request))
             self._spare_pods[row] -= 1
+            self._take_others(row, dict(pod.others))
         return placed
 
     def spared(self) -> list[int]:
@@ -211,14 +239,51 @@ class _Planner:
             uid, row = self._holders.uids[at], int(self._holders.row[at])
             fleet.hold(uid, self._evicted[at])
             self._spare_pods[row] -= 1
+            self._take_others(row, self._others(at))
             left = [int(fleet.cpu[row]), int(fleet.host[row]), int(self._spare_pods[row])]
+            left += [self._spare_others.get(row, {}).get(name, 0) for name in self._others(at)]
             for place, *_ in self._places(at, row):
                 left += [int(one[row, place]) for one in (fleet.core, fleet.memory, fleet.slots)]
             if min(left) < 0:
                 fleet.release(uid)
                 self._spare_pods[row] += 1
+                self._take_others(row, self._others(at), -1)
                 needed.append(at)
         return needed
+
+    def _others(self, at: int) -> Others:
+        return self._victims.others.get(self._holders.uids[at], NO_OTHERS)
+
+    def _take_others(self, row: int, amounts: Others, times: int = 1) -> None:
+        """Takes amounts of other resources from a node, or gives them back (-1 times)."""
+        if amounts:
+            left = self._spare_others.setdefault(row, {})
+            left.update({name: left.get(name, 0) - times * amount for name, amount in amounts.items()})
+
+    def _with_others(self, pod: PodToPlace, rows: Ints, freed: Mapping[int, Others] = NO_FREED) -> Ints:
+        """Returns the nodes among `rows` that have the other resources that a pod asks for.
+
+        Args:
+            freed: further amounts that are counted as left, keyed by the node's index.
+        """
+        if not pod.others:
+            return rows
+        return np.array(
+            [row for row in rows.tolist() if self._has_others(pod, row, freed.get(row, NO_OTHERS))], np.int64
+        )
+
+    def _has_others(self, pod: PodToPlace, row: int, freed: Others) -> bool:
+        left = self._spare_others.get(row, NO_OTHERS)
+        return all(left.get(name, 0) + freed.get(name, 0) >= amount for name, amount in pod.others)
+
+    def _freed_by(self, gone: Iterable[int]) -> Mapping[int, Others]:
+        """Returns what the pods `gone` hold of other resources in all, keyed by their node's index."""
+        freed: dict[int, dict[str, int]] = {}
+        for at in gone:
+            of_row = freed.setdefault(int(self._holders.row[at]), {})
+            for name, amount in self._others(at).items():
+                of_row[name] = of_row.get(name, 0) + amount
+        return freed
 
     def _dearness(self, at: int) -> tuple[bool, bool, float, str]:
         victims, holders = self._victims, self._holders
@@ -253,10 +318,11 @@ class _Planner:
         cpu, host = fleet.cpu.copy(), fleet.host.copy()
         np.add.at(cpu, self._holders.row[gone], self._holders.cpu_milli[gone])
         np.add.at(host, self._holders.row[gone], self._holders.host_mib[gone])
+        rows = self._with_others(pod, pod.rows, self._freed_by(gone.tolist()) if pod.others else NO_FREED)
         asked = np.zeros(shape[0], np.bool_)
-        asked[pod.rows] = True
+        asked[rows] = True
         usable = np.zeros(shape, np.bool_)
-        usable[pod.rows] = self._chooser.usable(request, pod.rows)
+        usable[rows] = self._chooser.usable(request, rows)
         costs = np.zeros(shape[0])
         for need in request.needs:
             costs = np.maximum(costs, self._costs(need, pieces, usable))
@@ -357,12 +423,12 @@ class _Planner:
     def _spare(self, pod: PodToPlace, row: int, dearest_first: Sequence[int]) -> list[int] | None:
         """Returns the pods of `dearest_first` that must leave a node so that `pod` fits; None if all are too few."""
         node = self._node(pod, row, dearest_first)
-        if not _fits(node, pod.request, self._tries):
+        if not _fits(node, pod, self._tries):
             return None
         chosen = []
         for at in dearest_first:
-            tried = self._with(node, at, row)
-            if _fits(tried, pod.request, self._tries):
+            tried = self._with(node, at, row, pod)
+            if _fits(tried, pod, self._tries):
                 node = tried
             else:
                 chosen.append(at)
@@ -374,6 +440,8 @@ class _Planner:
         usable = np.flatnonzero(self._chooser.usable(pod.request, np.array([row]))[0]).tolist()
         core, memory, slots = fleet.core[row].tolist(), fleet.memory[row].tolist(), fleet.slots[row].tolist()
         cpu, host, pods = int(fleet.cpu[row]), int(fleet.host[row]), int(self._spare_pods[row])
+        gone, left = list(gone), self._spare_others.get(row, NO_OTHERS)
+        others = tuple(left.get(name, 0) + sum(self._others(at).get(name, 0) for at in gone) for name, _ in pod.others)
         for at in gone:
             for place, core_percent, memory_mib, taken in self._places(at, row):
                 core[place] += core_percent
@@ -382,14 +450,16 @@ class _Planner:
             cpu, host, pods = cpu + int(self._holders.cpu_milli[at]), host + int(self._holders.host_mib[at]), pods + 1
         total = fleet.total[row].tolist()
         rooms = tuple(Room(place, core[place], memory[place], slots[place], total[place]) for place in usable)
-        return _Node(rooms, cpu, host, pods)
+        return _Node(rooms, cpu, host, pods, others)
 
-    def _with(self, node: _Node, at: int, row: int) -> _Node:
+    def _with(self, node: _Node, at: int, row: int, pod: PodToPlace) -> _Node:
         """Returns what would be free on a node if the running pod `at` stayed on it."""
         pieces = {piece[0]: piece for piece in self._places(at, row)}
         rooms = tuple(_without(room, pieces[room.device]) if room.device in pieces else room for room in node.rooms)
         cpu, host = node.cpu_milli - int(self._holders.cpu_milli[at]), node.host_mib - int(self._holders.host_mib[at])
-        return _Node(rooms, cpu, host, node.pods - 1)
+        held = self._others(at)
+        others = tuple(left - held.get(name, 0) for left, (name, _) in zip(node.others, pod.others, strict=True))
+        return _Node(rooms, cpu, host, node.pods - 1, others)
 
     def _places(self, at: int, row: int) -> list[tuple[int, int, int, int]]:
         """Returns the parts of a node's devices that the running pod `at` holds: device, percent, MiB, containers."""
@@ -406,7 +476,10 @@ def _without(room: Room, piece: tuple[int, int, int, int]) -> Room:
     )
 
 
-def _fits(node: _Node, request: Request, tries: Tries) -> bool:
+def _fits(node: _Node, pod: PodToPlace, tries: Tries) -> bool:
+    request = pod.request
+    if any(left < amount for left, (_, amount) in zip(node.others, pod.others, strict=True)):
+        return False
     if node.cpu_milli < request.cpu_milli or node.host_mib < request.host_mib or node.pods < 1:
         return False
     need = request.single

@@ -7,7 +7,7 @@ over continues where the last one stopped.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -30,7 +30,7 @@ from scheduler.measures import Measures
 from scheduler.placement.fleet import Fleet, Ints
 from scheduler.placement.holding import Holding
 from scheduler.placement.together import holding_of
-from scheduler.reclaim.plan import Plan, PodToPlace, Victims, plan_reclaim
+from scheduler.reclaim.plan import Plan, PodToPlace, Spare, Victims, plan_reclaim
 from scheduler.reclaim.roster import Roster, Running
 from scheduler.settings import ReclaimSettings
 
@@ -274,8 +274,11 @@ class Reclaimer:
             fleet.release(f"{EARMARKED}{uid}")
         victims = self._victims()
         no_victims = replace(victims, may_go=np.zeros_like(victims.may_go))
-        wanted = [PodToPlace(pod.uid, pod.request, state.eligible(pod), pod.high_priority) for pod in pods]
-        return plan_reclaim(fleet, no_victims, wanted, state.spare_pods()) is not None
+        wanted = [
+            PodToPlace(pod.uid, pod.request, state.eligible(pod), pod.high_priority, pod.rules.others) for pod in pods
+        ]
+        spare = Spare(state.spare_pods(), state.spare_others(_others_of(pods)))
+        return plan_reclaim(fleet, no_victims, wanted, spare) is not None
 
     def _fits_now(self, pod: WaitingPod) -> bool:
         state = self._state
@@ -284,6 +287,10 @@ class Reclaimer:
             fleet, request = state.fleet, pod.request
             roomy = (fleet.cpu[rows] >= request.cpu_milli) & (fleet.host[rows] >= request.host_mib)
             rows = rows[roomy & (state.spare_pods()[rows] >= 1)]
+            if pod.rules.others:
+                left = state.spare_others(_others_of([pod]))
+                has = [all(left[row][name] >= amount for name, amount in pod.rules.others) for row in rows.tolist()]
+                rows = rows[np.array(has, np.bool_)]
             return bool(len(state.fitting(pod, rows)))
 
     def _in_budget(self, note: PodNote) -> bool:
@@ -404,9 +411,9 @@ class Reclaimer:
                     victims = self._victims()
                     if not victims.may_go.any():
                         return
-                    fleet, wanted, spare_pods = self._copy(pods)
+                    fleet, wanted, spare = self._copy(pods)
                 # Other decisions go on meanwhile. Nothing is promised twice: only this thread writes earmarks.
-                plan = plan_reclaim(fleet, victims, wanted, spare_pods)
+                plan = plan_reclaim(fleet, victims, wanted, spare)
                 if plan is None or not plan.victims:
                     self._fruitless.pop(kind, None)
                     self._fruitless[kind] = versions
@@ -480,13 +487,13 @@ class Reclaimer:
         holders = self._roster.read(state.fleet, self._running)
         effects = [state.budgets.effect(name) for name in self._roster.namespaces]
         rich = np.array([effect is BudgetEffect.IN_BUDGET for effect in effects] or [True], np.bool_)
-        not_eligible = state.leaving() | {uid for one in self._promised() for uid in one.victims}
+        not_eligible = state.leaving() | {uid for _, earmark in self._kept() for uid in earmark.victims}
         spent = np.maximum(self._clocks.wall() - holders.since, 0.0) * holders.core_percent.astype(np.float64)
         in_budget = rich[holders.namespace]
         may_go = ~holders.places(not_eligible)
         if not any(one.pod.high_priority for one in state.waiting.in_order()):
             may_go &= ~in_budget
-        return Victims(holders, may_go, in_budget, spent)
+        return Victims(holders, may_go, in_budget, spent, state.others().copy())
 
     def _running(self, uid: str) -> Running | None:
         note = self._state.note(uid)
@@ -494,24 +501,30 @@ class Reclaimer:
             return None
         return Running(note.namespace, note.high_priority, note.since)
 
-    def _promised(self) -> list[Earmark]:
-        shown = [earmark for _, earmark in self._state.earmarks.values()]
-        return shown + [one.earmark for one in self._written.values()]
+    def _kept(self) -> list[tuple[WaitingPod, Earmark]]:
+        """Returns the waiting pods for which devices are kept, each with its earmark."""
+        written = [(one.pod, one.earmark) for uid, one in self._written.items() if uid not in self._state.earmarks]
+        return [*self._state.earmarks.values(), *written]
 
-    def _copy(self, pods: Sequence[WaitingPod]) -> tuple[Fleet, list[PodToPlace], Ints]:
-        """Returns what `plan_reclaim` needs: a copy of the fleet, the pods to place, and the spare pods of each node.
+    def _copy(self, pods: Sequence[WaitingPod]) -> tuple[Fleet, list[PodToPlace], Spare]:
+        """Returns what `plan_reclaim` needs: a copy of the fleet, the pods to place, and what else nodes have left.
 
         In the copy, devices that are kept for other waiting pods are held. Ending pods are gone.
         """
         state = self._state
         fleet = state.fleet.copy()
-        spare_pods = state.spare_pods()
-        for uid in state.leaving() | {uid for one in self._promised() for uid in one.victims}:
+        spare_pods, spare_others = state.spare_pods(), state.spare_others(_others_of(pods))
+        for uid in state.leaving() | {uid for _, earmark in self._kept() for uid in earmark.victims}:
             held = fleet.held_by(uid)
             row = None if held is None else fleet.rows.get(held.node)
             if row is not None:
                 spare_pods[row] += 1
+                left = spare_others.get(row, {})
+                left.update({name: left[name] + state.others().get(uid, {}).get(name, 0) for name in left})
             fleet.release(uid)
+        for other, earmark in self._kept():
+            left = spare_others.get(fleet.rows.get(earmark.node, -1), {})
+            left.update({name: left[name] - amount for name, amount in other.rules.others if name in left})
         wanted = []
         # The pods of a gang mostly have the same rules, and each look at all nodes takes a while.
         eligible: dict[tuple[str, bytes], Ints] = {}
@@ -520,8 +533,9 @@ class Reclaimer:
             if rules not in eligible:
                 eligible[rules] = state.eligible(pod)
             left_out = [fleet.rows[name] for name in self._left_out(pod.uid) if name in fleet.rows]
-            wanted.append(PodToPlace(pod.uid, pod.request, np.setdiff1d(eligible[rules], left_out), pod.high_priority))
-        return fleet, wanted, spare_pods
+            rows = np.setdiff1d(eligible[rules], left_out)
+            wanted.append(PodToPlace(pod.uid, pod.request, rows, pod.high_priority, pod.rules.others))
+        return fleet, wanted, Spare(spare_pods, spare_others)
 
     def _write(self, pods: Sequence[WaitingPod], plan: Plan) -> None:
         """Writes the earmarks of a plan on the waiting pods that it places, all or none."""
@@ -590,6 +604,11 @@ class Reclaimer:
                 _log.warning("annotation not written", pod=_name(pod), uid=pod.uid, key=key, error=str(error))
             return False
         return True
+
+
+def _others_of(pods: Iterable[WaitingPod]) -> frozenset[str]:
+    """Returns the names of the other resources for which these pods ask."""
+    return frozenset(name for pod in pods for name, _ in pod.rules.others)
 
 
 def _is_there(fleet: Fleet, holding: Holding) -> bool:

@@ -34,7 +34,7 @@ from scheduler.placement.holding import Holding, Piece
 from scheduler.placement.mix import MixCounter
 from scheduler.placement.request import Need, Request, Wanted
 from scheduler.placement.worth import Left, learn, rounded, values
-from scheduler.reclaim.plan import PodToPlace, Victims, plan_reclaim
+from scheduler.reclaim.plan import PodToPlace, Spare, Victims, plan_reclaim
 from scheduler.reclaim.roster import Roster, Running
 from tests.bench._trace import TraceError, read_trace
 
@@ -146,7 +146,7 @@ def plan_times() -> list[float]:
         victims = Victims(holders, np.ones(count, np.bool_), np.zeros(count, np.bool_), random.random(count) * 1e6)
         request = Request((Need(gpus, core, memory_percent=core),), cpu_milli=1000)
         to_place = PodToPlace("waits", request, np.arange(fleet.size))
-        found = plan_reclaim(fleet.copy(), victims, [to_place], np.full(fleet.size, 50))
+        found = plan_reclaim(fleet.copy(), victims, [to_place], Spare(np.full(fleet.size, 50)))
         figures.append((time.process_time() - started) * 1000)
         if found is None or not found.victims:
             raise RuntimeError("a full fleet has room")

@@ -60,6 +60,17 @@ def test_a_node_on_which_nobody_has_to_go_or_on_which_it_does_not_suffice_is_lef
     assert asked(state, {"free": [], "low": ["l"], "high": ["h"], "unknown": ["x"]}, core=100) == {"low": ["l"]}
 
 
+def test_a_node_on_which_another_resource_stays_taken_is_left_out() -> None:
+    state = state_of("n0", "n1")
+    for name in ("n0", "n1"):
+        state.put_site(Site(name, pods=10, others={"rdma/hca": 1}))
+        runs(state, f"gpu-{name}", f"{name}-0")
+    state.put_pod(PodNote("web", "team", "web", Holding("n0", ()), others=(("rdma/hca", 1),)))
+    nic = {"name": "nic", "resources": {"requests": {"rdma/hca": "1"}}}
+    found = asked(state, {"n0": ["gpu-n0", "web"], "n1": ["gpu-n1"]}, core=100, initContainers=[nic])
+    assert found == {"n1": ["gpu-n1"]}
+
+
 def test_a_pod_without_a_gpu_is_never_named() -> None:
     state = cluster("n0")
     runs(state, "web", "n0-", core=0, cpu=64_000)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 
 import numpy as np
@@ -16,7 +16,7 @@ from scheduler.placement.fleet import Fleet
 from scheduler.placement.holding import Holding, Piece
 from scheduler.placement.request import Need, Request, Wanted
 from scheduler.placement.together import holding_of
-from scheduler.reclaim.plan import Plan, PodToPlace, Victims, plan_reclaim
+from scheduler.reclaim.plan import Plan, PodToPlace, Spare, Victims, plan_reclaim
 from scheduler.reclaim.roster import Roster, Running
 from tests.unit.scheduler.fleets import all_rows, fill, fleet_of, node
 
@@ -32,6 +32,7 @@ class Runs:
     in_budget: bool = False
     high: bool = False
     cpu: int = 0
+    nics: int = 0
 
 
 def hold(fleet: Fleet, *pods: Runs) -> Victims:
@@ -47,6 +48,7 @@ def hold(fleet: Fleet, *pods: Runs) -> Victims:
         np.ones(len(holders.uids), np.bool_),
         np.array([known[uid].in_budget for uid in holders.uids], np.bool_),
         np.array([known[uid].spent for uid in holders.uids], np.float64),
+        {one.uid: {"nic": one.nics} for one in pods if one.nics},
     )
 
 
@@ -56,7 +58,17 @@ def share(core: int, gpus: int = 1, cpu: int = 0, wanted: Wanted | None = None) 
 
 def plan(fleet: Fleet, victims: Victims, *requests: Request, high: bool = False, spare: int = 100) -> Plan | None:
     pods = [PodToPlace(f"c{at}", request, all_rows(fleet), high) for at, request in enumerate(requests)]
-    return plan_reclaim(fleet.copy(), victims, pods, np.full(fleet.size, spare))
+    return plan_reclaim(fleet.copy(), victims, pods, Spare(np.full(fleet.size, spare)))
+
+
+def plan_with_nics(fleet: Fleet, victims: Victims, left: dict[str, int], *asked: tuple[Request, int]) -> Plan | None:
+    """A plan for pods that ask for network cards, of which each node has some left."""
+    pods = [
+        PodToPlace(f"c{at}", request, all_rows(fleet), others=(("nic", nics),) if nics else ())
+        for at, (request, nics) in enumerate(asked)
+    ]
+    others = {fleet.rows[name]: {"nic": amount} for name, amount in left.items()}
+    return plan_reclaim(fleet.copy(), victims, pods, Spare(np.full(fleet.size, 100), others))
 
 
 def victims_of(found: Plan | None) -> set[str] | None:
@@ -130,10 +142,53 @@ def test_a_node_that_is_full_of_pods_has_room_for_one_for_each_that_goes() -> No
     assert plan(fleet, victims, share(50), spare=-1) is None
 
 
+@pytest.mark.parametrize(
+    ("left", "nics", "goes"),
+    [
+        (1, 1, {"cheap"}),
+        (0, 1, {"nic"}),
+        (0, 2, {"nics"}),
+        (1, 3, {"nics"}),
+        (0, 3, {"nic", "nics"}),
+        (0, 4, None),
+        (1, 0, {"cheap"}),
+    ],
+)
+def test_other_resources_that_victims_free_count(left: int, nics: int, goes: set[str] | None) -> None:
+    fleet = fleet_of(node("n0", 3))
+    victims = hold(
+        fleet,
+        Runs("cheap", "n0-0", 100, 1.0),
+        Runs("nic", "n0-1", 100, 5.0, nics=1),
+        Runs("nics", "n0-2", 100, 9.0, nics=2),
+    )
+    found = plan_with_nics(fleet, victims, {"n0": left}, (share(100), nics))
+    assert victims_of(found) == goes
+
+
+def test_a_free_gpu_is_no_room_where_another_resource_is_taken() -> None:
+    fleet = fleet_of(node("n0", 2), node("n1", 1))
+    victims = hold(fleet, Runs("nic", "n0-0", 10, 5.0, nics=1), Runs("other", "n1-0", 100, 1.0))
+    assert victims_of(plan_with_nics(fleet, victims, {"n0": 0, "n1": 0}, (share(100), 1))) == {"nic"}
+    assert victims_of(plan_with_nics(fleet, victims, {"n0": 0, "n1": 1}, (share(100), 1))) == {"other"}
+    assert victims_of(plan_with_nics(fleet, victims, {"n0": 1}, (share(100), 1))) == set()
+    kept = hold(fleet, Runs("nic", "n0-0", 10, 5.0, nics=1, in_budget=True), Runs("other", "n1-0", 100, 1.0))
+    assert plan_with_nics(fleet, kept, {"n0": 0, "n1": 0}, (share(100), 1)) is None
+
+
+def test_two_pods_of_a_gang_do_not_count_on_the_same_other_resource() -> None:
+    fleet = fleet_of(node("n0", 3))
+    victims = hold(fleet, Runs("nic", "n0-0", 10, 5.0, nics=1))
+    asked = [(share(100), 1)] * 2
+    assert victims_of(plan_with_nics(fleet, victims, {"n0": 1}, *asked)) == {"nic"}
+    assert victims_of(plan_with_nics(fleet, victims, {"n0": 2}, *asked)) == set()
+    assert plan_with_nics(fleet, victims, {"n0": 0}, *asked) is None
+
+
 def test_only_nodes_on_which_the_pod_may_run_are_freed() -> None:
     fleet = fleet_of(node("n0", 1), node("n1", 1))
     victims = hold(fleet, Runs("a", "n0-0", 100, 1.0), Runs("b", "n1-0", 100, 9.0))
-    found = plan_reclaim(fleet.copy(), victims, [PodToPlace("c", share(100), np.array([1]))], np.full(2, 9))
+    found = plan_reclaim(fleet.copy(), victims, [PodToPlace("c", share(100), np.array([1]))], Spare(np.full(2, 9)))
     assert victims_of(found) == {"b"}
 
 
@@ -230,6 +285,35 @@ def test_no_pod_goes_in_vain_and_none_of_them_could_stay(
     if all(one.in_budget for one in (by_uid[uid] for uid in found.victims)) and found.victims:
         cheap = [uid for uid in may_go if not by_uid[uid].in_budget]
         assert not fits_without(fleet, cheap, [request])
+
+
+@settings(deadline=None)
+@given(st.lists(running, max_size=7), st.lists(st.integers(0, 2), min_size=7, max_size=7), claimed, st.integers(1, 3))
+def test_no_pod_goes_in_vain_for_another_resource_and_none_of_them_could_stay(
+    pods: list[Runs], cards: list[int], request: Request, nics: int
+) -> None:
+    fleet, left = fleet_of(node("n0", 2), node("n1", 2)), {"n0": 0, "n1": 1}
+    pods = [replace(one, nics=card, in_budget=False) for one, card in zip(sound(pods), cards, strict=False)]
+    victims = hold(fleet, *pods)
+    by_uid = {one.uid: one for one in pods}
+
+    def fits(gone: Sequence[str]) -> bool:
+        freed = {
+            name: amount + sum(by_uid[uid].nics for uid in gone if by_uid[uid].device.startswith(name))
+            for name, amount in left.items()
+        }
+        open_to = np.array([row for name, row in fleet.rows.items() if freed[name] >= nics], np.int64)
+        without = fleet.copy()
+        for uid in gone:
+            without.release(uid)
+        return Chooser(without).best(request, open_to) is not None
+
+    found = plan_with_nics(fleet, victims, left, (request, nics))
+    assert (found is not None) == fits(list(by_uid))
+    if found is not None:
+        assert fits(found.victims)
+        for count in range(len(found.victims)):
+            assert not any(fits(fewer) for fewer in combinations(found.victims, count))
 
 
 @settings(deadline=None)

@@ -282,11 +282,11 @@ def test_an_unknown_error_in_a_plan_keeps_no_other_pod_from_its_own(monkeypatch:
     cluster.waits("other", nodeSelector={"name": "n1"})
     planned: list[str] = []
 
-    def plan(fleet: Any, victims: Any, pods: Any, spare_pods: Any) -> Any:
+    def plan(fleet: Any, victims: Any, pods: Any, spare: Any) -> Any:
         planned.append(pods[0].uid)
         if pods[0].uid == "uid-claimant":
             raise RuntimeError("an error that the planner does not know")
-        return plan_reclaim(fleet, victims, pods, spare_pods)
+        return plan_reclaim(fleet, victims, pods, spare)
 
     monkeypatch.setattr(reclaimer, "plan_reclaim", plan)
     for _ in range(3):
@@ -933,6 +933,64 @@ def test_a_node_without_another_resource_that_the_pod_asks_for_is_neither_freed_
         cluster.step(1)
     assert kept(cluster) == {"new": "n1"}
     assert list(cluster.notes(RECLAIM_AT)) == ["b"]
+
+
+NIC = {"name": "nic", "resources": {"requests": {"rdma/hca": "1"}}}
+
+
+def with_a_nic(*nodes: str) -> Cluster:
+    """A cluster whose nodes have one network card each."""
+    cluster = Cluster(*nodes)
+    for name in nodes:
+        cluster.state.put_site(Site(name, {"name": name}, pods=10, others={"rdma/hca": 1}))
+    return cluster
+
+
+def test_the_pod_that_holds_another_resource_goes_and_the_free_gpu_beside_it_is_no_room() -> None:
+    cluster = with_a_nic("n0", "n1")
+    cluster.runs("stays", "n0", core=10, namespace="rich", initContainers=[NIC])
+    cluster.runs("goes", "n1", core=10, initContainers=[NIC])
+    cluster.waits("new", core=50, initContainers=[NIC])
+    cluster.step()
+    cluster.step()
+    assert (kept(cluster), list(cluster.notes(RECLAIM_AT))) == ({"new": "n1"}, ["goes"])
+    cluster.waits("second", core=40, initContainers=[NIC])
+    cluster.step(1)
+    assert kept(cluster) == {"new": "n1"}
+    cluster.ends("stays")
+    for _ in range(3):
+        cluster.step(1)
+    assert (kept(cluster), cluster.notes(RECLAIM_AT)) == ({}, {})
+
+
+def test_the_pods_of_a_gang_count_on_another_resource_once_it_is_free() -> None:
+    cluster = with_a_nic("n0", "n1")
+    cluster.runs("goes", "n0", core=10, initContainers=[NIC])
+    cluster.runs("stays", "n1", core=10, namespace="rich", initContainers=[NIC])
+    for at in range(2):
+        cluster.waits(f"train-{at}", core=50, gang="train/2", initContainers=[NIC])
+    cluster.step()
+    assert cluster.done == []
+    cluster.ends("stays")
+    cluster.step()
+    cluster.step()
+    assert sorted(kept(cluster).values()) == ["n0", "n1"]
+    assert list(cluster.notes(RECLAIM_AT)) == ["goes"]
+    cluster.state.put_site(Site("n1", {"name": "n1"}, pods=10, others={"rdma/hca": 2}))
+    for _ in range(3):
+        cluster.step(1)
+    assert (kept(cluster), cluster.notes(RECLAIM_AT)) == ({}, {})
+
+
+def test_a_pod_that_is_ending_frees_its_other_resources_and_is_waited_for() -> None:
+    cluster = with_a_nic("n0", "n1")
+    cluster.runs("ends", "n0", core=10, initContainers=[NIC])
+    cluster.runs("stays", "n1", core=10, initContainers=[NIC])
+    cluster.pods["ends"]["metadata"]["deletionTimestamp"] = stamp(0)
+    cluster.show("ends")
+    cluster.waits("new", core=50, initContainers=[NIC])
+    cluster.step()
+    assert cluster.done == []
 
 
 def test_by_states_that_nobody_confirms_any_more_nobody_gets_notice_or_is_evicted() -> None:
