@@ -105,8 +105,8 @@ def others_of(amounts: Json) -> dict[str, int]:
     Args:
         amounts: quantities keyed by resource, as in a node's status or a container's requests.
     """
-    counted = {str(name): _amount(value) for name, value in amounts.items() if name not in COUNTED_ELSEWHERE}
-    return {name: amount for name, amount in counted.items() if amount}
+    others = amounts.keys() - COUNTED_ELSEWHERE
+    return {str(name): amount for name in others if (amount := _amount(amounts[name]))} if others else {}
 
 
 def others_asked(spec: Json) -> tuple[tuple[str, int], ...]:
@@ -114,6 +114,8 @@ def others_asked(spec: Json) -> tuple[tuple[str, int], ...]:
     main = [_others_requested(container) for container in mappings(spec.get("containers"))]
     init = [(_others_requested(one), is_native_sidecar(one)) for one in mappings(spec.get("initContainers"))]
     overhead = others_of(mapping(spec.get("overhead")))
+    if not (overhead or any(main) or any(one for one, _ in init)):
+        return ()
     asked = {*overhead, *chain.from_iterable(main), *chain.from_iterable(one for one, _ in init)}
     amounts = {
         name: peak([one.get(name, 0) for one in main], [(one.get(name, 0), keeps) for one, keeps in init])
