@@ -190,6 +190,7 @@ class Agent:
             self._watch_gpus,
             self._watch_faults,
             self._watch_processes,
+            self._write_events,
         )
         for part in (*watched, self._serve):
             self._measures.part_failures.labels(_name(part))
@@ -213,6 +214,7 @@ class Agent:
             self.stop()
             plugin.join()
             self._starter.end()  # a start that waits for a server outlasts the plugin
+            self._events.end()
             self._resources.close()
 
     def _keep(self, part: Callable[[], None]) -> None:
@@ -609,6 +611,10 @@ class Agent:
                 _log.warning(
                     "unslotted process ended", pid=process.pid, uid=process.pod_uid, container_id=process.container_id
                 )
+
+    def _write_events(self) -> None:
+        """Writes the events by which the agent warns: an API server that is silent holds up no other part."""
+        self._events.write()
 
     def _look_soon(self) -> None:
         self._look_now.set()

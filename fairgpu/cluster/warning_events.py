@@ -5,8 +5,10 @@ from __future__ import annotations
 import datetime as dt
 import hashlib
 import secrets
-from collections.abc import Mapping
-from dataclasses import dataclass
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import structlog
@@ -22,8 +24,16 @@ REPEAT_SECONDS = 300.0
 RETRY_SECONDS = 60.0
 """The time until `RepeatedWarnings` tries again to write a warning that the API server did not take.
 
-A try waits up to 35 s for an answer (fairgpu.cluster.api), and the thread that warns does nothing else meanwhile."""
+A try waits up to 35 s for an answer (fairgpu.cluster.api)."""
+KEPT_SECONDS = 3600.0
+"""The time after which a warning that the API server has not taken is given up.
+
+The API server keeps an event for as long (kube-apiserver's --event-ttl)."""
+MOST_WAITING = 256
+"""The most warnings that wait for the API server."""
 REMEMBERED = 1024
+NEVER_TAKEN = frozenset({400, 404, 422})
+"""Answers of the API server that a second try would get as well: a malformed event, or a namespace that is gone."""
 
 
 class Creating(Protocol):
@@ -103,41 +113,133 @@ def post(api: Creating, event: Json) -> None:
             raise
 
 
-class RepeatedWarnings:
-    """Writes warnings of one component on one node, the same one at most once in REPEAT_SECONDS.
+Key = tuple[About, str, str]
+"""The object that a warning is about, its reason, and its message."""
 
-    A warning that the API server refuses is logged, and raises no error.
+
+@dataclass(frozen=True)
+class _Waiting:
+    """A warning that the API server has not taken yet. Times are seconds of a monotonic clock.
+
+    Attributes:
+        event: the event. Each try has its name, so that a try without an answer makes no second event.
+        since_seconds: when the component warned.
+        due_seconds: when it is to be tried.
     """
 
-    def __init__(self, api: Creating, component: str, node: str) -> None:
+    event: Json
+    since_seconds: float
+    due_seconds: float
+
+
+class RepeatedWarnings:
+    """Warnings of one component on one node as events, the same one at most once in REPEAT_SECONDS.
+
+    Any thread may warn, and waits for no server. One thread calls `write`, which writes the events, and tries those
+    again that the API server does not take: it raises no error for them.
+    """
+
+    def __init__(self, api: Creating, component: str, node: str, clock: Callable[[], float] = time.monotonic) -> None:
+        """Makes an object without warnings.
+
+        Args:
+            clock: returns seconds of a monotonic clock.
+        """
         self._api = api
         self._source = {"component": component, "host": node}
-        self._tried: dict[tuple[About, str, str], tuple[float, float]] = {}
-        """The Unix time at which each warning was last tried, and the seconds from then on in which it is not due."""
+        self._clock = clock
+        self._changed = threading.Condition()
+        self._quiet_until: dict[Key, float] = {}
+        self._waiting: dict[Key, _Waiting] = {}
+        self._has_ended = False
 
     def warn(self, about: About, reason: str, message: str, now: dt.datetime) -> bool:
-        """Writes a warning about an object, unless the same one was written in the last REPEAT_SECONDS.
+        """Has a warning about an object written, unless the same one waits, or came in the last REPEAT_SECONDS.
 
-        Returns whether it was due, even if the API server refused it: then it is due again after RETRY_SECONDS.
-
-        A try that was later than `now`, before the clock was set back, does not count.
+        If MOST_WAITING warnings wait, the one that has waited longest is given up.
 
         Args:
             reason: one word in CamelCase.
             message: a sentence for people.
-            now: the present time, with a time zone.
+            now: the present time, with a time zone, which the event states.
+
+        Returns:
+            Whether it was due.
         """
-        key, now_seconds = (about, reason, message), now.timestamp()
-        tried_at, quiet_seconds = self._tried.get(key, (now_seconds, 0.0))
-        if 0 <= now_seconds - tried_at < quiet_seconds:
-            return False
-        if len(self._tried) >= REMEMBERED:
-            self._tried.clear()
-        self._tried[key] = now_seconds, REPEAT_SECONDS
-        at = now.astimezone(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        try:
-            post(self._api, warning_event(about, reason, message, at, self._source, secrets.token_hex(8)))
-        except ApiError as error:
-            self._tried[key] = now_seconds, RETRY_SECONDS
-            _log.warning("node event not written", object=about.name, reason=reason, error=str(error))
+        key: Key = about, reason, message
+        with self._changed:
+            now_seconds = self._clock()
+            if key in self._waiting or now_seconds < self._quiet_until.get(key, now_seconds):
+                return False
+            if len(self._quiet_until) >= REMEMBERED:
+                self._quiet_until.clear()
+            if len(self._waiting) >= MOST_WAITING:
+                self._give_up(next(iter(self._waiting)), f"{MOST_WAITING} others wait")
+            self._quiet_until[key] = now_seconds + REPEAT_SECONDS
+            at = now.astimezone(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+            event = warning_event(about, reason, message, at, self._source, secrets.token_hex(8))
+            self._waiting[key] = _Waiting(event, now_seconds, now_seconds)
+            self._changed.notify_all()
         return True
+
+    def write(self) -> None:
+        """Writes the warnings as they come, until `end` is called."""
+        while not self._has_ended:
+            left_seconds = self.write_due()
+            with self._changed:
+                self._changed.wait_for(lambda: self._has_ended or self._due() is not None, left_seconds)
+
+    def write_due(self) -> float | None:
+        """Tries to write each warning that is due.
+
+        Returns:
+            The seconds until the next one is due; None if none waits.
+        """
+        while not self._has_ended:
+            with self._changed:
+                key = self._due()
+                if key is None:
+                    break
+                waiting = self._waiting[key]
+            self._try(key, waiting)
+        with self._changed:
+            due = [each.due_seconds for each in self._waiting.values()]
+            return max(min(due) - self._clock(), 0.0) if due else None
+
+    def end(self) -> None:
+        """Lets `write` return once the try that is under way has ended. What still waits is not written."""
+        with self._changed:
+            self._has_ended = True
+            self._changed.notify_all()
+
+    def _due(self) -> Key | None:
+        """Returns the first warning that is due, None if none is; the caller holds the lock."""
+        now_seconds = self._clock()
+        return next((key for key, each in self._waiting.items() if each.due_seconds <= now_seconds), None)
+
+    def _try(self, key: Key, waiting: _Waiting) -> None:
+        error: ApiError | None = None
+        try:
+            post(self._api, waiting.event)
+        except ApiError as failed:
+            error = failed
+        with self._changed:
+            if self._waiting.get(key) is not waiting:  # given up meanwhile
+                return
+            now_seconds = self._clock()
+            if error is None:
+                del self._waiting[key]
+            elif error.status in NEVER_TAKEN or now_seconds - waiting.since_seconds >= KEPT_SECONDS:
+                self._give_up(key, str(error))
+            else:
+                self._waiting[key] = replace(waiting, due_seconds=now_seconds + RETRY_SECONDS)
+                if waiting.due_seconds == waiting.since_seconds:  # the first try
+                    about, reason, _ = key
+                    _log.warning("node event not written", object=about.name, reason=reason, error=str(error))
+
+    def _give_up(self, key: Key, why: str) -> None:
+        """Drops a warning, which is due again where its cause lasts; the caller holds the lock."""
+        del self._waiting[key]
+        self._quiet_until.pop(key, None)
+        about, reason, _ = key
+        _log.warning("node event given up", object=about.name, reason=reason, error=why)

@@ -1,0 +1,114 @@
+"""An API server that swallows requests delays neither the look at the driver nor the answer to the kubelet."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fairgpu.cluster.api import ApiError, Json
+from nodeagent.containers.refusal import PlacementRefusedError
+from nodeagent.containers.resolving import Listed
+from nodeagent.kubelet.registration import Loss
+from nodeagent.service import Agent
+from nodeagent.settings import Kubelet, Nodeagent
+from tests.support.background import in_background
+from tests.support.fake_vendor import FakeVendor, gpus
+from tests.support.waiting import wait_until
+
+
+class Server:
+    """An API server that answers no request before a test lets it."""
+
+    def __init__(self) -> None:
+        self.answers = threading.Event()
+        self.asked = threading.Event()
+        self.events: list[Json] = []
+
+    def noting(self, _answered: object) -> Server:
+        return self
+
+    def get(self, path: str) -> Json:
+        raise ApiError(404, "NotFound", path)
+
+    def create(self, _path: str, event: Json) -> Json:
+        self.asked.set()
+        self.answers.wait()
+        self.events.append(event)
+        return event
+
+    def reasons(self) -> list[str]:
+        return sorted(event["reason"] for event in self.events)
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    server = Server()
+    yield server
+    server.answers.set()
+
+
+@pytest.fixture
+def vendor() -> FakeVendor:
+    return FakeVendor(gpus(2))
+
+
+@pytest.fixture
+def agent(tmp_path: Path, server: Server, vendor: FakeVendor) -> Iterator[Agent]:
+    """An agent of which only the thread that writes events runs."""
+    settings = Nodeagent(
+        node="node",
+        run_folder=tmp_path / "run",
+        shim_folder=tmp_path / "shim",
+        shim=tmp_path / "libvcuda.so.1",
+        cdi_folder=tmp_path / "cdi",
+        bundles=tmp_path / "bundles",
+        runtime_socket=tmp_path / "runtime.sock",
+        kubelet=Kubelet(device_plugins=tmp_path, pods=tmp_path / "pods", pod_resources=tmp_path / "pod-resources.sock"),
+    )
+    made = Agent(settings, server, vendor)  # type: ignore[arg-type]
+
+    def end() -> None:
+        server.answers.set()
+        made._events.end()
+
+    with in_background(made._events.write, end):
+        yield made
+
+
+def test_the_driver_is_read_and_each_warning_is_written_once_the_server_answers(
+    agent: Agent, server: Server, vendor: FakeVendor
+) -> None:
+    vendor.faults = {"GPU-0": "Xid 79", "GPU-1": "Xid 79"}
+    agent._look()
+    wait_until(server.asked.is_set, "the first event is on its way")
+    before = agent._answered_at
+    agent._look()
+    assert agent._answered_at > before, "the driver has answered again meanwhile"
+    assert server.events == []
+    server.answers.set()
+    wait_until(lambda: server.reasons() == ["GPUFenced"] * 2, "the Node says so of each GPU")
+
+
+def test_a_refusal_reaches_the_kubelet_and_a_warning_that_is_given_once_waits_for_the_server(
+    agent: Agent, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agent._resources, "listing", lambda _: [Listed("team", "train", "main", frozenset({"slot-0"}))])
+    monkeypatch.setattr("nodeagent.starting.WATCH_SECONDS", 0.01)
+    limits = {"fairgpu.io/gpu": "1"}
+    pod = {
+        "metadata": {"namespace": "team", "name": "train", "uid": "uid-train", "annotations": {}},
+        "spec": {"containers": [{"name": "main", "resources": {"limits": limits}}]},
+        "status": {},
+    }
+    agent._pods.replaced([pod])
+    agent._shim_tried.set()
+    with pytest.raises(PlacementRefusedError, match="no annotation"):
+        agent._prepare(frozenset({"slot-0"}))
+    agent._note_loss(Loss.TAKEN)
+    agent._note_loss(None)
+    assert server.events == []
+    server.answers.set()
+    wait_until(lambda: server.reasons() == ["PlacementRefused", "ResourceTaken"], "both are written")
