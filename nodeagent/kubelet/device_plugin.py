@@ -319,7 +319,7 @@ class Checkpoint:
     """The kubelet's checkpoint file, which lists the slots and allocations of its device plugins.
 
     The kubelet writes it after each list and each allocation. A file of an unknown form, or none, counts as an empty
-    one.
+    one. One that cannot be read counts as it was read before, until it can.
     """
 
     def __init__(self, path: Path, resource: str) -> None:
@@ -346,15 +346,19 @@ class Checkpoint:
         there = _identity(self._path)
         if there == self._read:
             return
+        try:
+            content = self._path.read_bytes() if there is not None else b""
+        except OSError:
+            return  # as where this process has no descriptor left: it is read again at the next look
         self._read, self._slots, self._others = there, (), frozenset()
         try:
-            data = json.loads(self._path.read_bytes())["Data"]
+            data = json.loads(content)["Data"]
             self._slots = tuple(map(str, (data["RegisteredDevices"] or {}).get(self._resource) or ()))
             entries = [each for each in data["PodDeviceEntries"] or () if each["ResourceName"] == self._resource]
             self._others = frozenset(
                 (str(each["PodUID"]), str(each["ContainerName"])) for each in entries if not _is_ours(each)
             )
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, DecodeError):
+        except (ValueError, KeyError, TypeError, AttributeError, DecodeError):
             return
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -242,6 +244,30 @@ def test_a_checkpoint_of_another_form_says_nothing(tmp_path: Path, data: object)
     (tmp_path / "checkpoint").write_text(json.dumps({"Data": data}))
     found = Checkpoint(tmp_path / "checkpoint", RESOURCE)
     assert (found.slots(), found.answered_by_others()) == ((), frozenset())
+
+
+def test_a_checkpoint_that_cannot_be_read_once_says_what_it_said_before_and_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "checkpoint"
+    found = Checkpoint(path, RESOURCE)
+
+    def write(*slots: str) -> None:
+        (tmp_path / "new").write_text(json.dumps({"Data": {"RegisteredDevices": {RESOURCE: slots}}}))
+        (tmp_path / "new").replace(path)
+
+    def fail(_: Path) -> bytes:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    write("slot-0")
+    assert found.slots() == ("slot-0",)
+    write("foreign-0")
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "read_bytes", fail)
+        assert found.slots() == ("slot-0",)
+    assert found.slots() == ("foreign-0",)
+    path.unlink()
+    assert found.slots() == ()
 
 
 def test_two_plugins_take_no_turns_while_the_agent_waits(kubelet: FakeKubelet, plugin: Plugin) -> None:
