@@ -57,7 +57,7 @@ def vendor_edits(specs: Iterable[Mapping[str, Any]], uuid: str, index: int, mino
         The version of the CDI spec, and its `containerEdits` for this GPU joined with those for all its devices.
 
     Raises:
-        VendorSpecError: there is no such entry, or more than one.
+        VendorSpecError: there is no such entry, or more than one, or its edits have another form.
     """
     found = []
     indexes = []
@@ -72,12 +72,16 @@ def vendor_edits(specs: Iterable[Mapping[str, Any]], uuid: str, index: int, mino
     found = found or [
         (spec, edits)
         for spec, edits in indexes
-        if node in {entry.get("hostPath") or entry.get("path") for entry in _entries(edits, "deviceNodes")}
+        if node in [entry.get("hostPath") or entry.get("path") for entry in _entries(edits, "deviceNodes")]
     ]
     if len(found) != 1:
         fault = f"{len(found)} entries" if found else f"no entry by its uuid, nor one called {index} with {node}"
         raise VendorSpecError(f"the vendor's CDI specs have {fault} for GPU {uuid}")
     spec, edits = found[0]
+    for each in (mapping(spec.get("containerEdits")), edits):
+        for key in ("env", *LISTS):
+            if not isinstance(each.get(key) or [], list):
+                raise VendorSpecError(f"the vendor's CDI specs for GPU {uuid}: containerEdits.{key} is no list")
     return str(spec.get("cdiVersion", LEAST_VERSION)), joined([mapping(spec.get("containerEdits")), edits])
 
 

@@ -21,6 +21,10 @@ SETTLED_SECONDS = 2.0
 """The time after its last change from which a file counts as whole. A YAML file that is cut off may still be valid."""
 KEPT_SECONDS = 60.0
 """The time after its last change for which a file that is no document counts as it was read before."""
+FIRST_SECONDS = 10.0
+"""The longest that the first look waits for files that are being written, of which nothing was read before."""
+AGAIN_SECONDS = 1.0
+"""The time until the first look reads a file again that is no document yet."""
 
 Spec = Mapping[str, Any]
 """A CDI spec as a JSON object."""
@@ -46,20 +50,33 @@ class SpecFiles:
         folders: the folders of the specs; one that does not exist counts as empty.
         kind: the `kind` of the vendor's specs.
         clock: returns the present Unix time in seconds, to compare with the files' times of change.
+        wait: sleeps for a number of seconds.
     """
 
-    def __init__(self, folders: Sequence[Path], kind: str, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        folders: Sequence[Path],
+        kind: str,
+        clock: Callable[[], float] = time.time,
+        wait: Callable[[float], object] = time.sleep,
+    ) -> None:
         self._folders = folders
         self._kind = kind
         self._clock = clock
+        self._wait = wait
         self._whole: dict[Path, Any] = {}
+        self._is_first = True
 
     def read(self) -> Reading:
         """Reads the files; returns the vendor's specs, and which files cannot be read.
 
         A file counts as it was read before if it changed in the last SETTLED_SECONDS, or if it is no document and
-        changed in the last KEPT_SECONDS. A file that was removed or cannot be opened counts no more.
+        changed in the last KEPT_SECONDS. A file that was removed or cannot be opened counts no more. The first call
+        waits for such files, at most FIRST_SECONDS: none was read before.
         """
+        if self._is_first:
+            self._is_first = False
+            self._wait_until_whole()
         whole: dict[Path, Any] = {}
         unread = []
         for path in _files(self._folders):
@@ -67,22 +84,50 @@ class SpecFiles:
                 whole[path] = self._content(path)
             except FileNotFoundError:
                 continue
-            except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
+            except (OSError, ValueError) as error:
                 unread.append(f"{path} cannot be read: {' '.join(str(error).split())}")
         self._whole = whole
         specs = (each for each in whole.values() if isinstance(each, dict) and each.get("kind") == self._kind)
         return Reading(tuple(specs), tuple(unread))
 
-    def _content(self, path: Path) -> Any:
+    def _wait_until_whole(self) -> None:
+        left_seconds = FIRST_SECONDS
+        while (seconds := min(self._unsettled_seconds(), left_seconds)) > 0:
+            self._wait(seconds)
+            left_seconds -= seconds
+
+    def _unsettled_seconds(self) -> float:
+        """Returns the seconds after which a file that may be half written is to be read again; 0 if there is none."""
+        seconds = 0.0
+        for path in _files(self._folders):
+            try:
+                content, age_seconds = self._opened(path)
+            except OSError:
+                continue
+            if 0 <= age_seconds < SETTLED_SECONDS:
+                seconds = max(seconds, SETTLED_SECONDS - age_seconds)
+            elif 0 <= age_seconds < KEPT_SECONDS and not _is_document(content, path):
+                seconds = max(seconds, AGAIN_SECONDS)
+        return seconds
+
+    def _opened(self, path: Path) -> tuple[bytes, float]:
+        """Returns a file's content, and the seconds since the file's last change.
+
+        Raises:
+            OSError: the file cannot be opened or read.
+        """
         with path.open("rb") as file:
             content = file.read(LARGEST_BYTES + 1)
             changed_at = os.fstat(file.fileno()).st_mtime  # after the content: a change in between counts, too
-        age_seconds = self._clock() - changed_at
+        return content, self._clock() - changed_at
+
+    def _content(self, path: Path) -> Any:
+        content, age_seconds = self._opened(path)
         if path in self._whole and 0 <= age_seconds < SETTLED_SECONDS:
             return self._whole[path]
         try:
-            return _parsed(content, is_json=path.suffix == ".json")
-        except (ValueError, yaml.YAMLError, RecursionError):
+            return _parsed(content, path)
+        except ValueError:
             if path in self._whole and 0 <= age_seconds < KEPT_SECONDS:
                 return self._whole[path]
             raise
@@ -93,14 +138,30 @@ def _files(folders: Iterable[Path]) -> Iterable[Path]:
         yield from sorted([*folder.glob("*.json"), *folder.glob("*.yaml"), *folder.glob("*.yml")])
 
 
-def _parsed(content: bytes, *, is_json: bool) -> Any:
-    """Returns the document in a file's content.
+def _is_document(content: bytes, path: Path) -> bool:
+    try:
+        _parsed(content, path)
+    except ValueError:
+        return False
+    return True
+
+
+def _parsed(content: bytes, path: Path) -> Any:
+    """Returns the document in a file's content, in values of JSON, which a container's own spec has.
+
+    A value that JSON does not have, such as a date in YAML, is text.
 
     Raises:
-        ValueError, YAMLError, RecursionError: it is empty, too large, or no JSON or YAML.
+        ValueError: it is empty, too large, or no JSON or YAML.
     """
     if len(content) > LARGEST_BYTES:
         raise ValueError(f"it is larger than {LARGEST_BYTES} bytes")
     if not content.strip():
         raise ValueError("it is empty")
-    return json.loads(content) if is_json else yaml.safe_load(content)
+    try:
+        document = json.loads(content) if path.suffix == ".json" else yaml.safe_load(content)
+        return json.loads(json.dumps(document, default=str, allow_nan=False))
+    except (ValueError, yaml.YAMLError, RecursionError) as error:
+        raise ValueError(str(error)) from error
+    except Exception as error:  # PyYAML raises what Python does about a value that its tag does not fit
+        raise ValueError(f"a value or a key is of a wrong kind ({type(error).__name__}: {error})") from error

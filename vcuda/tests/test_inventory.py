@@ -79,9 +79,9 @@ def agent(folder: Path, recover_seconds: float = 600) -> Iterator[Gpus]:
     """The agent's process beside a driver of two GPUs."""
     node = folder / "node"
     devices = [{"name": uuid(number), "containerEdits": {}} for number in range(2)]
-    (folder / "nvidia.json").write_text(
-        json.dumps({"cdiVersion": "0.6.0", "kind": "nvidia.com/gpu", "devices": devices})
-    )
+    spec = folder / "nvidia.json"
+    spec.write_text(json.dumps({"cdiVersion": "0.6.0", "kind": "nvidia.com/gpu", "devices": devices}))
+    os.utime(spec, (0, 0))  # as a file that nobody is writing
     for number in range(2):
         bus = folder / f"0000:0{number + 1}:00.0"
         bus.mkdir()

@@ -54,6 +54,27 @@ def test_a_gpu_without_exactly_one_entry_has_no_edits(specs: list[Any]) -> None:
         vendor_edits(specs, "GPU-a", 0, 0)
 
 
+@pytest.mark.parametrize(
+    ("edits", "why"),
+    [
+        ({"env": 3}, "env is no list"),
+        ({"mounts": {"a": 1}}, "mounts is no list"),
+        ({"deviceNodes": "/dev/nvidia0"}, "deviceNodes is no list"),
+    ],
+)
+def test_an_entry_of_another_form_gives_a_gpu_no_edits_and_names_the_field(edits: dict[str, Any], why: str) -> None:
+    of_all = {"devices": [{"name": "GPU-a", "containerEdits": {}}], "containerEdits": edits}
+    for spec in (of_all, {"devices": [{"name": "GPU-a", "containerEdits": edits}]}):
+        with pytest.raises(VendorSpecError, match=f"for GPU GPU-a: containerEdits.{why}"):
+            vendor_edits([spec], "GPU-a", 0, 0)
+
+
+def test_a_device_node_of_another_form_is_not_the_gpus() -> None:
+    spec = {"devices": [{"name": "1", "containerEdits": {"deviceNodes": [{"path": ["/dev/nvidia4"]}]}}]}
+    with pytest.raises(VendorSpecError, match="no entry by its uuid"):
+        vendor_edits([spec], "GPU-a", 1, 4)
+
+
 def test_what_two_gpus_have_in_common_is_in_the_spec_once() -> None:
     edits = [vendor_edits([vendor(f"GPU-{n}", f"/dev/nvidia{n}", env=["A=1"])], f"GPU-{n}", 0, 0) for n in range(2)]
     made = document("abc", edits, [Mount(Path("/host/ledger"), "/run/vcuda/ledger", writable=True)])

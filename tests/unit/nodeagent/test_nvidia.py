@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -152,6 +153,8 @@ def gpus(driver: Driver, clock: Clock, tmp_path: Path) -> Nvidia:
     spec = {"cdiVersion": "0.6.0", "kind": "nvidia.com/gpu", "devices": devices}
     (tmp_path / "nvidia.yaml").write_text(json.dumps(spec))  # JSON is YAML
     (tmp_path / "other.json").write_text("{")
+    for file in tmp_path.iterdir():
+        os.utime(file, (0, 0))  # as files that nobody is writing
     for number, node in enumerate("01"):
         (tmp_path / f"0000:0{number}:00.0").mkdir()
         (tmp_path / f"0000:0{number}:00.0" / "numa_node").write_text(node)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from nodeagent.vendors.spec_files import KEPT_SECONDS, LARGEST_BYTES, SETTLED_SECONDS, SpecFiles
+from nodeagent.vendors.spec_files import FIRST_SECONDS, KEPT_SECONDS, LARGEST_BYTES, SETTLED_SECONDS, SpecFiles
 
 KIND = "vendor.com/gpu"
 CHANGED_AT = 1_000_000.0
@@ -29,13 +29,20 @@ class Host:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.now = CHANGED_AT + KEPT_SECONDS
-        self.files = SpecFiles([folder, folder / "absent"], KIND, self.clock)
+        self.files = SpecFiles([folder, folder / "absent"], KIND, self.clock, self.wait)
         self.meanwhile: Callable[[], object] = lambda: None
         """Called in the middle of a look, when the clock is read."""
+        self.waited: list[float] = []
+        self.while_waiting: Callable[[], object] = lambda: None
 
     def clock(self) -> float:
         self.meanwhile()
         return self.now
+
+    def wait(self, seconds: float) -> None:
+        self.waited.append(seconds)
+        self.now += seconds
+        self.while_waiting()
 
     def write(self, name: str, content: str) -> Path:
         """Writes a file; its time of change is CHANGED_AT."""
@@ -93,9 +100,38 @@ def test_a_file_that_stays_unreadable_counts_as_before_for_a_minute(host: Host, 
     assert host.gpus(KEPT_SECONDS - 1) == [], "a clock that steps back brings nothing back"
 
 
-def test_a_file_that_was_never_read_whole_counts_at_once(host: Host) -> None:
+def test_the_first_look_waits_until_a_file_that_is_being_written_is_whole(host: Host) -> None:
     host.write("nvidia.yaml", CUT_YAML)
-    assert host.gpus(0) == ["GPU-0"]
+    host.write("older.json", json.dumps(spec("GPU-7")))
+    os.utime(host.folder / "older.json", (0, 0))
+    host.while_waiting = lambda: host.write("nvidia.yaml", WHOLE_YAML)
+    assert host.gpus(SETTLED_SECONDS / 4) == ["GPU-0", "GPU-1", "GPU-7"]
+    assert host.waited == [SETTLED_SECONDS * 3 / 4]
+
+
+@pytest.mark.parametrize("content", ["", "{"], ids=["empty", "cut"])
+def test_the_first_look_waits_longer_for_a_file_that_is_no_document_yet(host: Host, content: str) -> None:
+    host.write("nvidia.yaml", content)
+    host.while_waiting = lambda: len(host.waited) == 3 and host.write("nvidia.yaml", WHOLE_YAML)
+    assert host.gpus(SETTLED_SECONDS) == ["GPU-0", "GPU-1"]
+    assert sum(host.waited) <= FIRST_SECONDS
+
+
+def test_the_first_look_waits_for_no_file_beyond_its_limit_and_a_later_one_for_none(host: Host) -> None:
+    host.write("nvidia.yaml", "{")
+    assert host.gpus(0) == []
+    assert sum(host.waited) == pytest.approx(FIRST_SECONDS)
+    host.waited.clear()
+    host.write("nvidia.yaml", CUT_YAML)
+    assert host.gpus(0) == ["GPU-0"], "a file that was never read whole counts at once"
+    assert host.waited == []
+
+
+@pytest.mark.parametrize("age_seconds", [SETTLED_SECONDS, KEPT_SECONDS, -1.0], ids=["settled", "old", "future"])
+def test_the_first_look_waits_for_no_file_that_is_whole(host: Host, age_seconds: float) -> None:
+    host.write("nvidia.yaml", WHOLE_YAML)
+    assert host.gpus(age_seconds) == ["GPU-0", "GPU-1"]
+    assert host.waited == []
 
 
 def test_a_removed_file_counts_no_more(host: Host) -> None:
@@ -120,6 +156,14 @@ def test_a_file_from_the_future_is_read(host: Host) -> None:
         ("a.yaml", "kind: [", "while parsing a flow node"),
         ("a.json", " " * (LARGEST_BYTES + 1), f"it is larger than {LARGEST_BYTES} bytes"),
         ("a.json", "[" * 100_000, "recursion"),
+        ("a.yaml", "a: !!bool x", "KeyError: 'x'"),
+        ("a.yaml", "a: !!int ''", "IndexError: string index out of range"),
+        ("a.yaml", "a: !!timestamp x", "AttributeError"),
+        ("a.yaml", "a: 2026-13-45", "month must be in 1..12"),
+        ("a.yaml", "2026-01-01: a", "TypeError: keys must be str"),
+        ("a.yaml", "a: &b [*b]", "Circular reference"),
+        ("a.yaml", "a: .nan", "not JSON compliant"),
+        ("a.json", "[NaN]", "not JSON compliant"),
     ],
 )
 def test_a_file_that_cannot_be_read_is_named_with_the_reason(host: Host, name: str, content: str, reason: str) -> None:
@@ -128,3 +172,10 @@ def test_a_file_that_cannot_be_read_is_named_with_the_reason(host: Host, name: s
     assert unread.startswith(f"{path} cannot be read: ")
     assert reason in unread
     assert "\n" not in unread
+
+
+def test_a_value_that_json_does_not_have_is_text_as_in_the_container(host: Host) -> None:
+    """The container's spec is JSON."""
+    host.write("nvidia.yaml", WHOLE_YAML + "made: 2026-01-01\n")
+    (found,) = host.files.read().specs
+    assert found["made"] == "2026-01-01"
