@@ -14,7 +14,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -182,11 +182,15 @@ def running_agent(folder: Path, sharing: int) -> Iterator[tuple[tuple[int, int],
         for file in files:
             _register_one(file)
         (folder / BEGUN).touch()
-        ledgers = [os.open(each, os.O_RDWR) for each in files]
-        wait_until(lambda: _all_are_active(folder / "run", sharing, ledgers), "all containers are active on the pages")
-        yield (agent.pid, writer), ledgers
-        for ledger in ledgers:
-            os.close(ledger)
+        with ExitStack() as opened:
+            ledgers = []
+            for file in files:
+                ledgers.append(os.open(file, os.O_RDWR))
+                opened.callback(os.close, ledgers[-1])
+            wait_until(
+                lambda: _all_are_active(folder / "run", sharing, ledgers), "all containers are active on the pages"
+            )
+            yield (agent.pid, writer), ledgers
     if (folder / WARNED).exists():
         raise RuntimeError((folder / WARNED).read_text())
 
