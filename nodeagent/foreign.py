@@ -25,6 +25,8 @@ RESOURCES: Final = (
     "volcano.sh/gpu-number",
     "aliyun.com/gpu-mem",
     "aliyun.com/gpu-count",
+    "tencent.com/vcuda-core",
+    "tencent.com/vcuda-memory",
 )
 RESOURCE_PREFIXES: Final = ("nvidia.com/mig-",)
 DRIVER: Final = "gpu.nvidia.com"

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fairgpu.cluster.api import ApiError
-from fairgpu.dialects import volcano
+from fairgpu.dialects import tencent, volcano
 from nodeagent.foreign import RESOURCES, ForeignSlices, foreign_resources, slices_of
 
 
@@ -26,6 +26,7 @@ def test_resources_of_other_plugins_are_foreign(capacity: dict[str, str], foreig
 
 def test_the_resources_by_which_a_dialect_asks_for_gpus_are_foreign() -> None:
     amounts = {volcano.COUNT, volcano.MEMORY, *volcano.OLDER_RESOURCES, "nvidia.com/gpu", "nvidia.com/gpu.shared"}
+    amounts |= {tencent.CORE, tencent.MEMORY}
     assert amounts | {"aliyun.com/gpu-mem", "aliyun.com/gpu-count"} == set(RESOURCES)
 
 
