@@ -14,7 +14,7 @@ from fairgpu.dialects.building import WHOLE_GPU_PERCENT
 from fairgpu.dialects.reading import DialectSettings
 from fairgpu.dialects.registry import DialectSet
 from fairgpu.faults import Fault, field_path, show
-from fairgpu.json_values import mapping
+from fairgpu.json_values import list_of, mapping, mappings
 
 MAX_ANNOTATIONS: Final = 1000
 """The most annotations of a GPU pod."""
@@ -27,8 +27,17 @@ _BOUNDS: Final = (
     ("labels", MAX_LABELS, "fewer; what nothing selects by belongs in annotations"),
 )
 MAX_POD_BYTES: Final = 1024 * 1024
-"""The most bytes of a GPU pod as JSON at its creation."""
+"""The most bytes of a GPU pod as JSON at its creation, with those that its status will repeat."""
 MAX_DEBUGGERS_BYTES: Final = 128 * 1024
+"""The most bytes of a GPU pod's ephemeral containers as JSON, with those that its status will repeat."""
+SMALL_POD_BYTES: Final = 8 * 1024
+"""A pod of so many bytes is within MAX_POD_BYTES whatever its status repeats: 4 KiB of groups for 170 containers."""
+_STATUS_OF_A_CONTAINER: Final = 700
+"""Bytes of a container's status that do not depend on its author: ids, states and instants, also of its last run."""
+_STATUS_OF_A_CLAIM: Final = 320
+"""Bytes: the name of a claim that Kubernetes makes has up to 253 characters, of which its template's may be a few."""
+_STATUS_OF_A_GATE: Final = 80
+"""Bytes: the condition Ready has a sentence about each readiness gate that is not met."""
 ON_A_GPU_POD: Final = "on a pod that asks for a GPU"
 MAX_ANNOTATIONS_LENGTH: Final = 256 * 1024
 """The API server's own limit on a pod's annotations (TotalAnnotationSizeLimitB in k8s.io/apimachinery)."""
@@ -105,19 +114,25 @@ def _characters(annotations: dict[str, Any]) -> int:
     return characters
 
 
-def oversized_pod(size: int) -> list[Fault]:
+def oversized_pod(size: int, spec: Mapping[str, Any]) -> list[Fault]:
     """Returns the fault of a GPU pod larger than MAX_POD_BYTES, since etcd may refuse to store it later; else none.
+
+    A pod that its kubelet has made as large as etcd takes can be given no notice, and cannot be evicted.
 
     Args:
         size: the bytes of the pod as JSON.
+        spec: the pod's spec, as JSON.
     """
-    if size <= MAX_POD_BYTES:
+    if size <= SMALL_POD_BYTES:
+        return []
+    repeated = status_bytes(spec)
+    if size + repeated <= MAX_POD_BYTES:
         return []
     return [
         Fault(
             path=field_path("spec"),
-            given=f"a pod of {size} bytes as JSON",
-            allowed=f"at most {MAX_POD_BYTES} {ON_A_GPU_POD}",
+            given=f"a pod of {size} bytes as JSON, of which its status repeats some {repeated}",
+            allowed=f"at most {MAX_POD_BYTES} together {ON_A_GPU_POD}",
             instead="a smaller pod; what is long belongs in a ConfigMap or in the image",
         )
     ]
@@ -131,17 +146,58 @@ def oversized_debuggers(containers: Any) -> list[Fault]:
     Args:
         containers: the pod's list of ephemeral containers, as JSON; None if there is none.
     """
-    size = len(json.dumps(containers)) if containers else 0
-    if size <= MAX_DEBUGGERS_BYTES:
+    if not containers:
+        return []
+    size, repeated = len(json.dumps(containers)), status_bytes({"containers": containers})
+    if size + repeated <= MAX_DEBUGGERS_BYTES:
         return []
     return [
         Fault(
             path=field_path("spec", "ephemeralContainers"),
-            given=f"{size} bytes as JSON",
+            given=f"{size} bytes as JSON, of which the pod's status repeats some {repeated}",
             allowed=f"at most {MAX_DEBUGGERS_BYTES} together {ON_A_GPU_POD}",
             instead="smaller ones, or a new pod",
         )
     ]
+
+
+def status_bytes(spec: Mapping[str, Any]) -> int:
+    """Returns the most bytes, about, that a pod's status has of what the pod's author wrote into its spec.
+
+    A kubelet repeats each container's name, image, mounts and resources, and with each the pod's groups. An image that
+    it cannot have is named twice more in the reason why the container waits, and containers and gates that are not
+    ready in conditions (pkg/kubelet/kubelet_pods.go and status/generate.go of Kubernetes 1.34). Controllers add the
+    names of the claims that they make of templates.
+
+    Args:
+        spec: the pod's spec, as JSON.
+    """
+    containers = [*mappings(spec.get("containers")), *mappings(spec.get("initContainers"))]
+    groups = _length(mapping(spec.get("securityContext")).get("supplementalGroups"))
+    return (
+        sum(map(_status_of_container, containers))
+        + len(containers) * groups
+        + len(list_of(spec.get("resourceClaims"))) * _STATUS_OF_A_CLAIM
+        + _length(spec.get("readinessGates"))
+        + len(list_of(spec.get("readinessGates"))) * _STATUS_OF_A_GATE
+    )
+
+
+def _status_of_container(container: Mapping[str, Any]) -> int:
+    return (
+        _STATUS_OF_A_CONTAINER
+        + 4 * _length(container.get("name"))
+        + 4 * _length(container.get("image"))
+        + _length(container.get("volumeMounts"))
+        + 2 * _length(container.get("resources"))
+    )
+
+
+def _length(value: Any) -> int:
+    """Returns the number of bytes of a JSON value, or a few more; 0 for an absent one."""
+    if value is None:
+        return 0
+    return len(value.encode()) if isinstance(value, str) else len(json.dumps(value, separators=(",", ":")))
 
 
 def too_many(spec: Mapping[str, Any], root: Path) -> list[Fault]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import time
 import urllib.request
@@ -11,7 +12,8 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from fairgpu.cluster.api import ApiError
+from fairgpu.cluster.api import JSON_PATCH, ApiError
+from fairgpu.pod_faults import MAX_DEBUGGERS_BYTES, oversized_debuggers, oversized_pod
 from tests.cluster.control_plane.control_plane import ControlPlane
 from tests.cluster.control_plane.stand_ins import StandInNode, create_node, place
 from tests.cluster.pods import canonical_pod
@@ -190,6 +192,111 @@ def test_a_pod_that_its_author_filled_with_managed_fields_is_evicted(
     timekeeper = control_plane.service_account("fairgpu-system", "fairgpu-timekeeper")
     KubernetesSource(timekeeper.api, time.time_ns, random.random).evict(running)
     assert "deletionTimestamp" in author.get(path)["metadata"]
+
+
+def test_a_pod_that_its_author_and_its_kubelet_filled_as_far_as_they_can_gets_its_notice_and_is_evicted(
+    control_plane: ControlPlane, namespace: str
+) -> None:
+    """Admission counts what the kubelet repeats in the status; here the policies alone are installed."""
+    pods, node = f"/api/v1/namespaces/{namespace}/pods", create_node(control_plane, f"node-{namespace}")
+    author, path = control_plane.namespace_admin(namespace).api, f"{pods}/gpu"
+    timekeeper = control_plane.service_account("fairgpu-system", "fairgpu-timekeeper")
+    source = KubernetesSource(timekeeper.api, time.time_ns, random.random)
+
+    def admitted(count: int) -> bool:
+        item = with_mounts(count)
+        return not oversized_pod(len(json.dumps(item)), item["spec"])
+
+    created = author.create(pods, with_mounts(most(0, 4000, admitted)))
+    for field, value in GROWN.items():
+        kept = created["spec"]["tolerations"] if field == "/spec/tolerations" else []
+        author.patch(path, [{"op": "add", "path": field, "value": [*kept, *value] if kept else value}], JSON_PATCH)
+    author.patch(path, [{"op": "remove", "path": "/spec/schedulingGates"}], JSON_PATCH)
+    place(control_plane.service_account("fairgpu-system", "fairgpu-scheduler"), author.get(path), node.name)
+    room = most(0, MAX_DEBUGGERS_BYTES, lambda size: not oversized_debuggers([debugger(size)]))
+    author.patch(f"{path}/ephemeralcontainers", {"spec": {"ephemeralContainers": [debugger(room)]}}, MERGE)
+    node.set_pod_phase(namespace, "gpu", "Running")
+    node.kubelet.api.patch(f"{path}/status", {"status": repeated(author.get(path)["spec"])}, MERGE)
+    announced = {"type": "TerminationTarget", "status": "True", "reason": "x" * 256, "message": "x" * 4096}
+    author.patch(f"{path}/status", {"status": {"conditions": [announced]}}, MERGE)
+    source.announce_eviction(author.get(path), "2026-01-01T00:00:00.000000000Z")
+    source.evict(author.get(path))
+    metadata = author.get(path)["metadata"]
+    assert EVICTION_AT in metadata["annotations"]
+    assert "deletionTimestamp" in metadata
+
+
+def with_mounts(count: int) -> Json:
+    """A GPU pod behind a gate of its author's, with so many mounts of long paths."""
+    item = canonical_pod()
+    mounts = [{"name": "fairgpu-usage", "mountPath": f"/{number:0600}"} for number in range(count)]
+    item["spec"]["containers"][0]["volumeMounts"] += mounts
+    item["spec"]["schedulingGates"] = [{"name": "example.org/own"}]
+    return item
+
+
+def debugger(size: int) -> Json:
+    return {"name": "debugger", "image": "example.org/tools:1", "args": ["x" * size]}
+
+
+def long_keys(count: int) -> list[str]:
+    """Names as long as Kubernetes takes them."""
+    return [f"{number:063}.{'x' * 63}.{'x' * 63}.{'x' * 61}/{'x' * 63}" for number in range(count)]
+
+
+LONG = "x" * 63
+REQUIRED = [{"key": key, "operator": "In", "values": ["x" * 253, "y" * 253]} for key in long_keys(64)]
+GROWN: dict[str, Any] = {
+    "/metadata/labels": dict.fromkeys(long_keys(255), LONG) | {"fairgpu.io/pod": "gpu"},
+    "/metadata/finalizers": long_keys(64),
+    "/metadata/ownerReferences": [
+        {"apiVersion": "example.org/v1", "kind": "Run", "name": "n" * 100, "uid": f"{number:03}"}
+        for number in range(64)
+    ],
+    "/metadata/annotations/note": "x" * 65_500,
+    "/spec/tolerations": [{"key": key, "value": LONG, "effect": "NoExecute"} for key in long_keys(62)],
+    "/spec/containers/0/image": "x" * 8_000,
+    "/spec/nodeSelector": dict.fromkeys(long_keys(64), LONG),
+    "/spec/affinity": {
+        "nodeAffinity": {
+            "preferredDuringSchedulingIgnoredDuringExecution": [
+                {"weight": 1, "preference": {"matchExpressions": REQUIRED[4 * number : 4 * number + 4]}}
+                for number in range(16)
+            ]
+        }
+    },
+}
+"""The most that the policies let the author of a GPU pod write on it."""
+
+
+def repeated(spec: Json) -> Json:
+    """What a kubelet writes of a pod's containers, with as much of their messages as it passes on (12 KiB a pod)."""
+    ended = {"exitCode": 1, "reason": "Error", "message": "x" * 4096, "containerID": f"containerd://{'0' * 64}"}
+
+    def status(container: Json) -> Json:
+        image, resources = container["image"], container.get("resources") or {}
+        waits = f'couldn\'t parse image name "{image}": invalid reference format: "{image}"'
+        return {
+            "name": container["name"],
+            "image": image,
+            "imageID": image,
+            "containerID": ended["containerID"],
+            "ready": False,
+            "restartCount": 3,
+            "state": {"waiting": {"reason": "InvalidImageName", "message": waits}},
+            "lastState": {"terminated": ended},
+            "resources": resources,
+            "allocatedResources": resources.get("requests", {}),
+            "volumeMounts": [
+                {"name": mount["name"], "mountPath": mount["mountPath"], "readOnly": False}
+                for mount in container.get("volumeMounts", [])
+            ],
+        }
+
+    return {
+        f"{field}Statuses": [status(container) for container in spec[f"{field}s"]]
+        for field in ("container", "initContainer", "ephemeralContainer")
+    }
 
 
 def test_a_pod_on_which_a_policy_refuses_the_notice_is_evicted_without(

@@ -83,7 +83,7 @@ def admit_accounted(subject: Subject, knowledge: Knowledge, settings: Webhook, n
         subject.namespace, knowledge.states, request, states.when_unknown, states.stale_after_seconds, now
     )
     faults = (
-        *oversized_pod(subject.size),
+        *oversized_pod(subject.size, spec),
         *out_of_bounds(metadata, ()),
         *faults_of_copies(spec, ()),
         *faults,

@@ -57,7 +57,7 @@ def admit_new(subject: Subject, knowledge: Knowledge, settings: Webhook, now: fl
     budget = evaluate_budget(
         subject.namespace, knowledge.states, request, states.when_unknown, states.stale_after_seconds, now
     )
-    faults = (*oversized_pod(subject.size), *faults, *budget.faults)
+    faults = (*oversized_pod(subject.size, mapping(pod.get("spec"))), *faults, *budget.faults)
     if faults:
         return Verdict(faults=faults)
     return Verdict(

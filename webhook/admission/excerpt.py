@@ -50,6 +50,7 @@ class Container(TypedDict, total=False):
     """
 
     name: Any
+    image: Any
     command: msgspec.Raw
     args: msgspec.Raw
     resources: Resources | None
@@ -69,6 +70,8 @@ class Spec(TypedDict, total=False):
     ephemeralContainers: Any
     volumes: Any
     hostPID: Any
+    securityContext: Any
+    readinessGates: Any
     resourceClaims: Any
     nodeName: Any
     runtimeClassName: Any

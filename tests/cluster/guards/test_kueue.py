@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from fairgpu.cluster.api import STRATEGIC_MERGE_PATCH, ApiError
+from fairgpu.cluster.api import JSON_PATCH, STRATEGIC_MERGE_PATCH, ApiError
 from tests.cluster.control_plane.control_plane import ControlPlane
 from tests.cluster.control_plane.identities import Identity
 from tests.cluster.control_plane.stand_ins import StandInNode, place
@@ -130,6 +130,16 @@ def test_a_pod_is_not_said_to_be(kueue: Identity, running: str, claim: str) -> N
     with pytest.raises(ApiError, match="the status of a GPU pod decides how long it is paid for") as refusal:
         kueue.api.patch(f"{running}/status", {"status": ENDS[claim]}, STRATEGIC_MERGE_PATCH)
     assert refusal.value.status == 403
+
+
+def test_nor_is_its_deletion_announced_many_times(kueue: Identity, running: str) -> None:
+    """A pod that conditions filled up to etcd's limit could be given no notice."""
+    count = len(kueue.api.get(running)["status"]["conditions"])
+    add = {"op": "add", "path": "/status/conditions/-", "value": {**PREEMPTED, "message": "x" * 4096}}
+    with pytest.raises(ApiError, match="the status of a GPU pod decides how long it is paid for"):
+        kueue.api.patch(f"{running}/status", [add] * 2, JSON_PATCH)
+    after = kueue.api.patch(f"{running}/status", [add], JSON_PATCH)
+    assert len(after["status"]["conditions"]) == count + 1
 
 
 def test_its_gates_and_labels_come_and_go(control_plane: ControlPlane, kueue: Identity, pods: str) -> None:

@@ -311,7 +311,7 @@ OWNER = {"apiVersion": "example.org/v1", "kind": "Run", "controller": False}
             [TOLERANCE | {"key": key} for key in named(65)],
             "spec.tolerations: given 65 tolerations",
         ),
-        ("/spec/containers/0/image", "x" * 32_000, "x" * 32_768, "allowed: at most 32768 together"),
+        ("/spec/containers/0/image", "x" * 8_000, "x" * 8_192, "allowed: at most 8192 together"),
         (
             "/spec/nodeSelector",
             dict.fromkeys(named(64), "v"),
@@ -319,6 +319,7 @@ OWNER = {"apiVersion": "example.org/v1", "kind": "Run", "controller": False}
             "spec.nodeSelector: given 65 labels",
         ),
         ("/spec/affinity", required(*[zone("a")] * 16), required(*[zone("a")] * 17), "with 17 terms"),
+        ("/spec/affinity", preferred(*[zone("a")] * 16), preferred(*[zone("a")] * 10_000), "with 10000 terms"),
         ("/spec/affinity", required(zone(*VALUES)), required(zone(*VALUES, "one-more")), "128 values"),
         ("/spec/affinity", preferred(zone("x" * 253)), preferred(zone("x" * 254)), "253 characters"),
         (

@@ -5,19 +5,30 @@ A request of them is read and judged in the worker that everybody's GPU pods wai
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
 from fairgpu.choices import MAX_LISTED
 from fairgpu.container_parser import MAX_CONTAINERS
 from fairgpu.faults import MAX_EXPLAINED
-from fairgpu.pod_faults import MAX_ANNOTATIONS, MAX_FINALIZERS, MAX_LABELS, MAX_POD_BYTES
+from fairgpu.pod_faults import (
+    MAX_ANNOTATIONS,
+    MAX_FINALIZERS,
+    MAX_LABELS,
+    MAX_POD_BYTES,
+    SMALL_POD_BYTES,
+    status_bytes,
+)
 from tests.support.admission import (
     KNOWLEDGE,
     SETTINGS,
     Pod,
     admitted,
+    ask,
     container,
     gpu_container,
     gpu_pod,
@@ -163,17 +174,76 @@ def test_what_is_just_not_too_much_comes_in(item: Any) -> None:
 def test_a_pod_that_leaves_no_room_for_notices_is_refused() -> None:
     refused = mutate(gpu_pod(hostname="x" * MAX_POD_BYTES))
     assert "spec: given a pod of 10" in refused.message
-    assert f"allowed: at most {MAX_POD_BYTES} on a pod that asks for a GPU" in refused.message
+    assert f"allowed: at most {MAX_POD_BYTES} together on a pod that asks for a GPU" in refused.message
+
+
+@given(
+    groups=st.integers(0, 4_000),
+    containers=st.integers(1, 340),
+    claims=st.integers(0, 180),
+    gates=st.integers(0, 300),
+)
+def test_a_small_pod_is_within_the_bound_whatever_its_status_repeats(
+    groups: int, containers: int, claims: int, gates: int
+) -> None:
+    spec = {
+        "containers": [{"name": "a", "image": "b"}] * containers,
+        "securityContext": {"supplementalGroups": [1] * groups},
+        "resourceClaims": [{"name": "a", "resourceClaimTemplateName": "b"}] * claims,
+        "readinessGates": [{"conditionType": "a"}] * gates,
+    }
+    size = len(json.dumps(spec, separators=(",", ":")))
+    assume(size <= SMALL_POD_BYTES)
+    assert size + status_bytes(spec) <= MAX_POD_BYTES
+
+
+REPEATED: dict[str, Pod] = {
+    "mounts": pod(gpu_container(volumeMounts=[{"name": "data", "mountPath": f"/{n:0600}"} for n in range(900)])),
+    "names of images that are none": pod(gpu_container(), container("other", image="x" * 220_000)),
+    "resources": pod(gpu_container(), container("other", {f"example.org/{n:060}": "1" for n in range(4_500)})),
+    "groups, in the status of each container": gpu_pod(
+        containers=[gpu_container(), *(container(f"c{number}") for number in range(100))],
+        securityContext={"supplementalGroups": [10_000 + number for number in range(2_000)]},
+    ),
+    "claims that are made of templates": gpu_pod(
+        resourceClaims=[{"name": f"c{n}", "resourceClaimTemplateName": "none"} for n in range(3_000)]
+    ),
+    "readiness gates, in the reason why the pod is not ready": gpu_pod(
+        readinessGates=[{"conditionType": f"example.org/{n}"} for n in range(8_000)]
+    ),
+    "containers": gpu_pod(
+        containers=[gpu_container(), *(container(f"c{number}") for number in range(511))],
+        initContainers=[container(f"i{number}") for number in range(512)],
+        hostname="x" * 300_000,
+    ),
+}
+
+
+@pytest.mark.parametrize("what", REPEATED)
+def test_a_pod_counts_with_what_its_kubelet_will_repeat_in_its_status(what: str) -> None:
+    """With its status it could reach etcd's limit, and then nobody can write a notice on it, evict or delete it."""
+    item = REPEATED[what]
+    assert len(review(item)) < MAX_POD_BYTES
+    refused = mutate(item)
+    assert "spec: given a pod of" in refused.message
+    assert f"allowed: at most {MAX_POD_BYTES} together on a pod that asks for a GPU" in refused.message
+
+
+def test_so_does_a_pod_to_which_another_stack_gives_its_gpu() -> None:
+    mounts = [{"name": "data", "mountPath": f"/{number:0600}"} for number in range(900)]
+    assert "spec: given a pod of" in ask("account", pod(container("main", HAMI, volumeMounts=mounts))).message
 
 
 def test_debugging_containers_leave_the_room_that_a_pod_was_admitted_with() -> None:
     debugger = {"name": "debugger", "image": "example.org/tools:1"}
     small = {**gpu_pod(), "spec": {**gpu_pod()["spec"], "ephemeralContainers": [debugger]}}
     large = {**small, "spec": {**small["spec"], "ephemeralContainers": [{**debugger, "args": ["x" * 128 * 1024]}]}}
+    named = {**small, "spec": {**small["spec"], "ephemeralContainers": [{**debugger, "image": "x" * 32 * 1024}]}}
     asked = {"operation": "UPDATE", "subResource": "ephemeralcontainers"}
     assert validate(small, **asked).allowed
     refused = validate(large, **asked)
     assert "spec.ephemeralContainers: given 131" in refused.message
+    assert "of which the pod's status repeats some 131" in validate(named, **asked).message
     assert "allowed: at most 131072 together on a pod that asks for a GPU" in refused.message
 
 
