@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from fairgpu.cluster.api import ApiError
+from fairgpu.cluster.api import STRATEGIC_MERGE_PATCH, ApiError
 from tests.cluster.control_plane.control_plane import ControlPlane
 from tests.cluster.control_plane.identities import Identity
 from tests.cluster.control_plane.stand_ins import StandInNode, bind, place
@@ -29,8 +29,9 @@ pytestmark = pytest.mark.usefixtures("installation")
 
 @pytest.fixture
 def pod(control_plane: ControlPlane, editor: Identity, namespace: str, pods: str, node: StandInNode) -> Pod:
-    """A GPU pod that runs, beside one that waits at gates, and one without a GPU."""
-    editor.api.create(pods, canonical_pod("waits", gated=True))
+    """A GPU pod that runs, beside two that wait at gates, and one without a GPU."""
+    for name in ("waits", "admitted"):
+        editor.api.create(pods, canonical_pod(name, gated=True))
     scheduler = control_plane.service_account("fairgpu-system", "fairgpu-scheduler")
     made = editor.api.create(pods, canonical_pod())
     place(scheduler, made, node.name)
@@ -120,10 +121,33 @@ CHANGES: dict[str, tuple[str, Any]] = {
     "a label": ("gpu", {"metadata": {"labels": {"kueue.x-k8s.io/podset": "main"}}}),
     "an annotation of a CNI": ("gpu", {"metadata": {"annotations": {"k8s.ovn.org/pod-networks": "{}"}}}),
     "a gate that is lifted": ("waits", {"spec": {"schedulingGates": [{"name": "fairgpu.io/budget"}]}}),
+    "what Kueue writes on a pod that it admits": (
+        "admitted",
+        {
+            "metadata": {"labels": {"kueue.x-k8s.io/podset": "main"}, "annotations": {"kueue.x-k8s.io/workload": "w"}},
+            "spec": {
+                "schedulingGates": [{"name": "fairgpu.io/budget"}],
+                "nodeSelector": {"pool": "gpu"},
+                "tolerations": [{"key": "pool", "operator": "Exists", "effect": "NoSchedule"}],
+            },
+        },
+    ),
+    "an owner that adopts it": (
+        "gpu",
+        {
+            "metadata": {
+                "ownerReferences": [{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "train", "uid": "1"}],
+                "finalizers": ["batch.kubernetes.io/job-tracking"],
+            }
+        },
+    ),
+    "a finalizer that is removed": ("gpu", {"metadata": {"finalizers": None}}),
 }
+STATUS = {"status": {"conditions": [{"type": "TerminationTarget", "status": "True", "reason": "StoppedByKueue"}]}}
 
 
 @pytest.mark.usefixtures("webhooks_away")
 def test_while_the_webhook_is_away_gpu_pods_that_exist_are_changed(editor: Identity, pods: str) -> None:
     for name, change in CHANGES.values():
         editor.api.patch(f"{pods}/{name}", change)
+    editor.api.patch(f"{pods}/gpu/status", STATUS, STRATEGIC_MERGE_PATCH)

@@ -97,6 +97,18 @@ def test_kueue_deletes_a_gpu_pod_at_once_though_a_notice_promised_it_half_an_hou
     assert metadata["deletionTimestamp"] < metadata["annotations"]["fairgpu.io/eviction-at"]
 
 
+def ended(container: str) -> dict[str, Any]:
+    """The status of a container that ended earlier than its pod's present status says."""
+    return {
+        "name": container,
+        "image": "example.org/train:1",
+        "imageID": "",
+        "ready": False,
+        "restartCount": 0,
+        "state": {"terminated": {"exitCode": 0, "finishedAt": "2026-01-01T00:00:00Z"}},
+    }
+
+
 ENDS: dict[str, dict[str, Any]] = {
     "failed": {"phase": "Failed"},
     "failed, with the condition": {"phase": "Failed", "conditions": [PREEMPTED]},
@@ -109,18 +121,9 @@ ENDS: dict[str, dict[str, Any]] = {
     },
     "with a condition of its own": {"conditions": [PREEMPTED, {"type": "example.org/own", "status": "True"}]},
     "with an essay": {"conditions": [{**PREEMPTED, "message": "x" * 4097}]},
-    "with a container that ended": {
-        "containerStatuses": [
-            {
-                "name": "main",
-                "image": "example.org/train:1",
-                "imageID": "",
-                "ready": False,
-                "restartCount": 0,
-                "state": {"terminated": {"exitCode": 0, "finishedAt": "2026-01-01T00:00:00Z"}},
-            }
-        ]
-    },
+    "with a container that ended": {"containerStatuses": [ended("main")]},
+    "with an init container that ended": {"initContainerStatuses": [ended("fairgpu-sidecar")]},
+    "with a debugger that ended": {"ephemeralContainerStatuses": [ended("debugger")]},
 }
 
 
