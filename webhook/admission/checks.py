@@ -27,6 +27,10 @@ _COPIED: Final = (
     ("schedulingGates", (names.BUDGET_GATE,)),
 )
 """The lists of a pod's spec to which admission adds elements, with the names of these."""
+MAX_VOLUMES: Final = 254
+MAX_GATES: Final = 63
+"""The most volumes and scheduling gates beside FairGPU's own: the policy fairgpu-spec looks through 256 and 64."""
+_BOUNDED: Final = (("volumes", OUR_VOLUMES, MAX_VOLUMES), ("schedulingGates", (names.BUDGET_GATE,), MAX_GATES))
 USAGE_FOLDER: Final = posixpath.basename(names.USAGE_MOUNT_PATH)
 
 
@@ -56,6 +60,7 @@ def check_pod(
     faults += faults_of_class(spec, settings.priorities, knowledge, root)
     faults += _faults_of_names(spec, root)
     faults += faults_of_copies(spec, root)
+    faults += _faults_of_length(spec, root)
     faults += _faults_of_mounts(spec, reading)
     if settings.dialects.best_effort == "refuse":
         faults += _faults_of_best_effort(reading)
@@ -164,6 +169,18 @@ def _copies(items: list[Any], field: str, ours: tuple[str, ...], path: Path) -> 
             instead="none of them",
         )
     ]
+
+
+def _faults_of_length(spec: dict[str, Any], root: Path) -> list[Fault]:
+    """Returns a fault for each list of a pod's spec that is too long for the policies to look through."""
+    faults: list[Fault] = []
+    for field, ours, most in _BOUNDED:
+        items = spec.get(field)
+        if isinstance(items, list) and len(items) > most and len(items) - len(indexes_named(items, ours)) > most:
+            allowed = f"at most {most} in a pod that asks for a GPU, beside FairGPU's own"
+            path = field_path(*root, "spec", field)
+            faults.append(Fault(path, f"{len(items)} {field}", allowed, "fewer in a pod, and more pods"))
+    return faults
 
 
 def _faults_of_mounts(spec: dict[str, Any], reading: PodReading) -> list[Fault]:

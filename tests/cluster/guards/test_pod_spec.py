@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 
 from fairgpu.cluster.api import ApiError
+from fairgpu.container_parser import MAX_CONTAINERS
 from fairgpu.dialects.registry import FOREIGN
 from tests.cluster.control_plane.control_plane import ControlPlane
 from tests.cluster.control_plane.identities import Identity
 from tests.cluster.pods import Pod, canonical_pod, plain_pod
 from tests.support.waiting import wait_until
+from webhook.admission.checks import MAX_GATES, MAX_VOLUMES
 
 DRY_RUN = {"dryRun": "All"}
 
@@ -161,6 +163,19 @@ def test_a_list_that_nothing_can_look_through_in_time_is_refused(editor: Identit
     item = {"image": "example.org/app:1"} if field != "schedulingGates" else {}
     pod["spec"][field] = [{"name": f"example-{number}", **item} for number in range(3000)]
     assert f"spec.{field}: given 3000; allowed: at most" in refused(editor, pods, pod)
+
+
+def test_a_gpu_pod_may_have_as_much_of_each_list_as_the_webhook_lets_in(editor: Identity, pods: str) -> None:
+    pod, app = canonical_pod(gated=True), {"image": "example.org/app:1"}
+    spec = pod["spec"]
+    for field, most in (("containers", MAX_CONTAINERS), ("initContainers", MAX_CONTAINERS + 1)):
+        spec[field] += [{"name": f"c{len(field)}-{number}", **app} for number in range(most - len(spec[field]))]
+    # The API server adds the token of the pod's account, before it calls the webhook.
+    spec["volumes"] += [{"name": f"v{number}", "emptyDir": {}} for number in range(MAX_VOLUMES - 1)]
+    spec["schedulingGates"] += [{"name": f"example.org/{number}"} for number in range(MAX_GATES - 1)]
+    editor.api.create(pods, pod, DRY_RUN)
+    spec["volumes"].append({"name": "one-more", "emptyDir": {}})
+    assert "among at most 256" in refused(editor, pods, pod)
 
 
 def test_a_job_gets_no_gpu_past_the_guard_either(

@@ -20,6 +20,7 @@ from fairgpu.permissions import Permission
 from timekeeper.certificates import AUTHORITY, CERTIFICATE_KEY, STORE_LEAF
 from timekeeper.controller.service import END_SECONDS
 from timekeeper.settings import RedisSettings, TimekeeperSettings
+from webhook.admission.checks import MAX_GATES, MAX_VOLUMES
 from webhook.settings import Certificates, Sidecar
 
 ROOT = Path(__file__).parents[3]
@@ -174,7 +175,10 @@ def test_the_policies_hold_pods_to_the_bounds_of_admission() -> None:
     for bound in (length, pod_faults.MAX_LABELS, pod_faults.MAX_FINALIZERS):
         assert f"<= {bound} " in text
     spec = {v["name"]: v["expression"] for v in policies["fairgpu-spec"]["spec"]["variables"]}
-    assert spec["tooLong"].count(f"> {MAX_CONTAINERS} ") + spec["tooLong"].count(f"> {MAX_CONTAINERS}\n") == 2
+    for field, most in (("object.spec.containers", MAX_CONTAINERS), ("initContainers.orValue([])", MAX_CONTAINERS + 1)):
+        assert f"{field}) > {most} ?" in " ".join(spec["tooLong"].split())
+    assert f"schedulingGates.orValue([])) > {MAX_GATES + 1} ?" in " ".join(spec["tooLong"].split())
+    assert f"<= {MAX_VOLUMES + 2} " in spec["hasVolumes"]
 
 
 def test_mutating_and_validating_see_the_same_pods() -> None:

@@ -37,7 +37,7 @@ from tests.support.admission import (
     review,
     validate,
 )
-from webhook.admission.checks import MAX_COPIES
+from webhook.admission.checks import MAX_COPIES, MAX_GATES, MAX_VOLUMES
 from webhook.admission.review import answer
 
 LARGEST_ANSWER = 64 * 1024
@@ -123,6 +123,14 @@ TOO_MUCH: dict[str, tuple[Pod, str]] = {
         gpu_pod(schedulingGates=[{"name": "fairgpu.io/budget"}] * MANY),
         f"spec.schedulingGates: given {MANY} named fairgpu.io/budget",
     ),
+    "volumes": (
+        gpu_pod(volumes=[{"name": f"v{n}"} for n in range(255)]),
+        "spec.volumes: given 255 volumes; allowed: at most",
+    ),
+    "gates": (
+        gpu_pod(schedulingGates=[{"name": f"example.org/{n}"} for n in range(64)]),
+        "spec.schedulingGates: given 64 schedulingGates; allowed: at most 63",
+    ),
     "sidecars of our name": (
         gpu_pod(initContainers=[{"name": "fairgpu-sidecar"}] * MANY),
         f"spec.initContainers: given {MANY} named fairgpu-sidecar",
@@ -154,6 +162,8 @@ def test_it_is_refused_in_a_few_words(what: str, route: str) -> None:
             pod(*(container(f"c{n}", {"fairgpu.io/gpu-core": "1"}) for n in range(MAX_CONTAINERS))), id="asking"
         ),
         pytest.param(gpu_pod(initContainers=[container(f"c{n}") for n in range(MAX_CONTAINERS)]), id="beside ours"),
+        pytest.param(gpu_pod(volumes=[{"name": f"v{n}"} for n in range(MAX_VOLUMES)]), id="volumes"),
+        pytest.param(gpu_pod(schedulingGates=[{"name": f"x/{n}"} for n in range(MAX_GATES)]), id="gates"),
         pytest.param(gpu_pod(volumes=[{"name": "fairgpu-usage"}] * MAX_COPIES), id="volumes of our names"),
         pytest.param(pod(gpu_container(), annotations={f"a{n}": "" for n in range(MAX_ANNOTATIONS)}), id="crowded"),
         pytest.param(pod(gpu_container(), annotations={"note": "x" * (64 * 1024 - 4)}), id="annotations"),
