@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -259,6 +259,12 @@ def open_sessions(client: Store, after: str, limit: int) -> list[tuple[str, str]
     return [_uid_and_account(member) for member in members]
 
 
+def sessions_under(client: Store, accounts: Container[str]) -> list[str]:
+    """Returns the uids of the sessions that are open under any of these accounts, by the index of open sessions."""
+    members: Any = client.zrange(keys.OPEN_SESSIONS, 0, -1)
+    return [uid for uid, account in map(_uid_and_account, members) if account in accounts]
+
+
 def sessions(client: Store, keys_of_sessions: Sequence[tuple[str, str]]) -> dict[str, Session]:
     """Returns the open sessions among these, keyed by uid; a session that has ended or cannot be read is left out.
 
@@ -407,7 +413,7 @@ def silent(client: Store) -> dict[str, Instant]:
 
 
 def unmetered(client: Store) -> dict[str, Instant]:
-    """Returns the ends of the sessions of other stacks that ended since their pods are not seen, keyed by uid.
+    """Returns the ends of sessions that ended since their pods are not seen, keyed by uid.
 
     Unreadable ones are left out.
     """

@@ -214,7 +214,7 @@ def write_silent(client: Store, epoch: FencingToken, silent: Mapping[str, Instan
 
 
 def note_unmetered(client: Store, epoch: FencingToken, ends: Mapping[str, Instant]) -> None:
-    """Notes sessions of other stacks that ended since their pods are not seen any more.
+    """Notes sessions that ended since their pods are not seen any more.
 
     Args:
         ends: keyed by the session's uid, its end.

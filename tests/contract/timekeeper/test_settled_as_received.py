@@ -339,17 +339,22 @@ class Story(RuleBasedStateMachine):
         """The store refuses to settle one session in one period, and no other, until that is mended."""
         found: list[Any] = sorted(self.client.scan_iter("fairgpu:{[ab]}:*amounts*"))
         if found:
-            self.was_broken = True
             key = found[choice % len(found)]
             for uid in sorted(self.client.hkeys(key))[: 1 + choice % 2]:
-                self.broken.setdefault((key, uid), self.client.hget(key, uid))
-                self.client.hset(key, uid, "broken")
+                self.spoil(key, uid)
+
+    def spoil(self, key: Any, uid: Any) -> None:
+        """Makes one value unreadable until `repair`."""
+        self.was_broken = True
+        self.broken.setdefault((key, uid), self.client.hget(key, uid))
+        self.client.hset(key, uid, "broken")
 
     @precondition(lambda self: self.broken)
     @rule()
     def repair(self) -> None:
         for (key, uid), text in self.broken.items():
-            self.client.hset(key, uid, text)
+            if self.client.hget(key, uid) == b"broken":  # a leader that knows it may have replaced or removed it
+                self.client.hset(key, uid, text)
         self.broken = {}
 
     @rule(
@@ -457,6 +462,34 @@ class Story(RuleBasedStateMachine):
             pod.end = self.model.alive_until(pod, self.harness.now)
             self.harness.remove(uid)
             self.round_undisturbed()
+
+    @rule(
+        choice=st.integers(0, 5),
+        kind=st.sampled_from(["sessions", "amounts:*"]),
+        seconds=st.sampled_from([0, 1, 59, 3600]),
+        leaders=st.tuples(st.booleans(), st.booleans()),
+    )
+    def remove_while_it_cannot_be_settled(
+        self, choice: int, kind: str, seconds: float, leaders: tuple[bool, bool]
+    ) -> None:
+        """A pod is deleted while nobody can read its record, or one of its amounts; leaders come before and after."""
+        self.round_undisturbed()
+        uid = self.running(choice)
+        if uid is None:
+            return
+        for key in [key for key in self.client.scan_iter(f"fairgpu:{{*}}:{kind}") if self.client.hexists(key, uid)]:
+            self.spoil(key, uid.encode())
+        if leaders[0]:
+            self.lead()
+        self.harness.round(seconds)
+        pod = self.model.pods[uid]
+        pod.end = self.model.alive_until(pod, self.harness.now)
+        self.harness.remove(uid)
+        self.harness.round()
+        self.harness.round(seconds)
+        if leaders[1]:
+            self.lead()
+            self.harness.round(seconds)
 
     @rule()
     def remove_what_has_ended(self) -> None:

@@ -56,6 +56,7 @@ class ReconcileContext:
         full: whether the store has no memory left for new sessions; they are opened once it has.
         held_back: the uids of the sessions that are not opened until the store has memory.
         resumed: the uids of the noted sessions that go on, since their pods are seen again.
+        noted_ends: keyed by uid, the noted ends of FairGPU's own sessions that the store does not hold yet.
         store_time: the time by the store's clock when the reconciliation began.
     """
 
@@ -74,6 +75,7 @@ class ReconcileContext:
     full: bool = False
     held_back: set[str] = field(default_factory=set)
     resumed: AbstractSet[str] = frozenset()
+    noted_ends: Mapping[str, Instant] = field(default_factory=dict)
     store_time: Instant = FOREVER
     _inherited: bool = False
     _counter: int = 0

@@ -97,6 +97,26 @@ def note_resumed(context: ReconcileContext) -> None:
         context.resumed = frozenset()
 
 
+def note_ends(context: ReconcileContext) -> None:
+    """Notes the ends of deleted pods' sessions that the store does not hold, and forgets them once it does.
+
+    The store refuses to settle such a session, or its account cannot be read. A later leader finds it open, and knows
+    only up to when any pods were seen, which is after the end.
+
+    Raises:
+        FencedError: a later leader has taken over.
+        StoreError: the store refused the write, or Redis does not answer.
+    """
+    lacking = [each for each in context.books.pods.sessions.all() if each.pod_deleted and not each.acknowledged.closed]
+    ends = {each.session.uid: end for each in lacking if (end := each.session.end) is not None}
+    elsewhere = {each.session.uid for each in lacking if each.session.holdings}
+    noted = context.noted_ends
+    new = {uid: end for uid, end in ends.items() if noted.get(uid) != end}
+    shared.note_unmetered(context.client, context.epoch, new)
+    shared.forget_unmetered(context.client, context.epoch, noted.keys() - ends.keys())
+    context.noted_ends = {uid: end for uid, end in ends.items() if uid not in elsewhere}
+
+
 READ_AGAIN = 600 * SECOND
 """The interval at which unreadable accounts are read again, so that a manual repair needs no change of leader."""
 
@@ -225,6 +245,7 @@ class Reconciler:
             self._settle(now, touched, full=full)
             self._past = past
             if full:
+                note_ends(self._context)
                 shared.write_watched(self._context.client, self._context.epoch, pods.seen)
                 shared.write_watched_claims(self._context.client, self._context.epoch, claims.seen)
                 note_resumed(self._context)

@@ -7,7 +7,7 @@ entry.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
@@ -19,6 +19,7 @@ from timekeeper.controller.reconcile.open_and_close_periods import assign, open_
 from timekeeper.controller.reconcile.settle_accounts import write_limits_of
 from timekeeper.controller.state.accounts import DEFAULT_PREFIX, Account, read_moves
 from timekeeper.controller.state.books import Books
+from timekeeper.controller.state.claims import claim_of
 from timekeeper.controller.state.loading import (
     bring_back,
     bring_rates_up,
@@ -172,9 +173,12 @@ def take_over(context: ReconcileContext, now: Instant, stored_past: Instant | No
     books.claims.resume(unmetered)
     books.claims.refresh(mirrors, books.pods, rules, context.silent, context.clocks)
     _for_each_account(context, there, lambda names: restore_accounts(context, names, now))
-    books.pods.end_missing(context.silent, context.reported, now)
+    books.pods.end_missing(context.silent, context.reported, unmetered, now)
     context.resumed = unmetered.keys() & books.pods.facts.keys()
-    shared.note_unmetered(context.client, context.epoch, _ends_unseen(books))
+    ends = {**_last_seen_unread(context, unmetered), **_ends_unseen(books)}
+    shared.note_unmetered(context.client, context.epoch, ends)
+    own = {each.session.uid for each in books.pods.sessions.all() if not each.session.holdings}
+    context.noted_ends = {uid: end for uid, end in unmetered.items() if uid in own}
     if stored_prices and remembered != stored_prices:
         bring_rates_up(books, first_forgotten(stored_prices, remembered, now))
     catch_rates_up(books, now)
@@ -193,6 +197,24 @@ def _ends_unseen(books: Books) -> dict[str, Instant]:
     """
     held = (metered.session for metered in books.pods.sessions.all() if metered.session.holdings)
     return {each.uid: each.end for each in held if each.end is not None and each.uid not in books.pods.facts}
+
+
+def _last_seen_unread(context: ReconcileContext, noted: Container[str]) -> dict[str, Instant]:
+    """Returns, keyed by uid, when the open sessions that cannot be read and whose pods are not seen were seen last.
+
+    The leader that reads one of them, once it is mended, has seen other pods until then. Those that are `noted` have
+    an earlier instant.
+
+    Raises:
+        redis.RedisError: the store does not answer.
+    """
+    books = context.books
+    if not books.unreadable:
+        return {}
+    there = books.pods.facts.keys() | books.claims.facts.keys()
+    uids = reading.sessions_under(context.client, books.unreadable)
+    unseen = [uid for uid in uids if not {uid, claim_of(uid)} & there and uid not in books.pods.sessions]
+    return {uid: books.pods.observed.seen for uid in unseen if uid not in noted}
 
 
 def _for_each_account(context: ReconcileContext, names: AbstractSet[str], act: Callable[[list[str]], object]) -> None:

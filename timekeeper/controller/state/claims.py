@@ -123,6 +123,8 @@ class ClaimView:
     """The uid of each claim's open session, by the claim's uid."""
     _ends: dict[str, int] = field(default_factory=dict)
     """The end of a claim's last session, before which none of its next ones begins."""
+    _noted: Mapping[str, Instant] = field(default_factory=dict)
+    """The ends of sessions that an earlier leader knew, by the session's uid."""
     _objects: dict[str, Json] = field(default_factory=dict)
     _devices: Mapping[DeviceKey, SliceDevice] | None = None
     _capacity: Mapping[str, Fraction] = field(default_factory=dict)
@@ -153,16 +155,19 @@ class ClaimView:
         """
         for metered in sessions.all():
             if metered.session.pod.startswith(CLAIM) and metered.session.end is None:
-                self._open.setdefault(_claim_of(metered.session), metered.session.uid)
+                self._open.setdefault(claim_of(metered.session.uid), metered.session.uid)
 
     def resume(self, unmetered: Mapping[str, Instant]) -> None:
         """Begins no session before the end of the claim's last one, which another leader metered.
 
+        A session that the store still holds as open ends no later than noted.
+
         Args:
             unmetered: keyed by the session's uid, its end.
         """
+        self._noted = unmetered
         for uid, end in unmetered.items():
-            claim = uid.rsplit("-", 2)[0]
+            claim = claim_of(uid)
             self._ends[claim] = max(end, self._ends.get(claim, 0))
 
     def refresh(
@@ -218,7 +223,7 @@ class ClaimView:
             session: the session, which stays unchanged; if the cluster no longer has its claim, it holds nothing.
             drivers: the drivers whose devices are metered.
         """
-        claim = mirrors.claims.get(_claim_of(session))
+        claim = mirrors.claims.get(claim_of(session.uid))
         return NOTHING if claim is None else decide(claim, self._published(mirrors), drivers)
 
     def _observe(self, facts: ClaimFacts, item: Json, at: _Observation) -> set[str]:
@@ -299,7 +304,8 @@ class ClaimView:
         if metered is None:
             return set()
         if metered.session.end is None:
-            metered.session = ended(metered.session, end, proof, at.now, at.silent.get(metered.session.node))
+            last = min(end, self._noted.get(metered.session.uid, end))
+            metered.session = ended(metered.session, last, proof, at.now, at.silent.get(metered.session.node))
         metered.pod_deleted = True
         self._ends[uid] = metered.session.end or 0
         return {metered.session.uid}
@@ -320,9 +326,9 @@ def _keys(claim: Json) -> list[DeviceKey]:
     return [(str(item.get("driver")), str(item.get("pool")), str(item.get("device"))) for item in results_of(claim)]
 
 
-def _claim_of(session: Session) -> str:
-    """Returns the uid of a session's claim: a session's uid is `CLAIM-ALLOCATION-START`."""
-    return session.uid.rsplit("-", 2)[0]
+def claim_of(uid: str) -> str:
+    """Returns the uid of the claim of the session with this uid, which is `CLAIM-ALLOCATION-START`."""
+    return uid.rsplit("-", 2)[0]
 
 
 def _is_of(session_uid: str, facts: ClaimFacts) -> bool:

@@ -8,7 +8,7 @@ Metered time is never priced again.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from math import ceil
@@ -19,6 +19,7 @@ import structlog
 from timekeeper.controller.state.accounts import Account, Checkpoint
 from timekeeper.controller.state.books import Books, RecoverySnapshot
 from timekeeper.controller.state.sessions import (
+    NOTHING,
     Acknowledged,
     AcknowledgedAmount,
     Decided,
@@ -416,21 +417,41 @@ def _take_sessions(client: Store, epoch: FencingToken, books: Books, stored: lis
     The store's index of open sessions is then made to hold exactly the open ones.
     """
     sessions = books.pods.sessions
+    unread = {metered.session.uid for metered in sessions.all() if metered.acknowledged == NOTHING}
     for metered in sessions.all():
         metered.acknowledged = recorded_use_alone(metered.acknowledged)
     for account in stored:
         for record in account.closed:
-            metered = sessions.keep(loaded(record))
+            metered = _keep(books, record, unread)
             metered.acknowledged = Acknowledged(
                 session=without_use(record), use=use_of(record), closed=True, ended_under=account.name
             )
     for account in stored:
         for record in account.sessions:
-            metered = sessions.keep(loaded(record))
+            metered = _keep(books, record, unread)
             paying = books.account_of(record.namespace) == account.name
             metered.acknowledged = _with_record(metered, record, account.name, paying=paying)
     index = ((session.uid, account.name) for account in stored for session in account.sessions)
     shared.renew_index(client, epoch, index, books.unreadable.keys())
+
+
+def _keep(books: Books, record: Session, unread: Container[str]) -> MeteredSession:
+    """Adds the session of a record to the books, unless they have it; returns the session that they have.
+
+    The record of an `unread` session takes the place of what the leader began anew, as it could not read the record.
+    Its end is that of the record, the deletion that the leader has seen since, or what the pod still shows.
+    """
+    first = loaded(record)
+    metered = books.pods.sessions.keep(first)
+    if metered is first or record.uid in unread:
+        books.pods.observe_again(record.uid)
+    if record.uid in unread:
+        seen = metered.session
+        metered.session = first.session
+        metered.reservation = first.reservation or metered.reservation
+        if record.end is None and metered.pod_deleted and seen.end is not None:
+            metered.session = replace(first.session, end=max(record.start, seen.end), proof=seen.proof)
+    return metered
 
 
 def _with_record(metered: MeteredSession, record: Session, account: str, *, paying: bool) -> Acknowledged:

@@ -8,7 +8,7 @@ from functools import cache
 from operator import attrgetter
 from typing import Any, TypeVar, cast
 
-from timekeeper.controller.state.sessions import MeterRules, Meters, end_deleted, missing, opened, update_from_pod
+from timekeeper.controller.state.sessions import MeterRules, Meters, end_deleted, end_unseen, opened, update_from_pod
 from timekeeper.domain.budgets import OVERHEAD, Budget, BudgetError, overhead_budget, parse_budget
 from timekeeper.domain.orders import Correction, CorrectionError, Grant, GrantError, parse_correction, parse_grant
 from timekeeper.domain.periods import PeriodRule
@@ -268,6 +268,10 @@ class PodView:
         self._behind = False
         return changed
 
+    def observe_again(self, uid: str) -> None:
+        """Makes the next refresh compare the session with this uid with its pod, though the pod has not changed."""
+        self._behind |= self._objects.pop(uid, None) is not None
+
     def _read(self, uid: str, item: Json, rules: MeterRules) -> PodFacts:
         """Returns the facts of a pod; its reservation is parsed again only if it may have changed.
 
@@ -319,18 +323,22 @@ class PodView:
         if facts.reservation is not None and not facts.bound:
             self.changed_waiting.add(facts.namespace)
 
-    def end_missing(self, silent: Mapping[str, Instant], reported: Reported, now: Instant) -> set[str]:
+    def end_missing(
+        self, silent: Mapping[str, Instant], reported: Reported, noted: Mapping[str, Instant], now: Instant
+    ) -> set[str]:
         """Ends the open sessions in the store whose pods no longer exist; returns the uids of these sessions.
 
         Args:
             silent: keyed by node, the instant since which it is silent, in nanoseconds since 1970.
             reported: returns the instant of the last report of the pod with a uid, or None.
+            noted: keyed by uid, the ends that an earlier leader knew. This leader saw other pods after them.
         """
         of_pods = (m for m in self.sessions.all() if not m.session.pod.startswith(CLAIM))
         podless = [m for m in of_pods if m.session.uid not in self.facts and not m.pod_deleted]
         for metered in podless:
-            session = metered.session
-            missing(metered, self.observed.seen, silent.get(session.node), reported(session.uid), now)
+            session, seen = metered.session, self.observed.seen
+            last_seen = min(seen, noted.get(session.uid, seen))
+            end_unseen(metered, last_seen, silent.get(session.node), reported(session.uid), now)
         return {metered.session.uid for metered in podless}
 
     def _observe(

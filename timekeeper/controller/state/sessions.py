@@ -400,10 +400,10 @@ def end_deleted(
         alive = None if silent is None else max(silent, reported or 0)
         metered.session = end_at_deletion(metered.session, last, departure.at, alive)
     else:
-        missing(metered, departure.at, silent, reported, now)
+        end_unseen(metered, departure.at, silent, reported, now)
 
 
-def missing(
+def end_unseen(
     metered: MeteredSession, last_seen: Instant, silent: Instant | None, reported: Instant | None, now: Instant
 ) -> None:
     """Ends the session of a pod whose deletion was not observed, with the last sign of life of the pod or its node.
