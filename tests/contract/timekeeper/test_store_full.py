@@ -96,10 +96,11 @@ def test_reports_are_not_taken_from_four_fifths_of_the_memory_on_and_again_once_
         clock[0] += 2
         return intake.take([Submission("p1", "b", number, harness.now + number)])[0]
 
+    harness.client.setrange("filler", 32_000_000, "x")  # beside it, what connections take is little
     used = int(harness.client.info("memory")["used_memory"])
-    harness.client.config_set("maxmemory", 4 * used)
+    harness.client.config_set("maxmemory", used * 100 // 78)
     assert take(1) is IntakeOutcome.TAKEN
-    harness.client.config_set("maxmemory", used * 11 // 10)
+    harness.client.config_set("maxmemory", used * 100 // 82)
     before = harness.client.dump(keys.report("p1"))
     assert take(2) is IntakeOutcome.FULL
     assert harness.client.dump(keys.report("p1")) == before
