@@ -229,8 +229,8 @@ class Figures:
     def watch(self, stop: threading.Event) -> None:
         """Asks the driver about the containers in the attribute `listed`, every INTERVAL_SECONDS, sooner after `ask`.
 
-        It does so while the cgroup of at least one container is known. A failure of the driver is logged once, until
-        the driver answers again.
+        It does so while the cgroup of at least one container is known. A failure is logged once, until the driver
+        answers again: an error that nobody foresaw would otherwise end the thread, and with it all later figures.
 
         Args:
             stop: ends the loop once it is set.
@@ -243,9 +243,9 @@ class Figures:
                 continue
             try:
                 self.look(*self.listed)
-            except OSError as error:
+            except Exception as error:  # noqa: BLE001 - see above
                 if not silent:
-                    log("schedule.driver_silent", reason=str(error))
+                    log("schedule.driver_silent", reason=str(error) if isinstance(error, OSError) else repr(error))
                 silent = True
             else:
                 silent = False

@@ -9,6 +9,9 @@ other than its configuration's, "noticeNs", when it will be evicted on CLOCK_MON
 host's cgroup hierarchy: from when one is named, NVML is asked what the driver holds for its processes. One with several
 GPUs has "startNs" (nodeagent.turns.starts), where its turn begins in the period on each of them. One that may start
 again has a "name", by which its debts and claims outlive its key.
+
+It needs the standard library of Python 3.9 alone, and nvidia-ml-py once NVML is asked: `make -C vcuda gpu` runs it on
+machines that have nothing of ours installed.
 """
 
 from __future__ import annotations
@@ -21,12 +24,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fairgpu.keeping import start_thread
-from fairgpu.logs import configure_logs
 from fairgpu.signals import call_at_end
 from nodeagent import turns
 from nodeagent.nvml import Figures, asked
@@ -199,7 +199,7 @@ def run(page: Path, source: Path, stop: threading.Event, clock: Callable[[], int
     state = first_state(clock())
     file = PageFile(page)
     driver = Figures(asked(uuid))
-    start_thread("nvml", partial(driver.watch, stop), stop.wait)
+    threading.Thread(target=driver.watch, args=(stop,), name="nvml", daemon=True).start()
     try:
         while not stop.is_set():
             now_ns = clock()
@@ -238,7 +238,6 @@ def main() -> None:
     parser.add_argument("--page", type=Path, required=True, help="the schedule page to write")
     parser.add_argument("--containers", type=Path, required=True, help="JSON: the GPU's uuid and its containers")
     arguments = parser.parse_args()
-    configure_logs()
     stop = threading.Event()
     call_at_end(stop.set)
     run(arguments.page, arguments.containers, stop)

@@ -1,6 +1,8 @@
-"""`make gpu` runs with the Python of machines with GPUs: 3.9 (RHEL 9) and 3.10 (Ubuntu 22.04)."""
+"""`make gpu` runs with the Python of machines with GPUs, 3.9 (RHEL 9) or 3.10 (Ubuntu 22.04), and with no package."""
 
 import ast
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,17 +11,50 @@ import pytest
 VCUDA = Path(__file__).resolve().parent.parent
 FOLDERS = (VCUDA / "tests" / "gpu", VCUDA / "tests", VCUDA / "bench", VCUDA / "simgpu", VCUDA.parent)
 OLDEST = (3, 9)
-NEWER_NAMES = {
-    "typing": {"Self", "TypeAlias", "ParamSpec", "assert_never", "override", "LiteralString", "Never", "Unpack"},
-    "itertools": {"pairwise", "batched"},
-    "enum": {"StrEnum", "ReprEnum", "member", "verify"},
-    "datetime": {"UTC"},
-    "contextlib": {"chdir", "aclosing"},
-    "tomllib": {"", "load", "loads"},
+KNOWN = {
+    "__future__": "annotations",
+    "argparse": "ArgumentParser",
+    "array": "array",
+    "collections.abc": "Callable Collection Iterable Iterator Mapping Sequence",
+    "concurrent.futures": "ThreadPoolExecutor",
+    "contextlib": "contextmanager suppress",
+    "ctypes": "CDLL Structure byref c_int c_size_t c_ubyte c_uint64 c_ulonglong c_void_p cast create_string_buffer",
+    "dataclasses": "dataclass field replace",
+    "enum": "IntEnum",
+    "functools": "cache cached_property lru_cache",
+    "importlib.util": "find_spec",
+    "itertools": "accumulate",
+    "json": "dumps loads",
+    "mmap": "mmap",
+    "os": "O_CLOEXEC O_CREAT O_NOFOLLOW O_NONBLOCK O_RDONLY O_RDWR _exit close cpu_count environ fstat ftruncate "
+    "getpid open posix_fallocate pread read register_at_fork truncate",
+    "pathlib": "Path",
+    "platform": "machine release",
+    "queue": "SimpleQueue",
+    "random": "Random",
+    "re": "MULTILINE compile findall sub",
+    "signal": "SIGINT SIGQUIT SIGTERM SIG_BLOCK SIG_DFL SIG_UNBLOCK pthread_sigmask signal",
+    "statistics": "mean median",
+    "struct": "Struct error pack unpack unpack_from",
+    "subprocess": "CompletedProcess PIPE Popen SubprocessError TimeoutExpired run",
+    "sys": "argv executable exit path stderr stdout",
+    "tempfile": "TemporaryDirectory",
+    "threading": "Event Thread",
+    "time": "monotonic monotonic_ns sleep",
+    "types": "FrameType MappingProxyType",
+    "typing": "Any NamedTuple TYPE_CHECKING TypeVar",
+    "zlib": "crc32",
 }
-"""Names that 3.10 and later added to modules of the standard library."""
+"""What may be used of the standard library, by module: each of these names is in that of 3.9.18."""
 NEWER_KEYWORDS = {"zip": {"strict"}, "dataclass": {"slots", "kw_only"}}
 """Arguments that 3.10 added."""
+IMPORTS = """
+import importlib, sys
+*folders, modules = sys.argv[1:]
+sys.path[:0] = folders
+for module in modules.split():
+    importlib.import_module(module)
+"""
 
 
 def imported_names(tree: ast.Module) -> Iterator[tuple[str, str]]:
@@ -29,6 +64,20 @@ def imported_names(tree: ast.Module) -> Iterator[tuple[str, str]]:
             yield from ((alias.name, "") for alias in statement.names)
         if isinstance(statement, ast.ImportFrom) and statement.module is not None:
             yield from ((statement.module, alias.name) for alias in statement.names)
+
+
+def of_the_standard_library(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    """Names that a file uses of its modules, each with the module."""
+    modules = {}
+    for module, name in imported_names(tree):
+        if module.partition(".")[0] in sys.stdlib_module_names:
+            if name:
+                yield module, name
+            else:
+                modules[module] = module
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in modules:
+            yield modules[node.value.id], node.attr
 
 
 def own_file(module: str, name: str) -> Path | None:
@@ -49,13 +98,12 @@ def all_files() -> list[Path]:
     return sorted(files)
 
 
-def newer(tree: ast.Module) -> Iterator[str]:
-    """Names and keyword arguments that the oldest Python does not have."""
+def newer_keywords(tree: ast.Module) -> Iterator[str]:
+    """Keyword arguments that the oldest Python does not have."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
             later = NEWER_KEYWORDS.get(node.func.id, set())
             yield from (f"{node.func.id}({key.arg}=)" for key in node.keywords if key.arg in later)
-    yield from (f"{module}.{name}" for module, name in imported_names(tree) if name in NEWER_NAMES.get(module, ()))
 
 
 def has_unions_in_annotations(tree: ast.Module) -> bool:
@@ -72,5 +120,26 @@ def has_unions_in_annotations(tree: ast.Module) -> bool:
 @pytest.mark.parametrize("path", all_files(), ids=lambda path: path.name)
 def test_what_runs_there_needs_no_newer_python(path: Path) -> None:
     tree = ast.parse(path.read_text(), feature_version=OLDEST)
-    assert list(newer(tree)) == []
+    assert [name for name in of_the_standard_library(tree) if name[1] not in KNOWN.get(name[0], "").split()] == []
+    assert list(newer_keywords(tree)) == []
     assert not has_unions_in_annotations(tree) or ("__future__", "annotations") in set(imported_names(tree))
+
+
+def pythons() -> list[str]:
+    """This Python, and those of machines with GPUs where they are installed."""
+    found = [sys.executable]
+    for name in ("python3.9", "python3.10"):
+        try:
+            subprocess.run([name, "--version"], capture_output=True, check=True)
+        except (OSError, subprocess.CalledProcessError):
+            continue
+        found.append(name)
+    return found
+
+
+@pytest.mark.parametrize("python", pythons(), ids=lambda python: Path(python).name)
+def test_what_runs_there_is_imported_where_no_package_is_installed(python: str) -> None:
+    folders = [str(folder) for folder in FOLDERS]
+    command = [python, "-S", "-c", IMPORTS, *folders, "real nodeagent.schedule"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from fairgpu import keeping
 from nodeagent import schedule
 from nodeagent.driver_figures import DriverSample
 from nodeagent.schedule_page import LEDGER_MAGIC, Page
@@ -120,7 +119,6 @@ def test_a_reader_of_the_driver_that_fails_unexpectedly_reads_again(
         return DriverSample(1, 1 << 30, {})
 
     monkeypatch.setattr(schedule, "asked", lambda _: sample)
-    monkeypatch.setattr(keeping, "FIRST_PAUSE_SECONDS", 0.01)
     writes = threading.Thread(target=schedule.run, args=(page, source, stop))
     writes.start()
     try:
