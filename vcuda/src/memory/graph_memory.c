@@ -10,15 +10,48 @@ static uint64_t attribute(CUdevice ordinal, CUgraphMem_attribute which, uint64_t
     return REAL(cuDeviceGetGraphMemAttribute)(ordinal, which, &value) == CUDA_SUCCESS ? value : fallback;
 }
 
-/* Under the lock: makes the charge what the driver has reserved, of which the caller's `set_aside` is charged already; other
- * calls under way have set more aside, and settle their part of the growth themselves. What has been launched cannot be taken
- * back: growth beyond what was set aside is charged in any case. */
-static void settle(int index, struct graph_device *device, uint64_t set_aside)
+/* What the driver says of a device's graphs, asked without the lock: it may wait for what another thread does. */
+struct look {
+    uint64_t changes; /* of the device's figures when the driver was about to be asked */
+    uint64_t reserved, used;
+};
+
+static void ask(const struct graph_device *device, struct look *look)
 {
+    struct graph_memory *ours = &process()->graphs;
+    pthread_mutex_lock(&ours->lock);
+    CUdevice ordinal = device->ordinal;
     uint64_t have = device->charged + device->aside;
-    uint64_t reserved = attribute(device->ordinal, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, have);
+    look->changes = device->changes;
+    pthread_mutex_unlock(&ours->lock);
+    look->reserved = attribute(ordinal, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, have);
+    look->used = attribute(ordinal, CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT, look->reserved);
+}
+
+/* Asks, and locks for what was seen to be written; where something is written meanwhile, it asks again. */
+static void ask_and_lock(struct graph_device *device, struct look *look)
+{
+    struct graph_memory *ours = &process()->graphs;
+    for (;;) {
+        ask(device, look);
+        pthread_mutex_lock(&ours->lock);
+        if (device->changes == look->changes)
+            return;
+        pthread_mutex_unlock(&ours->lock);
+    }
+}
+
+/* Makes the charge what the driver has reserved, of which the caller's `set_aside` is charged already; other calls under way have
+ * set more aside, and settle their part of the growth themselves. What has been launched cannot be taken back: growth beyond what
+ * was set aside is charged in any case. */
+static void settle(int index, struct graph_device *device, uint64_t set_aside, uint64_t promised)
+{
+    struct look look;
+    ask_and_lock(device, &look);
+    uint64_t have = device->charged + device->aside, reserved = look.reserved;
     uint64_t more = reserved > have ? reserved - have : 0, ours = set_aside + more;
     device->aside -= least_of(set_aside, device->aside);
+    device->promised -= promised;
     if (more != 0)
         charge_anyway(index, more);
     uint64_t grown = reserved > device->charged ? least_of(reserved - device->charged, ours) : 0;
@@ -29,16 +62,19 @@ static void settle(int index, struct graph_device *device, uint64_t set_aside)
         discharge(index, device->charged - reserved);
     }
     device->charged = least_of(device->charged, reserved) + grown;
+    device->changes++;
+    pthread_mutex_unlock(&process()->graphs.lock);
 }
 
-/* Under the lock: how much of what an action may take the driver has reserved and no graph uses, which serves first. */
+/* How much of what an action may take the driver has reserved and no graph uses, which serves first. */
 static uint64_t promise(struct graph_device *device, uint64_t most)
 {
-    uint64_t reserved = attribute(device->ordinal, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, 0);
-    uint64_t used = attribute(device->ordinal, CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT, reserved);
-    uint64_t spare = reserved > used ? reserved - used : 0;
+    struct look look;
+    ask_and_lock(device, &look);
+    uint64_t spare = look.reserved > look.used ? look.reserved - look.used : 0;
     uint64_t part = spare > device->promised ? least_of(spare - device->promised, most) : 0;
     device->promised += part;
+    pthread_mutex_unlock(&process()->graphs.lock);
     return part;
 }
 
@@ -47,9 +83,7 @@ static uint64_t promise(struct graph_device *device, uint64_t most)
 static CUresult grow(int index, struct graph_device *device, uint64_t most, graph_action *action, void *call)
 {
     struct graph_memory *ours = &process()->graphs;
-    pthread_mutex_lock(&ours->lock);
     uint64_t promised = promise(device, most), growth = most - promised;
-    pthread_mutex_unlock(&ours->lock);
     bool charged = growth == 0 || charge(index, growth);
     pthread_mutex_lock(&ours->lock);
     if (charged)
@@ -60,22 +94,23 @@ static CUresult grow(int index, struct graph_device *device, uint64_t most, grap
     if (!charged)
         return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = action(call);
-    pthread_mutex_lock(&ours->lock);
-    device->promised -= promised;
-    settle(index, device, growth);
-    pthread_mutex_unlock(&ours->lock);
+    settle(index, device, growth, promised);
     return result;
 }
 
 static struct graph_device *device_of(int index, CUdevice ordinal)
 {
-    struct graph_device *device = &process()->graphs.devices[index];
+    struct graph_memory *ours = &process()->graphs;
+    struct graph_device *device = &ours->devices[index];
     CUcontext context;
     int current;
-    if (device->context == NULL && current_device(&context, &current)) {
+    bool is_current = current_device(&context, &current);
+    pthread_mutex_lock(&ours->lock);
+    if (device->context == NULL && is_current) {
         device->context = context;
         device->ordinal = ordinal;
     }
+    pthread_mutex_unlock(&ours->lock);
     return device;
 }
 
@@ -87,10 +122,8 @@ CUresult graph_memory_instantiate(CUgraph graph, CUgraphExec *made, bool uploads
     int index = most != 0 ? device_index(ordinal) : -1;
     if (index < 0)
         return action(call);
-    pthread_mutex_lock(&ours->lock);
     struct graph_device *device = device_of(index, ordinal);
-    uint64_t trims = device->trims;
-    pthread_mutex_unlock(&ours->lock);
+    uint64_t trims = __atomic_load_n(&device->trims, __ATOMIC_ACQUIRE);
     CUresult result = uploads ? grow(index, device, most, action, call) : action(call);
     if (result == CUDA_SUCCESS) {
         struct allocation row = {.key = (uint64_t)(uintptr_t)*made,
@@ -126,13 +159,9 @@ CUresult graph_memory_bring(CUgraphExec executable, graph_action *action, void *
 
 void graph_memory_forget(CUgraphExec executable)
 {
-    struct graph_memory *ours = &process()->graphs;
     struct allocation row;
-    if (!allocations_take(&process()->allocations, KIND_GRAPH, (uint64_t)(uintptr_t)executable, &row))
-        return;
-    pthread_mutex_lock(&ours->lock);
-    settle(row.device, &ours->devices[row.device], 0);
-    pthread_mutex_unlock(&ours->lock);
+    if (allocations_take(&process()->allocations, KIND_GRAPH, (uint64_t)(uintptr_t)executable, &row))
+        settle(row.device, &process()->graphs.devices[row.device], 0, 0);
 }
 
 CUresult graph_memory_trim(CUdevice ordinal)
@@ -142,13 +171,14 @@ CUresult graph_memory_trim(CUdevice ordinal)
     if (index < 0)
         return device_refusal(ordinal);
     CUresult result = REAL(cuDeviceGraphMemTrim)(ordinal);
-    pthread_mutex_lock(&ours->lock);
     struct graph_device *device = &ours->devices[index];
-    if (result == CUDA_SUCCESS && device->context != NULL) {
+    pthread_mutex_lock(&ours->lock);
+    bool trimmed = result == CUDA_SUCCESS && device->context != NULL;
+    if (trimmed)
         __atomic_add_fetch(&device->trims, 1, __ATOMIC_RELEASE);
-        settle(index, device, 0);
-    }
     pthread_mutex_unlock(&ours->lock);
+    if (trimmed)
+        settle(index, device, 0, 0);
     return result;
 }
 
@@ -163,6 +193,7 @@ void graph_memory_context_ends(CUcontext context)
         unsettle(i, device->charged);
         device->ending += device->charged;
         device->charged = 0;
+        device->changes++;
     }
     pthread_mutex_unlock(&ours->lock);
 }
@@ -184,6 +215,7 @@ void graph_memory_context_ended(CUcontext context, bool gone)
             device->charged += device->ending;
         }
         device->ending = 0;
+        device->changes++;
     }
     pthread_mutex_unlock(&ours->lock);
 }

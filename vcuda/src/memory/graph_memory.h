@@ -14,7 +14,7 @@
 #include "config.h"
 
 struct graph_memory {
-    pthread_mutex_t lock; /* guards the rows; no graph is launched under it */
+    pthread_mutex_t lock; /* guards the rows; the driver is not called under it */
     uint32_t executables; /* how many that allocate were ever made; atomic */
     struct graph_device {
         CUcontext context; /* that allocated first: it takes the memory along when it ends */
@@ -22,8 +22,9 @@ struct graph_memory {
         uint64_t charged;
         uint64_t aside;    /* charged, too, for calls under way */
         uint64_t promised; /* of what is reserved and in no use, to calls under way */
-        uint64_t ending; /* charged, too, and loose: the context is about to end */
-        uint64_t trims;  /* an executable brought before the last of them is charged again; atomic */
+        uint64_t ending;   /* charged, too, and loose: the context is about to end */
+        uint64_t changes;  /* of these figures: what the driver said before one is out of date */
+        uint64_t trims;    /* an executable brought before the last of them is charged again; atomic */
     } devices[VCUDA_MAX_DEVICES];
 };
 

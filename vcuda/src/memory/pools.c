@@ -14,6 +14,8 @@
 
 #define STEP (32ull << 20)           /* pools grow by multiples of this */
 #define SHRINKS_WITHIN_NS 100000000u /* after a free: most programs wait for their stream so soon */
+#define MOMENT_NS 20000u             /* between looks whether another thread has left the driver */
+#define LONGEST_WAIT_NS 1000000000u  /* that the end of a pool waits for one that asks about it */
 
 /* What the pool has reserved from the device; `fallback` when the driver does not say. */
 static uint64_t attribute(CUmemoryPool pool, CUmemPool_attribute which, uint64_t fallback)
@@ -40,7 +42,9 @@ static struct pool *row_of(CUmemoryPool pool)
 static struct pool *new_row(CUmemoryPool pool, int index)
 {
     struct pools *all = &process()->pools;
-    struct pool *row = row_of(NULL);
+    struct pool *row = first_row();
+    while (row != NULL && (row->pool != NULL || row->askers != 0))
+        row = row->next;
     if (row == NULL) {
         row = calloc(1, sizeof *row);
         if (row == NULL)
@@ -51,6 +55,7 @@ static struct pool *new_row(CUmemoryPool pool, int index)
     row->index = index;
     row->exported = row->over = false;
     row->charged = row->aside = row->ending = row->taken = row->pending = 0;
+    row->changes++;
     __atomic_store_n(&row->context, NULL, __ATOMIC_RELAXED);
     __atomic_store_n(&row->pool, pool, __ATOMIC_RELEASE);
     return row;
@@ -105,20 +110,26 @@ static int device_of(CUmemoryPool pool, int current)
     return current;
 }
 
-/* Under the lock: the row to allocate by; NULL when it is not known whose memory the pool takes. */
+/* The row to allocate by; NULL when it is not known whose memory the pool takes. */
 static struct pool *row_to_use(CUmemoryPool pool)
 {
+    struct pools *all = &process()->pools;
     struct pool *row = row_of(pool);
-    CUcontext context;
+    CUcontext context = NULL;
     int index;
-    if ((row == NULL || row->context == NULL) && !current_device(&context, &index))
+    if (row != NULL && __atomic_load_n(&row->context, __ATOMIC_ACQUIRE) != NULL)
+        return row;
+    if (!current_device(&context, &index))
         return NULL;
-    if (row == NULL) {
+    if (row == NULL)
         index = device_of(pool, index);
-        row = index >= 0 ? new_row(pool, index) : NULL;
-    }
+    pthread_mutex_lock(&all->lock);
+    row = row_of(pool); /* another thread may have made it meanwhile */
+    if (row == NULL && index >= 0)
+        row = new_row(pool, index);
     if (row != NULL && row->context == NULL)
         __atomic_store_n(&row->context, context, __ATOMIC_RELEASE);
+    pthread_mutex_unlock(&all->lock);
     return row;
 }
 
@@ -131,33 +142,65 @@ static void given_back(const struct pool *row, uint64_t bytes)
         discharge(row->index, bytes);
 }
 
-/* Under the lock: what is in use of the pool now. It counts calls that are under way once or twice, never not at all: a thread
- * that takes something meanwhile keeps the older figure, which is higher. */
-static void settle_use(struct pool *row)
+/* What the driver says of a pool, asked without the lock: it may wait for what another thread does. */
+struct look {
+    CUmemoryPool pool;
+    uint64_t changes;        /* of the row when the driver was about to be asked */
+    uint64_t reserved, used; /* `used` is not more than `taken` where the driver does not say */
+    uint64_t taken, pending;
+};
+
+/* False: the pool has ended. */
+static bool ask(struct pool *row, struct look *look)
 {
-    uint64_t taken = __atomic_load_n(&row->taken, __ATOMIC_SEQ_CST);
-    uint64_t pending = __atomic_load_n(&row->pending, __ATOMIC_SEQ_CST);
-    uint64_t used = attribute(row->pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, taken);
-    __atomic_compare_exchange_n(&row->taken, &taken, used + pending, false, __ATOMIC_SEQ_CST, __ATOMIC_RELAXED);
+    struct pools *all = &process()->pools;
+    pthread_mutex_lock(&all->lock);
+    look->pool = row->pool;
+    look->changes = row->changes;
+    row->askers += look->pool != NULL;
+    uint64_t charged = row->charged;
+    pthread_mutex_unlock(&all->lock);
+    if (look->pool == NULL)
+        return false;
+    look->taken = __atomic_load_n(&row->taken, __ATOMIC_SEQ_CST);
+    look->pending = __atomic_load_n(&row->pending, __ATOMIC_SEQ_CST);
+    look->reserved = attribute(look->pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, charged);
+    look->used = attribute(look->pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, look->taken);
+    return true;
 }
 
-/* Under the lock: makes the charge what the pool has reserved, of which the caller's `set_aside` is charged already and not
- * confirmed. Other calls under way have set more aside, and settle their part of the growth themselves. False when it would
- * pass the limit; then nothing has changed but `set_aside`, which is given back. With `anyway` it is charged all the same. */
-static bool settle(struct pool *row, uint64_t set_aside, bool anyway)
+/* Locks, for what was seen to be written. False, and not locked: something was written meanwhile, and it is to be asked again. */
+static bool is_up_to_date(struct pool *row, const struct look *look)
 {
-    if (row->index == POOL_UNCHARGED)
+    struct pools *all = &process()->pools;
+    pthread_mutex_lock(&all->lock);
+    row->askers--;
+    if (row->changes == look->changes)
         return true;
-    uint64_t reserved = attribute(row->pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, row->charged);
-    uint64_t have = row->charged + row->aside, more = reserved > have ? reserved - have : 0;
-    row->aside -= least_of(set_aside, row->aside);
-    if (more != 0 && anyway) {
-        charge_anyway(row->index, more);
-    } else if (more != 0 && !charge(row->index, more)) {
-        discharge(row->index, set_aside);
-        return false;
-    }
-    uint64_t ours = set_aside + more;
+    pthread_mutex_unlock(&all->lock);
+    return false;
+}
+
+/* Under the lock: what is in use of the pool now. It counts calls that are under way once or twice, never not at all: a thread
+ * that takes something meanwhile keeps the older figure, which is higher. */
+static void settle_use(struct pool *row, const struct look *look)
+{
+    uint64_t taken = look->taken;
+    __atomic_compare_exchange_n(&row->taken, &taken, look->used + look->pending, false, __ATOMIC_SEQ_CST, __ATOMIC_RELAXED);
+}
+
+static void look_at_use(struct pool *row)
+{
+    struct look look;
+    if (!ask(row, &look) || !is_up_to_date(row, &look))
+        return; /* another thread has looked meanwhile */
+    settle_use(row, &look);
+    pthread_mutex_unlock(&process()->pools.lock);
+}
+
+/* Under the lock: makes the charge `reserved`, of which `ours` is charged already and not confirmed. */
+static void become(struct pool *row, uint64_t reserved, uint64_t ours)
+{
     uint64_t grown = reserved > row->charged ? least_of(reserved - row->charged, ours) : 0;
     confirm(row->index, grown);
     discharge(row->index, ours - grown);
@@ -168,26 +211,87 @@ static bool settle(struct pool *row, uint64_t set_aside, bool anyway)
     if (row->exported && grown != 0)
         others_may_hold(row->index, grown);
     __atomic_store_n(&row->charged, least_of(row->charged, reserved) + grown, __ATOMIC_SEQ_CST);
-    settle_use(row);
-    return true;
+    row->changes++;
 }
 
-/* Under the lock: settles it; what it has past the limit it gives back as soon as the driver can. */
+static void set_aside_more(struct pool *row, uint64_t bytes)
+{
+    struct pools *all = &process()->pools;
+    pthread_mutex_lock(&all->lock);
+    row->aside += bytes;
+    pthread_mutex_unlock(&all->lock);
+}
+
+static void set_aside_less(struct pool *row, uint64_t bytes)
+{
+    struct pools *all = &process()->pools;
+    pthread_mutex_lock(&all->lock);
+    row->aside -= least_of(bytes, row->aside);
+    pthread_mutex_unlock(&all->lock);
+    discharge(row->index, bytes);
+}
+
+/* Makes the charge what the pool has reserved, of which the caller's `set_aside` is charged already and not confirmed. Other calls
+ * under way have set more aside, and settle their part of the growth themselves. False when it would pass the limit; then nothing
+ * has changed but `set_aside`, which is given back. With `anyway` it is charged all the same. No lock is held while the driver is
+ * asked, nor while memory of the dead is waited for: where another thread settles the pool meanwhile, it is asked again. */
+static bool settle(struct pool *row, uint64_t set_aside, bool anyway)
+{
+    struct pools *all = &process()->pools;
+    struct look look;
+    if (row->index == POOL_UNCHARGED)
+        return true;
+    for (;;) {
+        if (!ask(row, &look)) {
+            discharge(row->index, set_aside);
+            return true;
+        }
+        if (!is_up_to_date(row, &look))
+            continue;
+        uint64_t have = row->charged + row->aside, more = look.reserved > have ? look.reserved - have : 0;
+        if (more == 0 || anyway) {
+            row->aside -= least_of(set_aside, row->aside);
+            if (more != 0)
+                charge_anyway(row->index, more);
+            become(row, look.reserved, set_aside + more);
+            settle_use(row, &look);
+            pthread_mutex_unlock(&all->lock);
+            return true;
+        }
+        pthread_mutex_unlock(&all->lock);
+        if (!charge(row->index, more)) {
+            set_aside_less(row, set_aside);
+            return false;
+        }
+        set_aside_more(row, more);
+        set_aside += more;
+    }
+}
+
+/* Settles it; what it has past the limit it gives back as soon as the driver can. */
 static void settle_or_shrink(struct pool *row)
 {
-    if (row->over) {
-        REAL(cuMemPoolTrimTo)(row->pool, row->keep);
-        settle(row, 0, true);
+    struct pools *all = &process()->pools;
+    pthread_mutex_lock(&all->lock);
+    CUmemoryPool pool = row->pool;
+    uint64_t keep = row->keep;
+    bool over = row->over && pool != NULL;
+    row->askers += over;
+    pthread_mutex_unlock(&all->lock);
+    if (over)
+        REAL(cuMemPoolTrimTo)(pool, keep);
+    settle(row, 0, true);
+    pthread_mutex_lock(&all->lock);
+    row->askers -= over;
+    if (over && row->pool == pool)
         row->over = row->charged > row->keep && ledger_held(ledger, row->index) > memory_limit(row->index);
-    } else {
-        settle(row, 0, true);
-    }
+    pthread_mutex_unlock(&all->lock);
 }
 
 static void settle_all(void)
 {
     for (struct pool *row = first_row(); row != NULL; row = row->next)
-        if (row->pool != NULL)
+        if (__atomic_load_n(&row->pool, __ATOMIC_ACQUIRE) != NULL)
             settle_or_shrink(row);
 }
 
@@ -223,15 +327,11 @@ struct pool *pools_take(CUmemoryPool pool, uint64_t bytes)
 
 bool pools_taken(struct pool *row, uint64_t bytes)
 {
-    struct pools *all = &process()->pools;
     uint64_t charged = __atomic_load_n(&row->charged, __ATOMIC_SEQ_CST);
     taken(row, bytes);
     if (likely(attribute(row->pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, charged) <= charged))
         return true;
-    pthread_mutex_lock(&all->lock); /* its free memory is in pieces, or another stream has yet to release it */
-    bool fits = settle(row, 0, false);
-    pthread_mutex_unlock(&all->lock);
-    return fits;
+    return settle(row, 0, false); /* its free memory is in pieces, or another stream has yet to release it */
 }
 
 void pools_over(struct pool *row)
@@ -240,7 +340,9 @@ void pools_over(struct pool *row)
     pthread_mutex_lock(&all->lock);
     row->keep = row->over ? row->keep : row->charged;
     row->over = true;
+    pthread_mutex_unlock(&all->lock);
     settle_or_shrink(row);
+    pthread_mutex_lock(&all->lock);
     bool over = row->over;
     pthread_mutex_unlock(&all->lock);
     if (over)
@@ -251,13 +353,10 @@ void pools_over(struct pool *row)
  * stream's queue is full it waits for room, and that may come with what another thread does after it has allocated. */
 static CUresult grow(struct pool *row, uint64_t bytes, CUresult (*allocate)(void *), void (*release)(void *), void *call)
 {
-    struct pools *all = &process()->pools;
     uint64_t most = granule_up(bytes, STEP);
     bool charged = most >= bytes && charge(row->index, most);
     if (!charged) {
-        pthread_mutex_lock(&all->lock);
         settle_all(); /* another pool may have shrunk since */
-        pthread_mutex_unlock(&all->lock);
         charged = most >= bytes && charge(row->index, most);
     }
     uint64_t inside = attribute(row->pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, 0) -
@@ -265,14 +364,9 @@ static CUresult grow(struct pool *row, uint64_t bytes, CUresult (*allocate)(void
     if (!charged && inside < bytes)
         return CUDA_ERROR_OUT_OF_MEMORY;
     uint64_t set_aside = charged ? most : 0;
-    pthread_mutex_lock(&all->lock);
-    row->aside += set_aside;
-    pthread_mutex_unlock(&all->lock);
+    set_aside_more(row, set_aside);
     CUresult result = allocate(call);
-    pthread_mutex_lock(&all->lock);
-    bool fits = settle(row, set_aside, false);
-    pthread_mutex_unlock(&all->lock);
-    if (fits)
+    if (settle(row, set_aside, false))
         return result;
     if (result == CUDA_SUCCESS)
         release(call);
@@ -292,15 +386,12 @@ static CUresult refused(CUresult (*allocate)(void *), void (*release)(void *), v
 
 CUresult pools_allocate(CUmemoryPool pool, uint64_t bytes, CUresult (*allocate)(void *), void (*release)(void *), void *call)
 {
-    struct pools *all = &process()->pools;
-    pthread_mutex_lock(&all->lock);
     struct pool *row = row_to_use(pool);
     bool charges = row != NULL && row->index != POOL_UNCHARGED, fits = false;
     if (charges) {
-        settle_use(row); /* streams have released some since it was last settled */
+        look_at_use(row); /* streams have released some since it was last settled */
         fits = take(row, bytes);
     }
-    pthread_mutex_unlock(&all->lock);
     if (row == NULL)
         return refused(allocate, release, call);
     if (!charges)
@@ -317,15 +408,23 @@ CUresult pools_allocate(CUmemoryPool pool, uint64_t bytes, CUresult (*allocate)(
 
 void pools_settle(CUmemoryPool pool)
 {
+    struct pool *row = pool != NULL ? row_of(pool) : NULL;
+    if (pool == NULL)
+        settle_all();
+    else if (row != NULL)
+        settle_or_shrink(row);
+}
+
+/* The caller holds the lock, which the function releases while it waits, for a second at most. */
+static void wait_for_askers(struct pool *row)
+{
     struct pools *all = &process()->pools;
-    if (pool == NULL && pthread_mutex_trylock(&all->lock) != 0)
-        return;
-    if (pool != NULL)
+    uint64_t until = clock_ns() + LONGEST_WAIT_NS;
+    while (row->askers != 0 && clock_ns() < until) {
+        pthread_mutex_unlock(&all->lock);
+        clock_sleep(MOMENT_NS);
         pthread_mutex_lock(&all->lock);
-    for (struct pool *row = first_row(); row != NULL; row = row->next)
-        if (row->pool != NULL && (pool == NULL || row->pool == pool))
-            settle_or_shrink(row);
-    pthread_mutex_unlock(&all->lock);
+    }
 }
 
 struct pool pools_forget(CUmemoryPool pool)
@@ -337,6 +436,8 @@ struct pool pools_forget(CUmemoryPool pool)
     if (row != NULL) {
         found = *row;
         __atomic_store_n(&row->pool, NULL, __ATOMIC_RELEASE);
+        row->changes++;
+        wait_for_askers(row);
     }
     pthread_mutex_unlock(&all->lock);
     return found;
@@ -367,34 +468,37 @@ void pools_context_ends(CUcontext context)
         unsettle(row->index, row->charged);
         row->ending += row->charged;
         __atomic_store_n(&row->charged, 0, __ATOMIC_SEQ_CST);
+        row->changes++;
     }
     pthread_mutex_unlock(&all->lock);
 }
 
-/* Under the lock: what the pool still has stays charged. */
-static void settle_ended(struct pool *row)
+/* What the pool still has stays charged. */
+static void settle_ended(struct pool *row, CUcontext context, bool gone)
 {
-    uint64_t reserved = attribute(row->pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, 0);
-    uint64_t left = reserved > row->charged ? reserved - row->charged : 0;
-    uint64_t kept = left < row->ending ? left : row->ending;
+    struct look look;
+    do {
+        if (!ask(row, &look))
+            return;
+    } while (!is_up_to_date(row, &look));
+    uint64_t left = look.reserved > row->charged ? look.reserved - row->charged : 0;
+    uint64_t kept = least_of(left, row->ending);
     confirm(row->index, kept);
     given_back(row, row->ending - kept);
     __atomic_store_n(&row->charged, row->charged + kept, __ATOMIC_SEQ_CST);
     row->ending = 0;
+    row->changes++;
+    if (gone && row->context == context)
+        __atomic_store_n(&row->context, NULL, __ATOMIC_RELEASE);
+    pthread_mutex_unlock(&process()->pools.lock);
 }
 
 void pools_context_ended(CUcontext context, bool gone)
 {
-    struct pools *all = &process()->pools;
-    pthread_mutex_lock(&all->lock);
-    for (struct pool *row = first_row(); row != NULL; row = row->next) {
-        if (row->pool == NULL || row->context != context)
-            continue;
-        settle_ended(row);
-        if (gone)
-            __atomic_store_n(&row->context, NULL, __ATOMIC_RELEASE);
-    }
-    pthread_mutex_unlock(&all->lock);
+    for (struct pool *row = first_row(); row != NULL; row = row->next)
+        if (__atomic_load_n(&row->pool, __ATOMIC_ACQUIRE) != NULL &&
+            __atomic_load_n(&row->context, __ATOMIC_ACQUIRE) == context)
+            settle_ended(row, context, gone);
 }
 
 void pools_will_shrink(void)

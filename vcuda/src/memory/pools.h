@@ -23,11 +23,13 @@ struct pool {
     uint64_t
         taken; /* at most so much of it is in use: what was when it was last settled, and what was asked for since. Atomic */
     uint64_t pending; /* of calls that are under way. Atomic */
+    uint64_t changes; /* of what is written under the lock: what the driver said before one is out of date */
+    uint32_t askers;  /* threads that ask the driver about the pool, which may not end meanwhile */
 };
 
 /* Pools that this process has made, imported or allocated from. */
 struct pools {
-    pthread_mutex_t lock;  /* guards the rows but their atomics; no allocation of the driver's is made under it */
+    pthread_mutex_t lock;  /* guards the rows but their atomics; the driver is not called under it */
     uint64_t shrinking_ns; /* CLOCK_MONOTONIC when something last happened after which pools give memory back; atomic */
     struct pool *rows;     /* atomic; rows are added at the front */
     CUmemoryPool current[VCUDA_MAX_DEVICES]; /* by index, which pool the device allocates from; NULL: to be asked. Atomic */
@@ -56,13 +58,14 @@ CUresult pools_allocate(CUmemoryPool pool, uint64_t bytes, CUresult (*allocate)(
 /* Frees an allocation, since the pool grew past the limit: it stays charged until the driver has released it. */
 void pools_over(struct pool *pool);
 
-/* Settles a pool that may have shrunk; NULL: all of the process, unless another thread has the lock. */
+/* Settles a pool that may have shrunk; NULL: all of the process. */
 void pools_settle(CUmemoryPool pool);
 /* Something was freed or is to be kept no longer: pools shrink when next waited for, and are looked at soon. */
 void pools_will_shrink(void);
 bool pools_shrinking(uint64_t now_ns);
 
-/* Forgets a pool that is about to be destroyed, and hands over what is charged for it. */
+/* Forgets a pool that is about to be destroyed, and hands over what is charged for it, once no other thread asks the driver about
+ * it. */
 struct pool pools_forget(CUmemoryPool pool);
 /* It was not. */
 void pools_put_back(const struct pool *pool);
