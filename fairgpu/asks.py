@@ -27,7 +27,7 @@ _NUMBERS: Final = frozenset({hami.COUNT, volcano.COUNT, volcano.WHOLE_GPUS, aliy
 SIZES: Final = registry.FOREIGN.resources - _NUMBERS
 """The resources that say how much of each GPU a container asks for, and not of how many."""
 _INTEL_SIZES: Final = frozenset({"gpu.intel.com/millicores", "gpu.intel.com/tiles", "gpu.intel.com/memory.max"})
-_ASCEND, _ASCEND_SIZE = "huawei.com/Ascend", "-memory"
+_ASCEND, _ASCEND_SIZES = "huawei.com/Ascend", ("-memory", "-core")
 """Sizes that stand beside the resource of a device, by Intel's resource manager and by HAMi for Huawei's devices."""
 
 
@@ -207,7 +207,7 @@ def _share(request: GPURequest | None, resources: Mapping[str, Any], gpu_names: 
 
 
 def _is_size(name: str) -> bool:
-    of_device = name in _INTEL_SIZES or (name.startswith(_ASCEND) and name.endswith(_ASCEND_SIZE))
+    of_device = name in _INTEL_SIZES or (name.startswith(_ASCEND) and name.endswith(_ASCEND_SIZES))
     return of_device or name in SIZES
 
 

@@ -33,13 +33,31 @@ _HAMIS_ASCEND: Final = (
     "Ascend310P",
 )
 """HAMi's names of Ascend's chips (charts/hami/templates/scheduler/device-configmap.yaml)."""
-ASCEND_CHIPS: Final = ("Ascend910", "Ascend310", *_HAMIS_ASCEND)
-"""The chips of Ascend that a resource of the prefix `huawei.com/` names."""
-_ASCEND: Final = (
-    *ASCEND_CHIPS,
-    *("Ascend910-2c", "Ascend910-4c", "Ascend910-8c", "Ascend910-16c"),
-    *("Ascend310P-1c", "Ascend310P-2c", "Ascend310P-4c"),
+ASCEND_CHIPS: Final = (
+    *("Ascend910", "Ascend310", *_HAMIS_ASCEND),
+    *("Ascend310P-V", "Ascend310P-VPro", "Ascend310P-IPro"),
 )
+"""The chips of Ascend that a resource of the prefix `huawei.com/` names."""
+ASCEND_TEMPLATES: Final = {
+    **{f"Ascend910-{cores}c": 32 // cores for cores in (2, 4, 8, 16)},
+    # Atlas A2 and A3: chips of 24 AI cores and more are divided by three, six and twelve, those of 20 by five and ten.
+    "Ascend910-3c.1cpu.8g": 8,
+    "Ascend910-6c.1cpu.16g": 4,
+    "Ascend910-12c.3cpu.32g": 2,
+    **dict.fromkeys(("Ascend910-5c.1cpu.8g", "Ascend910-5c.1cpu.16g"), 4),
+    **dict.fromkeys(("Ascend910-10c.3cpu.16g", "Ascend910-10c.3cpu.16g.ndvpp"), 2),
+    **dict.fromkeys(("Ascend910-10c.3cpu.32g", "Ascend910-10c.4cpu.16g.dvpp"), 2),
+    **{f"Ascend310P-{cores}c": 8 // cores for cores in (1, 2, 4)},
+    "Ascend310P-2c.1cpu": 4,
+    **dict.fromkeys(("Ascend310P-4c.3cpu", "Ascend310P-4c.3cpu.ndvpp", "Ascend310P-4c.4cpu.dvpp"), 2),
+}
+"""The templates by which MindCluster divides a chip of Ascend, each with the number of such parts that a chip has.
+
+Source: MindCluster, component/ascend-device-plugin/pkg/common/constants.go, and its user guide's table of templates.
+"""
+ASCEND_CORES: Final = "npu-core"
+"""MindCluster's resource for AI cores of a chip that is divided when a pod starts."""
+_ASCEND: Final = (*ASCEND_CHIPS, *ASCEND_TEMPLATES, ASCEND_CORES)
 _NOT_METERED: Final = frozenset({"aliyun.com/gpu-count", "volcano.sh/gpu-memory", "volcano.sh/gpu-number"})
 """Resources that the share mode's dialects read, and by which no present release of their stacks gives devices."""
 RESOURCES: Final = (

@@ -10,20 +10,59 @@ from typing import Any
 A100 = "NVIDIA-A100-SXM4-80GB"
 GPU = "nvidia.com/gpu"
 KAI_GROUP = {"runai-gpu-group": "4f1d"}
-ASCEND_MEMORY = "huawei.com/Ascend910B3-memory"
+ASCEND = "huawei.com/Ascend910B3"
+ASCEND_MEMORY, ASCEND_TIME = f"{ASCEND}-memory", f"{ASCEND}-core"
+TEMPLATE = "huawei.com/Ascend910-12c.3cpu.32g"
 
 
-def registered(model: str, memory: int, count: int = 2) -> str:
-    """HAMi's list of a node's devices.
+def registered(model: str, memory: int, cores: int = 100, **more: Any) -> str:
+    """HAMi's list of a node's two devices, with further fields of each.
 
     Its own scheduler counts memory and cores by that; here nodes offer both, for the stock scheduler to bind its pods.
     """
-    return json.dumps(
-        [
-            {"id": f"GPU-{at}", "count": 10, "devmem": memory, "devcore": 100, "type": model, "health": True}
-            for at in range(count)
-        ]
-    )
+    common = {"count": 10, "devmem": memory, "devcore": cores, "type": model, "health": True}
+    return json.dumps([{"id": f"GPU-{at}", "index": at, **common, **more} for at in range(2)])
+
+
+MIG_PROFILES = [
+    {
+        "name": name,
+        "memoryMB": memory,
+        "core": cores,
+        "sliceCount": slices,
+        "placements": [{"start": start, "size": size} for start in range(0, 8 - size + 1, size)],
+    }
+    for name, memory, cores, slices, size in (("1g.10gb", 9728, 15, 1, 1), ("3g.40gb", 40448, 43, 3, 4))
+]
+"""What HAMi's plugin says of the profiles of a GPU: HAMi v2.10.0, pkg/device-plugin/nvidiadevice/nvinternal/plugin/
+register.go, discoverMigProfiles."""
+
+
+def mig_allocated(profile: str, memory: int, cores: int, size: int) -> dict[str, str]:
+    """What HAMi's scheduler writes on a pod with a MIG instance of the first device.
+
+    Source: HAMi v2.10.0, pkg/device/nvidia/device.go, AddResourceUsage and PatchAnnotations, and mig_allocations.go.
+    """
+    placement = {"start": 0, "size": size}
+    of = {"containerIndex": 0, "deviceIndex": 0, "gpuUUID": "GPU-0", "profile": profile, "placement": placement}
+    return {
+        "hami.io/vgpu-devices-allocated": f"GPU-0,NVIDIA,{memory},{cores}:;",
+        "hami.io/vgpu-devices-to-allocate": f"GPU-0,NVIDIA,{memory},{cores}:;",
+        "hami.io/vgpu-mig-allocations": json.dumps([of]),
+    }
+
+
+def npu_allocated(memory: int, cores: int, template: str = "") -> dict[str, str]:
+    """What HAMi's scheduler writes on a pod with a part of the first Ascend device.
+
+    Source: HAMi v2.10.0, pkg/device/ascend/device.go, PatchAnnotations.
+    """
+    info = {"UUID": "GPU-0", "temp": template, "memory": memory, "core": cores}
+    return {
+        "hami.io/Ascend910B3-devices-allocated": f"GPU-0,Ascend910B3,{memory},{cores}:;",
+        "hami.io/Ascend910B3-devices-to-allocate": f"GPU-0,Ascend910B3,{memory},{cores}:;",
+        "huawei.com/Ascend910B3": json.dumps([{key: value for key, value in info.items() if value}]),
+    }
 
 
 def volcano_register(model: str, memory: int) -> str:
@@ -172,6 +211,27 @@ STACKS = (
         {"hami.io/node-nvidia-register": registered("NVIDIA A10", 24576)},
     ),
     Stack(
+        "hami-mig",
+        "NVIDIA A100-SXM4-80GB",
+        {GPU: "14", "nvidia.com/gpumem": "163840", "nvidia.com/gpucores": "200"},
+        {"gpu": "on"},
+        {
+            "smallest": Asking(
+                Fraction(15, 100), ({GPU: "1", "nvidia.com/gpumem": "8000"},), mig_allocated("1g.10gb", 9728, 15, 1)
+            ),
+            "larger": Asking(
+                Fraction(40448, 81920),
+                ({GPU: "1", "nvidia.com/gpumem": "30000"},),
+                mig_allocated("3g.40gb", 40448, 43, 4),
+            ),
+        },
+        {
+            "hami.io/node-nvidia-register": registered(
+                "NVIDIA A100-SXM4-80GB", 81920, mode="mig", migProfiles=MIG_PROFILES
+            )
+        },
+    ),
+    Stack(
         "volcano",
         "Tesla V100",
         {"volcano.sh/vgpu-number": "20", "volcano.sh/vgpu-memory": "32000", "volcano.sh/vgpu-cores": "200"},
@@ -260,13 +320,37 @@ STACKS = (
     Stack(
         "ascend",
         "910B3",
-        {"huawei.com/Ascend910B3": "8", ASCEND_MEMORY: "524288"},
+        {ASCEND: "8", ASCEND_MEMORY: "524288"},
         {"node.kubernetes.io/npu.chip.name": "910B3"},
         {
-            "chip": _one("1", "huawei.com/Ascend910B3", 1),
-            "template": _one("1/4", "huawei.com/Ascend910B3", 1, **{ASCEND_MEMORY: "16384"}),
+            "chip": _one("1", ASCEND, 1),
+            "template": Asking(
+                Fraction(1, 4), ({ASCEND: "1", ASCEND_MEMORY: "16384"},), npu_allocated(16384, 0, "vir05_1c_16g")
+            ),
+            "templates": Asking(Fraction(1, 2), ({ASCEND: "1", ASCEND_MEMORY: "16384"},) * 2),
         },
-        {"hami.io/node-register-Ascend910B3": registered("Ascend910B3", 65536)},
+        {"hami.io/node-register-Ascend910B3": registered("Ascend910B3", 65536, 20)},
+    ),
+    Stack(
+        "ascend-soft",
+        "910B3",
+        {ASCEND: "20", ASCEND_MEMORY: "131072", ASCEND_TIME: "200"},
+        {"node.kubernetes.io/npu.chip.name": "910B3"},
+        {
+            "soft": Asking(
+                Fraction(4, 5),
+                ({ASCEND: "1", ASCEND_MEMORY: "16384", ASCEND_TIME: "80"},),
+                {"huawei.com/vnpu-mode": "hami-core", **npu_allocated(16384, 80)},
+            )
+        },
+        {"hami.io/node-register-Ascend910B3": registered("Ascend910B3", 65536), "hami-vnpu-core": "true"},
+    ),
+    Stack(
+        "ascend-templates",
+        "910B1",
+        {TEMPLATE: "8"},
+        {"node.kubernetes.io/npu.chip.name": "910B1"},
+        {"vir12": _one("1/2", TEMPLATE, 1)},
     ),
     Stack(
         "tpu",

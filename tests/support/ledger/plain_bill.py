@@ -132,19 +132,24 @@ def _of_resource(seen: Seen, name: str, amount: int) -> list[Part]:
         return [(labels["gpu.intel.com/product"], 1, Fraction(size, tiles)) for size in sizes]
     if name == "huawei.com/Ascend910B3":
         (device, *_) = json.loads(seen.notes["hami.io/node-register-Ascend910B3"])
-        memory = seen.total.get(f"{name}-memory")
-        share = Fraction(memory, device["devmem"]) if memory else Fraction(1)
-        return [(labels["node.kubernetes.io/npu.chip.name"], amount, share)]
+        model = labels["node.kubernetes.io/npu.chip.name"]
+        return [(model, each[name], _of_ascend(each, name, device["devmem"])) for each in seen.asked if name in each]
     simple = {
         "amd.com/gpu": (labels.get("amd.com/gpu.product-name", ""), 1),
         "amd.com/cpx_nps4": (labels.get("amd.com/gpu.product-name", ""), 8),
         "habana.ai/gaudi": ("Gaudi", 1),
+        "huawei.com/Ascend910-12c.3cpu.32g": (labels.get("node.kubernetes.io/npu.chip.name", ""), 2),
         "google.com/tpu": (labels.get("cloud.google.com/gke-tpu-accelerator", ""), 1),
         "aws.amazon.com/neuron": (labels.get("node.kubernetes.io/instance-type", ""), 1),
         "aws.amazon.com/neuroncore": (labels.get("node.kubernetes.io/instance-type", ""), 2),
         "example.com/npu": (labels.get("example.com/npu.product", ""), 4),
     }
     return [(simple[name][0], amount, Fraction(1, simple[name][1]))] if name in simple else []
+
+
+def _of_ascend(asked: Mapping[str, int], name: str, memory_mib: int) -> Fraction:
+    memory = Fraction(asked.get(f"{name}-memory", memory_mib), memory_mib)
+    return max(memory, Fraction(asked.get(f"{name}-core", 0), 100))
 
 
 def _of_intels_manager(seen: Seen) -> Fraction:

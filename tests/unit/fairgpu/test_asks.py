@@ -17,6 +17,7 @@ from fairgpu.dialects.reading import DialectSettings
         ({"gpu.intel.com/i915": "1", "gpu.intel.com/tiles": "2"}, UnplacedShare(1, 100)),
         ({"gpu.intel.com/i915": "1", "gpu.intel.com/memory.max": "4294967296"}, UnplacedShare(1, 100)),
         ({"huawei.com/Ascend910A": "2", "huawei.com/Ascend910A-memory": "16384"}, UnplacedShare(2, 200)),
+        ({"huawei.com/Ascend910A": "1", "huawei.com/Ascend910A-core": "80"}, UnplacedShare(1, 100)),
         ({"huawei.com/Ascend910A-memory": "16384"}, UnplacedShare(1, 100)),
         ({"amd.com/gpu": "2", "example.com/accelerator": "3"}, UnplacedShare(5, 500)),
     ],

@@ -54,8 +54,8 @@ def is_read(resource: str, own: Mapping[str, Listed]) -> bool:
     """
     if resource in listed.INTEL_SIZES:
         return True
-    named = resource.removesuffix(listed.ASCEND_MEMORY)
-    return is_accelerator(resource, own) or is_accelerator(named, own)
+    named = (resource.removesuffix(suffix) for suffix in listed.ASCEND_SIZES)
+    return is_accelerator(resource, own) or any(is_accelerator(name, own) for name in named)
 
 
 ANNOTATIONS: Final = (

@@ -21,9 +21,7 @@ from timekeeper.domain.holdings.holding import (
     Doubt,
     Holding,
     HostNode,
-    InitStep,
-    join,
-    most_of,
+    held_at_once,
 )
 
 WAY: Final = "gpu-manager"
@@ -53,15 +51,7 @@ def decide(pod: BoundPod, node: HostNode) -> Decision:
     def part(container: Container) -> Holding:
         return _part(container, model, each)
 
-    running: tuple[Holding, ...] = ()
-    steps = []
-    for item in pod.init:
-        if item.keeps_running:
-            running = join(*running, part(item))
-        else:
-            steps.append(InitStep(join(part(item)), running))
-    lasting = join(*running, *map(part, pod.containers))
-    return Decision(join(*most_of(lasting, steps)), frozenset(doubts), asked)
+    return Decision(held_at_once(pod, part), frozenset(doubts), asked)
 
 
 def _part(container: Container, model: str, blocks_of_a_device: int) -> Holding:

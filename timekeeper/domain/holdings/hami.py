@@ -48,11 +48,14 @@ class RegisteredDevice:
         model: the model's name; UNKNOWN_MODEL if the list names none.
         memory: the device's memory. The unit is 1 MiB, or `gpu-memory-factor` MiB with that setting of Volcano's
             plugin. Lists on pods use the same unit.
+        cores: the sum of what containers may have of its time, in percent or, for Ascend, in AI cores; 0 if the list
+            states none.
     """
 
     uuid: str
     model: str
     memory: int
+    cores: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +134,11 @@ def _from_json(text: str) -> list[RegisteredDevice]:
     for item in items:
         if not isinstance(item, dict) or not isinstance(item.get("id"), str):
             raise DeviceListError("a device has no id")
-        devices.append(RegisteredDevice(item["id"], _model(item.get("type")), _whole(item.get("devmem"))))
+        cores = item.get("devcore")
+        memory = _whole(item.get("devmem"))
+        devices.append(
+            RegisteredDevice(item["id"], _model(item.get("type")), memory, cores if type(cores) is int else 0)
+        )
     return devices
 
 

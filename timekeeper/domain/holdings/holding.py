@@ -7,7 +7,7 @@ under which it was made.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from fractions import Fraction
@@ -232,6 +232,22 @@ def most_of(lasting: Sequence[Holding], steps: Sequence[InitStep]) -> tuple[Hold
                 return (*lasting, *(part for each in steps for part in each.held))
             most = together
     return most
+
+
+def held_at_once(pod: BoundPod, part: Callable[[Container], Holding]) -> tuple[Holding, ...]:
+    """Returns the parts of GPUs of one model that a pod is charged for, of which each container holds its own.
+
+    Args:
+        part: returns what a container holds, of no units if it asks for none.
+    """
+    running: tuple[Holding, ...] = ()
+    steps = []
+    for item in pod.init:
+        if item.keeps_running:
+            running = join(*running, part(item))
+        else:
+            steps.append(InitStep(join(part(item)), running))
+    return join(*most_of(join(*running, *map(part, pod.containers)), steps))
 
 
 FEW: Final = 8

@@ -7,8 +7,8 @@ Sources, by vendor:
 - Intel: intel-device-plugins-for-kubernetes v0.35, cmd/gpu_plugin/README.md and cmd/gpu_plugin/labels.md.
 - Gaudi: docs.habana.ai, Intel Gaudi Device Plugin for Kubernetes; the instance type names the model on EKS.
 - Ascend: MindCluster 6.0, component/ascend-device-plugin/pkg/common/constants.go (`node.kubernetes.io/npu.chip.name`,
-  names of partitions), and HAMi's ascend-device-plugin v1.4, ascend-device-configmap.yaml (names of resources) and
-  internal/server/register.go (the node's annotation).
+  names of partitions), HAMi's ascend-device-plugin v1.4, ascend-device-configmap.yaml (names of resources) and
+  internal/server/register.go (the node's annotation), and HAMi v2.10, pkg/device/ascend/device.go (memory and cores).
 - TPU: https://cloud.google.com/kubernetes-engine/docs/concepts/tpus.
 - Neuron: https://awsdocs-neuron.readthedocs-hosted.com, Neuron device plugin: a `neuron` is a device with all of its
   cores.
@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Final
 
-from fairgpu.existing import ASCEND_CHIPS
+from fairgpu.existing import ASCEND_CHIPS, ASCEND_CORES, ASCEND_TEMPLATES
 from timekeeper.domain.holdings.hami import decode_lists
 from timekeeper.domain.holdings.holding import (
     INSTANCE_TYPE,
@@ -33,6 +33,7 @@ from timekeeper.domain.holdings.holding import (
     Doubt,
     Holding,
     HostNode,
+    held_at_once,
     join,
     spread,
 )
@@ -82,13 +83,11 @@ TABLE: Final[Mapping[str, Listed]] = {
     "habana.ai/gaudi": Listed("gaudi", model_labels=(INSTANCE_TYPE,), model="Gaudi"),
     **{f"huawei.com/{chip}": Listed("ascend", model_labels=_ASCEND_LABELS, model=chip) for chip in ASCEND_CHIPS},
     **{
-        f"huawei.com/Ascend910-{cores}c": Listed("ascend", 32 // cores, model_labels=_ASCEND_LABELS, model="Ascend910")
-        for cores in (2, 4, 8, 16)
+        f"huawei.com/{template}": Listed("ascend", parts, model_labels=_ASCEND_LABELS, model=template.partition("-")[0])
+        for template, parts in ASCEND_TEMPLATES.items()
     },
-    **{
-        f"huawei.com/Ascend310P-{cores}c": Listed("ascend", 8 // cores, model_labels=_ASCEND_LABELS, model="Ascend310P")
-        for cores in (1, 2, 4)
-    },
+    # The fewest AI cores of any chip: a node does not state how many its chips have.
+    f"huawei.com/{ASCEND_CORES}": Listed("ascend", 8, model_labels=_ASCEND_LABELS),
     "google.com/tpu": Listed("tpu", model_labels=("cloud.google.com/gke-tpu-accelerator",)),
     "aws.amazon.com/neuron": Listed("neuron", model_labels=(INSTANCE_TYPE,)),
     "aws.amazon.com/neurondevice": Listed("neuron", model_labels=(INSTANCE_TYPE,)),
@@ -113,6 +112,11 @@ INTEL_SIZES: Final = frozenset({MILLICORES, *INTEL_SHARES})
 
 ASCEND_MEMORY: Final = "-memory"
 """HAMi's suffix of the resource for the memory of each Ascend device, in MiB."""
+ASCEND_TIME: Final = "-core"
+"""HAMi's suffix of the resource for the time of each Ascend device, in percent. Only its soft split has it."""
+ASCEND_SIZES: Final = (ASCEND_MEMORY, ASCEND_TIME)
+_SOFT_SPLIT: Final = 100
+"""The cores that HAMi registers of each device of a node with the soft split; elsewhere a device's own AI cores."""
 ASCEND_REGISTER: Final = "hami.io/node-register-Ascend"
 """The start of HAMi's annotations on a node, each with the list of its devices of one chip."""
 ASCEND: Final = "huawei.com/Ascend"
@@ -153,17 +157,16 @@ def decide(pod: BoundPod, node: HostNode, table: Mapping[str, Listed]) -> Decisi
         model = model_of(entry, node)
         if not model:
             doubts.add(Doubt.MODEL_UNKNOWN)
-        memory = f"{name}{ASCEND_MEMORY}"
-        if memory in pod.resources:
-            covered.add(memory)
-            register = node.annotations.get(f"{ASCEND_REGISTER}{name.removeprefix(ASCEND)}")
-            count, part = pod.amount(name), _share_of_memory(pod.amount(memory), register, doubts)
-        else:
-            devices = Fraction(pod.amount(name), _units_of_a_device(name, entry, model, node, doubts))
-            if entry.way == "intel" and not INTEL_SIZES.isdisjoint(pod.resources | node.capacity.keys()):
-                covered |= INTEL_SIZES & pod.resources
-                devices = max(devices, _of_intels_manager(pod, node, name, doubts))
-            count, part = spread(devices)
+        sizes = {f"{name}{suffix}" for suffix in ASCEND_SIZES} & pod.resources
+        if sizes:
+            covered |= sizes
+            holdings += _of_hamis_ascend(pod, node, name, Holding(entry.way, model, 0, WHOLE, WHOLE), doubts)
+            continue
+        devices = Fraction(pod.amount(name), _units_of_a_device(name, entry, model, node, doubts))
+        if entry.way == "intel" and not INTEL_SIZES.isdisjoint(pod.resources | node.capacity.keys()):
+            covered |= INTEL_SIZES & pod.resources
+            devices = max(devices, _of_intels_manager(pod, node, name, doubts))
+        count, part = spread(devices)
         holdings.append(Holding(entry.way, model, count, part, part))
     return Decision(join(*holdings), frozenset(doubts), frozenset(covered))
 
@@ -239,16 +242,33 @@ def amd_parts(mode: str, model: str, doubts: set[Doubt]) -> int:
     return AMD_PARTS.get(compute, 1)
 
 
-def _share_of_memory(asked: int, register: str | None, doubts: set[Doubt]) -> Fraction:
-    """Returns the share that an amount of memory is of the smallest device which the node registers, at most 1.
+def _of_hamis_ascend(
+    pod: BoundPod, node: HostNode, name: str, whole: Holding, doubts: set[Doubt]
+) -> tuple[Holding, ...]:
+    """Returns the parts of Ascend's devices that a pod asks HAMi for, each container by itself.
+
+    A container asks for as much memory, and as much time, of each of its devices. Of one that names no memory it has
+    all. HAMi's hard split divides time as it divides memory; its soft split bounds it by the resource for time alone.
 
     Args:
-        asked: the memory, in the unit of the list.
-        register: HAMi's list of the node's devices; None for none, and then the share is 1, with a doubt in `doubts`.
+        name: the resource for the number of devices.
+        whole: a holding of no whole device, with the stack and the model.
+        doubts: the set that SIZE_UNKNOWN is added to if the node registers no devices: each is then a whole one.
     """
-    registered = decode_lists(register, None).node or {}
-    smallest = min((device.memory for device in registered.values()), default=0)
+    register = node.annotations.get(f"{ASCEND_REGISTER}{name.removeprefix(ASCEND)}")
+    registered = (decode_lists(register, None).node or {}).values()
+    smallest = min((device.memory for device in registered), default=0)
+    soft = any(device.cores == _SOFT_SPLIT for device in registered)
     if not smallest:
         doubts.add(Doubt.SIZE_UNKNOWN)
-        return WHOLE
-    return min(Fraction(asked, smallest), WHOLE)
+
+    def part(container: Container) -> Holding:
+        asked, count = container.resources, container.resources.get(name, 0)
+        if not smallest:
+            return replace(whole, count=count)
+        mib = asked.get(f"{name}{ASCEND_MEMORY}", 0)
+        memory = min(Fraction(mib, smallest), WHOLE) if mib else WHOLE
+        time = min(Fraction(asked.get(f"{name}{ASCEND_TIME}", 0), 100), WHOLE)
+        return replace(whole, count=count, time=time if soft else max(time, memory), memory=memory)
+
+    return held_at_once(pod, part)

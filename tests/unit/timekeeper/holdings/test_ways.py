@@ -505,6 +505,16 @@ MI300X = {"amd.com/gpu.product-name": "AMD_Instinct_MI300X_OAM"}
             ("ascend", "910B3", 4, "1"),
         ),
         ({"huawei.com/Ascend910-8c": "1"}, {}, {}, ("ascend", "Ascend910", 1, "1/4")),
+        ({"huawei.com/Ascend910-12c.3cpu.32g": "1"}, {}, {}, ("ascend", "Ascend910", 1, "1/2")),
+        ({"huawei.com/Ascend910-5c.1cpu.8g": "1"}, {}, {}, ("ascend", "Ascend910", 1, "1/4")),
+        ({"huawei.com/Ascend310P-4c.4cpu.dvpp": "1"}, {}, {}, ("ascend", "Ascend310P", 1, "1/2")),
+        ({"huawei.com/Ascend310P-VPro": "2"}, {}, {}, ("ascend", "Ascend310P-VPro", 2, "1")),
+        (
+            {"huawei.com/npu-core": "4"},
+            {"huawei.com/npu-core": "56"},
+            {"node.kubernetes.io/npu.chip.name": "310P3"},
+            ("ascend", "310P3", 1, "1/2"),
+        ),
         (
             {"google.com/tpu": "4"},
             {"google.com/tpu": "4"},
@@ -551,9 +561,53 @@ def test_hamis_ascend_memory_is_a_share_of_what_the_node_registers(limits: dict[
     assert found.doubts == frozenset()
 
 
-def test_ascend_memory_of_a_node_that_registers_nothing_is_a_whole_device_and_named() -> None:
-    asking = pod({"huawei.com/Ascend910B3": "1", "huawei.com/Ascend910B3-memory": "16384"})
-    found = decided(asking, node({"huawei.com/Ascend910B3": "8"}))
+NPU, NPU_MEMORY, NPU_TIME = (f"huawei.com/Ascend910B3{suffix}" for suffix in ("", "-memory", "-core"))
+QUARTER_OF_AN_NPU = {NPU: "1", NPU_MEMORY: "16384"}
+
+
+@pytest.mark.parametrize(
+    ("containers", "init", "expected"),
+    [
+        ([QUARTER_OF_AN_NPU, QUARTER_OF_AN_NPU], [], [(2, "1/4")]),
+        ([QUARTER_OF_AN_NPU, {NPU: "1"}], [], [(1, "1/4"), (1, "1")]),
+        ([QUARTER_OF_AN_NPU], [{NPU: "1", NPU_MEMORY: "32768"}], [(1, "1/2")]),
+        ([QUARTER_OF_AN_NPU], [{**QUARTER_OF_AN_NPU, "restartPolicy": "Always"}], [(2, "1/4")]),
+    ],
+)
+def test_each_container_asks_hami_for_the_memory_of_its_own_ascend_devices(
+    containers: Any, init: Any, expected: Any
+) -> None:
+    found = decided(pod(*containers, init=init), ascend_node()).holdings
+
+    assert [(item.count, str(item.memory)) for item in found] == expected
+
+
+@pytest.mark.parametrize(
+    ("asked", "cores", "expected"),
+    [
+        ({NPU_MEMORY: "1", NPU_TIME: "100"}, 100, ("1", "1/65536")),
+        ({NPU_MEMORY: "16384", NPU_TIME: "80"}, 100, ("4/5", "1/4")),
+        ({NPU_MEMORY: "16384", NPU_TIME: "900"}, 100, ("1", "1/4")),
+        ({NPU_TIME: "30"}, 100, ("3/10", "1")),
+        ({NPU_MEMORY: "16384"}, 100, ("0", "1/4")),
+        ({NPU_MEMORY: "16384"}, 20, ("1/4", "1/4")),
+        ({NPU_MEMORY: "16384"}, None, ("1/4", "1/4")),
+    ],
+)
+def test_the_time_of_an_ascend_device_by_hamis_soft_split_is_charged_and_unbounded_time_costs_the_floor(
+    asked: dict[str, str], cores: int | None, expected: tuple[str, str]
+) -> None:
+    """HAMi registers 100 cores of each device there; with its hard split, a device's AI cores."""
+    device = {"id": "a-0", "count": 4, "devmem": 65536, "type": "Ascend910B3"} | ({"devcore": cores} if cores else {})
+    host = node({NPU: "8"}, annotations={"hami.io/node-register-Ascend910B3": json.dumps([device])})
+    (found,) = decided(pod({NPU: "1", **asked}), host).holdings
+
+    assert (found.count, str(found.time), str(found.memory)) == (1, *expected)
+
+
+@pytest.mark.parametrize("size", [NPU_MEMORY, NPU_TIME])
+def test_ascend_memory_or_time_of_a_node_that_registers_nothing_is_a_whole_device_and_named(size: str) -> None:
+    found = decided(pod({NPU: "1", size: "16"}), node({NPU: "8"}))
 
     assert [(item.count, item.memory) for item in found.holdings] == [(1, 1)]
     assert Doubt.SIZE_UNKNOWN in found.doubts
