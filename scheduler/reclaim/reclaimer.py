@@ -554,10 +554,10 @@ class Reclaimer:
                 done.append(pod)
         finally:
             if len(done) < len(pods):
-                for other in done:
-                    self._annotate(other, names.EARMARK, fallen(self._left_out(other.uid)))
                 for pod in pods:
                     self._unwrite(pod.uid)
+                for pod in done:
+                    self._annotate(pod, names.EARMARK, fallen(self._left_out(pod.uid)))
         for pod, earmark in zip(pods, earmarks, strict=True):
             self._written[pod.uid] = _Written(pod, earmark, self._clocks.now() + SHOWN_SECONDS)
             gone = list(earmark.victims)

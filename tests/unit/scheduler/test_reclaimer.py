@@ -884,6 +884,7 @@ def test_earmarks_of_a_gang_that_cannot_all_be_written_are_taken_back(error: Exc
     cluster.patch = failing  # type: ignore[method-assign]
     cluster.step()
     assert (cluster.notes(EARMARK), cluster.notes(RECLAIM_AT)) == ({}, {})
+    assert [uid for name in cluster.nodes for uid in cluster.state.fleet.holders(name)] == ["uid-a", "uid-b"]
 
 
 def test_nodes_are_judged_as_kube_scheduler_will() -> None:
