@@ -414,11 +414,9 @@ class Reclaimer:
                     fleet, wanted, spare = self._copy(pods)
                 # Other decisions go on meanwhile. Nothing is promised twice: only this thread writes earmarks.
                 plan = plan_reclaim(fleet, victims, wanted, spare)
-                if plan is None or not plan.victims:
+                if plan is None or not plan.victims or not self._write(pods, plan):
                     self._fruitless.pop(kind, None)
                     self._fruitless[kind] = versions
-                else:
-                    self._write(pods, plan)
 
     def _turns(self) -> list[tuple[_Kind, list[WaitingPod]]]:
         """Returns the kinds of waiting pods for which a plan is made now, at most PLANS_A_ROUND, each with its pods.
@@ -537,11 +535,17 @@ class Reclaimer:
             wanted.append(PodToPlace(pod.uid, pod.request, rows, pod.high_priority, pod.rules.others))
         return fleet, wanted, Spare(spare_pods, spare_others)
 
-    def _write(self, pods: Sequence[WaitingPod], plan: Plan) -> None:
-        """Writes the earmarks of a plan on the waiting pods that it places, all or none."""
+    def _write(self, pods: Sequence[WaitingPod], plan: Plan) -> bool:
+        """Writes the earmarks of a plan on the waiting pods that it places, all or none.
+
+        The pods pause if the API server refuses a write.
+
+        Returns:
+            Whether the plan still gave the pods a place; otherwise nothing is written.
+        """
         with self._state.lock:
             if not self._stands(pods, plan):
-                return
+                return False
             earmarks = self._earmarks(pods, plan)
             for pod, earmark in zip(pods, earmarks, strict=True):
                 self._written[pod.uid] = _Written(pod, earmark, float("inf"))
@@ -550,7 +554,9 @@ class Reclaimer:
         try:
             for pod, earmark in zip(pods, earmarks, strict=True):
                 if not self._annotate(pod, names.EARMARK, encode(earmark)):
-                    return
+                    if self.acts():
+                        self._pause(*pods)
+                    return True
                 done.append(pod)
         finally:
             if len(done) < len(pods):
@@ -562,6 +568,7 @@ class Reclaimer:
             self._written[pod.uid] = _Written(pod, earmark, self._clocks.now() + SHOWN_SECONDS)
             gone = list(earmark.victims)
             _log.info("reclaim planned", pod=_name(pod), uid=pod.uid, node=earmark.node, victims=gone)
+        return True
 
     def _stands(self, pods: Sequence[WaitingPod], plan: Plan) -> bool:
         """Returns whether a plan still gives its pods a place, after all that was decided while it was made."""

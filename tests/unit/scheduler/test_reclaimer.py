@@ -360,6 +360,41 @@ def test_a_pod_whose_plan_was_fruitless_has_its_turn_again_though_new_pods_keep_
     assert kept(cluster) == {"first": "n1"}
 
 
+def test_a_pod_whose_earmark_is_refused_or_whose_plan_is_overtaken_again_and_again_keeps_no_other_from_its_plan(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = Cluster("n0", "n1", "n2")
+    for name in cluster.nodes:
+        cluster.runs(f"{name}-runs", name, core=60)
+    cluster.waits("a", core=80, nodeSelector={"name": "n0"})
+    cluster.waits("b", core=80, nodeSelector={"name": "n1"})
+    cluster.waits("c", gpus=2)
+
+    def plan(fleet: Any, victims: Any, pods: Any, spare: Any) -> Any:
+        if pods[0].uid == "uid-b":
+            cluster.runs("overtakes", "n1", core=40, namespace="rich")
+        return plan_reclaim(fleet, victims, pods, spare)
+
+    def refusing(path: str, body: Any, content_type: str) -> dict[str, Any]:
+        if "/pods/a/" in path:
+            raise ApiError(403, "Forbidden", "a policy")
+        return patch(path, body, content_type)
+
+    patch = cluster.patch
+    monkeypatch.setattr(reclaimer, "plan_reclaim", plan)
+    cluster.patch = refusing  # type: ignore[method-assign]
+    for _ in range(3):
+        cluster.step(1)
+        if "overtakes" in cluster.pods:
+            cluster.ends("overtakes")
+    cluster.waits("d", core=80, nodeSelector={"name": "n2"})
+    for _ in range(2):
+        cluster.step(1)
+        if "overtakes" in cluster.pods:
+            cluster.ends("overtakes")
+    assert kept(cluster) == {"d": "n2"}
+
+
 def is_free(state: State) -> bool:
     """Whether another thread can decide now."""
     taken: list[bool] = []
