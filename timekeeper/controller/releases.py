@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -167,6 +168,8 @@ class WaitReporter:
     def notices(self, waiting: Iterable[tuple[str, Sequence[Candidate]]], now: Instant) -> list[ObjectEvent]:
         """Returns events for waiting pods that had none recently, or whose budget got money that does not suffice.
 
+        Accounts take turns: one with many waiting pods keeps no other account's from their events.
+
         Args:
             waiting: pairs of an account and the pods that stay behind its scheduling gate.
         """
@@ -175,16 +178,13 @@ class WaitReporter:
             for uid, reported in self._reported.items()
             if reported.at <= now < reported.at + EVENT_REPEAT_INTERVAL
         }
-        due = (
-            (name, place, candidate)
+        by_account = (
+            [(place, name, pod) for place, pod in enumerate(in_order(candidates)) if self._is_due(name, pod)]
             for name, candidates in waiting
-            for place, candidate in enumerate(in_order(candidates))
         )
         notices: list[ObjectEvent] = []
-        for name, place, candidate in due:
-            figures, reported = self.books.figures.get(name), self._reported.get(candidate.pod.uid)
-            if figures is None or (reported is not None and reported.available == figures.limits.available):
-                continue
+        for place, name, candidate in heapq.merge(*by_account, key=lambda due: due[0]):
+            figures = self.books.figures[name]
             item = self.source.mirrors.pods.get(candidate.pod.uid)
             if item is None:
                 continue
@@ -194,6 +194,10 @@ class WaitReporter:
             if len(notices) == MAX_EVENTS_PER_RUN:
                 break
         return notices
+
+    def _is_due(self, name: str, candidate: Candidate) -> bool:
+        figures, reported = self.books.figures.get(name), self._reported.get(candidate.pod.uid)
+        return figures is not None and (reported is None or reported.available != figures.limits.available)
 
 
 def why_it_waits(candidate: Candidate, budget: Budget, figures: Figures, before: int) -> str:

@@ -13,6 +13,7 @@ from tests.support.ledger.fake_cluster import KeptWorld, budget_object
 from tests.support.ledger.pod_jobs import PodJobs
 from timekeeper.controller.leader_tasks import LeaderTasks, TaskEnvironment
 from timekeeper.controller.metrics import JobMeasures
+from timekeeper.controller.releases import MAX_EVENTS_PER_RUN
 from timekeeper.controller.report.announcements import EventRecorder
 from timekeeper.controller.report.status_writer import StatusWriter
 from timekeeper.controller.state.books import ControllerRules
@@ -134,6 +135,21 @@ def test_a_budget_that_holds_says_so_and_the_pod_is_shown_why_it_is_released(wor
         "There is money for this pod again: 1.00 GPU-hours are left in a. It costs 0.5 GPU-hours an hour, "
         "0.083333 for its first 10 minutes."
     )
+
+
+def test_many_waiting_pods_of_one_budget_keep_no_other_budgets_pod_from_its_event(world: World) -> None:
+    spent = {"allowance": {"gpuHours": 0}, "onExhausted": "hold"}
+    world.replace("budgets", [budget_object(name, [f"team-{name}"], **spent) for name in "ab"])
+    for number in range(2 * MAX_EVENTS_PER_RUN):
+        world.harness.gated(f"a{number}", "team-a")
+    world.harness.gated("b0", "team-b")
+    world.harness.source.refresh()
+    world.replace("pods", list(world.harness.source.mirrors.pods.items()))
+    world.after(0)
+    assert world.jobs.release(world.now) == 0
+    shown = [notice.regarding["metadata"]["name"] for notice in world.notices if notice.reason == "BudgetHoldsPod"]
+    assert len(shown) == MAX_EVENTS_PER_RUN
+    assert "b0" in shown
 
 
 def test_a_held_pod_is_shown_anew_of_money_that_does_not_reach_it(world: World) -> None:
