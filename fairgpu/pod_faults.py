@@ -131,7 +131,7 @@ def oversized_pod(size: int, spec: Mapping[str, Any]) -> list[Fault]:
     return [
         Fault(
             path=field_path("spec"),
-            given=f"a pod of {size} bytes as JSON, of which its status repeats some {repeated}",
+            given=f"a pod of {size} bytes as JSON, with some {repeated} more in its status",
             allowed=f"at most {MAX_POD_BYTES} together {ON_A_GPU_POD}",
             instead="a smaller pod; what is long belongs in a ConfigMap or in the image",
         )
@@ -154,7 +154,7 @@ def oversized_debuggers(containers: Any) -> list[Fault]:
     return [
         Fault(
             path=field_path("spec", "ephemeralContainers"),
-            given=f"{size} bytes as JSON, of which the pod's status repeats some {repeated}",
+            given=f"{size} bytes as JSON, with some {repeated} more in the pod's status",
             allowed=f"at most {MAX_DEBUGGERS_BYTES} together {ON_A_GPU_POD}",
             instead="smaller ones, or a new pod",
         )

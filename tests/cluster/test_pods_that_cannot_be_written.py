@@ -270,7 +270,7 @@ GROWN: dict[str, Any] = {
 
 
 def repeated(spec: Json) -> Json:
-    """Returns a kubelet's statuses of a pod's containers, with as much of their messages as it passes on (12 KiB a pod)."""
+    """Returns a kubelet's statuses of a pod's containers, with as much of their messages as it passes on (12 KiB)."""
     ended = {"exitCode": 1, "reason": "Error", "message": "x" * 4096, "containerID": f"containerd://{'0' * 64}"}
 
     def status(container: Json) -> Json:
