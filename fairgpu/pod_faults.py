@@ -138,17 +138,19 @@ def oversized_pod(size: int, spec: Mapping[str, Any]) -> list[Fault]:
     ]
 
 
-def oversized_debuggers(containers: Any) -> list[Fault]:
+def oversized_debuggers(spec: Mapping[str, Any]) -> list[Fault]:
     """Returns the fault of ephemeral containers that together have more than MAX_DEBUGGERS_BYTES; else none.
 
     Ephemeral containers are never removed from a pod, which must not become too large.
 
     Args:
-        containers: the pod's list of ephemeral containers, as JSON; None if there is none.
+        spec: the pod's spec, as JSON.
     """
+    containers = spec.get("ephemeralContainers")
     if not containers:
         return []
-    size, repeated = len(json.dumps(containers)), status_bytes({"containers": containers})
+    shown = {"containers": containers, "securityContext": spec.get("securityContext")}
+    size, repeated = len(json.dumps(containers)), status_bytes(shown)
     if size + repeated <= MAX_DEBUGGERS_BYTES:
         return []
     return [

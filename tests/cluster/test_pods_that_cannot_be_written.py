@@ -213,7 +213,7 @@ def test_a_pod_that_its_author_and_its_kubelet_filled_as_far_as_they_can_gets_it
         author.patch(path, [{"op": "add", "path": field, "value": [*kept, *value] if kept else value}], JSON_PATCH)
     author.patch(path, [{"op": "remove", "path": "/spec/schedulingGates"}], JSON_PATCH)
     place(control_plane.service_account("fairgpu-system", "fairgpu-scheduler"), author.get(path), node.name)
-    room = most(0, MAX_DEBUGGERS_BYTES, lambda size: not oversized_debuggers([debugger(size)]))
+    room = most(0, MAX_DEBUGGERS_BYTES, lambda size: not oversized_debuggers({"ephemeralContainers": [debugger(size)]}))
     author.patch(f"{path}/ephemeralcontainers", {"spec": {"ephemeralContainers": [debugger(room)]}}, MERGE)
     node.set_pod_phase(namespace, "gpu", "Running")
     node.kubelet.api.patch(f"{path}/status", {"status": repeated(author.get(path)["spec"])}, MERGE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fairgpu.faults import MAX_EXPLAINED, Fault, field_path
+from fairgpu.json_values import mapping
 from fairgpu.pod import PodReading, read_pod
 from fairgpu.pod_faults import oversized_debuggers
 from webhook.admission.checks import check_pod
@@ -82,10 +83,9 @@ def _validate_update(subject: Subject, settings: Webhook) -> Verdict:
 
 
 def _validate_ephemeral(subject: Subject, settings: Webhook) -> Verdict:
-    spec = subject.item.get("spec")
-    debugged = spec.get("ephemeralContainers") if isinstance(spec, dict) else None
-    reading = read_pod({"spec": {"ephemeralContainers": debugged}}, settings.dialects.reading)
-    return Verdict(faults=(*reading.faults, *oversized_debuggers(debugged)))
+    spec = mapping(subject.item.get("spec"))
+    reading = read_pod({"spec": {"ephemeralContainers": spec.get("ephemeralContainers")}}, settings.dialects.reading)
+    return Verdict(faults=(*reading.faults, *oversized_debuggers(spec)))
 
 
 def _validate_templates(subject: Subject, knowledge: Knowledge, settings: Webhook) -> Verdict:

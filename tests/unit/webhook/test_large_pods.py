@@ -254,6 +254,10 @@ def test_debugging_containers_leave_the_room_that_a_pod_was_admitted_with() -> N
     refused = validate(large, **asked)
     assert "spec.ephemeralContainers: given 131" in refused.message
     assert "with some 131" in validate(named, **asked).message
+    groups = {"supplementalGroups": [10_000 + number for number in range(2_000)]}
+    many = [{**debugger, "name": f"d{number}"} for number in range(20)]
+    grouped = {**small, "spec": {**small["spec"], "ephemeralContainers": many, "securityContext": groups}}
+    assert "spec.ephemeralContainers: given" in validate(grouped, **asked).message
     assert "allowed: at most 131072 together on a pod that asks for a GPU" in refused.message
 
 
