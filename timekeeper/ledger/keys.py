@@ -77,12 +77,12 @@ named by its start.
                                               sessions are left of one whose object is deleted. A store of an earlier
                                               version lacks it
     fairgpu:{book}:unmetered          hash    UID -> the end of a session whose pod is not seen any more, where the
-                                              session cannot be read or its end cannot be written. The entry stays until
-                                              the store holds the end. The same of a session of another stack, or of a
-                                              claim, that a new leader did not see: its pod is deleted or not metered any
-                                              more. It goes on if its pod is seen again, so its amounts are not folded,
-                                              and the entry stays until then, or until no period reaches back to the end.
-                                              An earlier version's store lacks it
+                                              session cannot be read or its end cannot be written. The entry stays
+                                              until the store holds the end. The same of a session of another stack, or
+                                              of a claim, that a new leader did not see: its pod is deleted or not
+                                              metered any more. It goes on if its pod is seen again, so its amounts are
+                                              not folded, and the entry stays until then, or until no period reaches
+                                              back to the end. An earlier version's store lacks it
     fairgpu:{book}:past               string  the instant of the last reconciliation that began to settle: the leader's
                                               time or, if earlier, the store's
     fairgpu:{book}:restored           set     the accounts with spending that cannot be attributed to a pod

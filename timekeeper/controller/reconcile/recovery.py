@@ -19,7 +19,6 @@ from timekeeper.controller.reconcile.open_and_close_periods import assign, open_
 from timekeeper.controller.reconcile.settle_accounts import write_limits_of
 from timekeeper.controller.state.accounts import DEFAULT_PREFIX, Account, read_moves
 from timekeeper.controller.state.books import Books
-from timekeeper.controller.state.claims import claim_of
 from timekeeper.controller.state.loading import (
     bring_back,
     bring_rates_up,
@@ -211,10 +210,10 @@ def _last_seen_unread(context: ReconcileContext, noted: Container[str]) -> dict[
     books = context.books
     if not books.unreadable:
         return {}
-    there = books.pods.facts.keys() | books.claims.facts.keys()
+    pods, claims = books.pods, {uid.rpartition("-")[0] for uid in books.claims.open_uids()}
     uids = reading.sessions_under(context.client, books.unreadable)
-    unseen = [uid for uid in uids if not {uid, claim_of(uid)} & there and uid not in books.pods.sessions]
-    return {uid: books.pods.observed.seen for uid in unseen if uid not in noted}
+    unseen = [uid for uid in uids if uid not in pods.facts and uid.rpartition("-")[0] not in claims]
+    return {uid: pods.observed.seen for uid in unseen if uid not in noted and uid not in pods.sessions}
 
 
 def _for_each_account(context: ReconcileContext, names: AbstractSet[str], act: Callable[[list[str]], object]) -> None:

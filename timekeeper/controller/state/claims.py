@@ -123,6 +123,8 @@ class ClaimView:
     """The uid of each claim's open session, by the claim's uid."""
     _ends: dict[str, int] = field(default_factory=dict)
     """The end of a claim's last session, before which none of its next ones begins."""
+    _left: set[str] = field(default_factory=set)
+    """The uids of open sessions that were read from the store after their claims had another session."""
     _noted: Mapping[str, Instant] = field(default_factory=dict)
     """The ends of sessions that an earlier leader knew, by the session's uid."""
     _objects: dict[str, Json] = field(default_factory=dict)
@@ -150,12 +152,23 @@ class ClaimView:
     def take_loaded(self, sessions: Meters) -> None:
         """Adopts the open sessions of ResourceClaims from the sessions that were read from the store.
 
+        A claim that has another open session by now has left the one that was read. The next refresh ends that one.
+
         Args:
             sessions: all sessions that the store holds.
         """
+        self._left = set()
         for metered in sessions.all():
+            uid = metered.session.uid
             if metered.session.pod.startswith(CLAIM) and metered.session.end is None:
-                self._open.setdefault(claim_of(metered.session.uid), metered.session.uid)
+                known = self._open.get(_claim_of(uid))
+                if known is None or known not in sessions:
+                    self._open[_claim_of(uid)] = uid
+                    self._objects.pop(_claim_of(uid), None)  # the claim is compared with it, though it has not changed
+                    self._behind = True
+                elif known != uid:
+                    self._left.add(uid)
+                    self._behind = True
 
     def resume(self, unmetered: Mapping[str, Instant]) -> None:
         """Begins no session before the end of the claim's last one, which another leader metered.
@@ -167,7 +180,7 @@ class ClaimView:
         """
         self._noted = unmetered
         for uid, end in unmetered.items():
-            claim = claim_of(uid)
+            claim = _claim_of(uid)
             self._ends[claim] = max(end, self._ends.get(claim, 0))
 
     def refresh(
@@ -208,6 +221,9 @@ class ClaimView:
                 changed |= self._observe(read_claim(item, rules.drivers), item, at)
         for uid in self._open.keys() - items.keys():
             changed |= self._close(uid, self.observed.seen, EndProof.LAST_SEEN, at)
+        for uid in self._left:
+            changed |= self._end_session(uid, at, self.observed.seen, EndProof.LAST_SEEN)
+        self._left = set()
         for uid in self.facts.keys() - items.keys():
             del self.facts[uid]
             self._ends.pop(uid, None)
@@ -223,7 +239,7 @@ class ClaimView:
             session: the session, which stays unchanged; if the cluster no longer has its claim, it holds nothing.
             drivers: the drivers whose devices are metered.
         """
-        claim = mirrors.claims.get(claim_of(session.uid))
+        claim = mirrors.claims.get(_claim_of(session.uid))
         return NOTHING if claim is None else decide(claim, self._published(mirrors), drivers)
 
     def _observe(self, facts: ClaimFacts, item: Json, at: _Observation) -> set[str]:
@@ -300,15 +316,22 @@ class ClaimView:
 
         Returns the uids of the sessions that changed.
         """
-        metered = at.pods.sessions.get(self._open.pop(uid, ""))
+        changed = self._end_session(self._open.pop(uid, ""), at, end, proof)
+        for session in changed:
+            metered = at.pods.sessions.get(session)
+            self._ends[uid] = (metered.session.end if metered is not None else None) or 0
+        return changed
+
+    def _end_session(self, uid: str, at: _Observation, end: Instant, proof: EndProof) -> set[str]:
+        """Ends the session with this uid, as `_end` does; returns the uids of the sessions that changed."""
+        metered = at.pods.sessions.get(uid)
         if metered is None:
             return set()
         if metered.session.end is None:
             last = min(end, self._noted.get(metered.session.uid, end))
             metered.session = ended(metered.session, last, proof, at.now, at.silent.get(metered.session.node))
         metered.pod_deleted = True
-        self._ends[uid] = metered.session.end or 0
-        return {metered.session.uid}
+        return {uid}
 
     def capacity(self, mirrors: Mirrors) -> Mapping[str, Fraction]:
         """Returns, keyed by model, the number of GPUs that drivers of Dynamic Resource Allocation publish."""
@@ -326,7 +349,7 @@ def _keys(claim: Json) -> list[DeviceKey]:
     return [(str(item.get("driver")), str(item.get("pool")), str(item.get("device"))) for item in results_of(claim)]
 
 
-def claim_of(uid: str) -> str:
+def _claim_of(uid: str) -> str:
     """Returns the uid of the claim of the session with this uid, which is `CLAIM-ALLOCATION-START`."""
     return uid.rsplit("-", 2)[0]
 

@@ -8,7 +8,7 @@ Metered time is never priced again.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from math import ceil
@@ -26,6 +26,7 @@ from timekeeper.controller.state.sessions import (
     Key,
     MeteredSession,
     Meters,
+    allocation_of,
     first_known,
     last_amounts_alone,
     loaded,
@@ -417,7 +418,7 @@ def _take_sessions(client: Store, epoch: FencingToken, books: Books, stored: lis
     The store's index of open sessions is then made to hold exactly the open ones.
     """
     sessions = books.pods.sessions
-    unread = {metered.session.uid for metered in sessions.all() if metered.acknowledged == NOTHING}
+    unread = {allocation_of(each.session): each for each in sessions.all() if each.acknowledged == NOTHING}
     for metered in sessions.all():
         metered.acknowledged = recorded_use_alone(metered.acknowledged)
     for account in stored:
@@ -435,23 +436,29 @@ def _take_sessions(client: Store, epoch: FencingToken, books: Books, stored: lis
     shared.renew_index(client, epoch, index, books.unreadable.keys())
 
 
-def _keep(books: Books, record: Session, unread: Container[str]) -> MeteredSession:
+def _keep(books: Books, record: Session, unread: Mapping[str, MeteredSession]) -> MeteredSession:
     """Adds the session of a record to the books, unless they have it; returns the session that they have.
 
-    The record of an `unread` session takes the place of what the leader began anew, as it could not read the record.
-    Its end is that of the record, the deletion that the leader has seen since, or what the pod still shows.
+    A record takes the place of the session that the leader began anew, as it could not read the record. The end is that
+    of the record, the deletion that the leader has seen since, or what the pod still shows.
+
+    Args:
+        unread: keyed by what `allocation_of` returns, the sessions in the books that the store has not acknowledged.
     """
-    first = loaded(record)
-    metered = books.pods.sessions.keep(first)
-    if metered is first or record.uid in unread:
-        books.pods.observe_again(record.uid)
-    if record.uid in unread:
-        seen = metered.session
-        metered.session = first.session
-        metered.reservation = first.reservation or metered.reservation
-        if record.end is None and metered.pod_deleted and seen.end is not None:
-            metered.session = replace(first.session, end=max(record.start, seen.end), proof=seen.proof)
-    return metered
+    sessions, first = books.pods.sessions, loaded(record)
+    anew = unread.get(allocation_of(record))
+    if anew is None or sessions.get(anew.session.uid) is not anew:
+        metered = sessions.keep(first)
+        if metered is first:
+            books.pods.observe_again(record.uid)
+        return metered
+    sessions.drop(anew)
+    first.reservation, first.pod_deleted = first.reservation or anew.reservation, anew.pod_deleted
+    if record.end is None and anew.pod_deleted and anew.session.end is not None:
+        end = max(record.start, anew.session.end)
+        first.session = replace(first.session, end=end, proof=anew.session.proof)
+    books.pods.observe_again(record.uid)
+    return sessions.keep(first)
 
 
 def _with_record(metered: MeteredSession, record: Session, account: str, *, paying: bool) -> Acknowledged:

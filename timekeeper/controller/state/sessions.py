@@ -16,6 +16,7 @@ from timekeeper.domain.pricing import Prices
 from timekeeper.domain.reports import Bases
 from timekeeper.domain.reservations import Reservation, tariff
 from timekeeper.domain.sessions import (
+    CLAIM,
     MeterFrom,
     Session,
     alive_until,
@@ -301,6 +302,14 @@ class MeterRules:
     since: Instant = 0
     drivers: frozenset[str] | None = None
     decided: Mapping[str, Decided] = field(default_factory=dict)
+
+
+def allocation_of(session: Session) -> str:
+    """Returns what a session is of: the pod's uid, or the claim's uid with the id of the allocation.
+
+    Two leaders may have begun a claim's session at different instants, which its uid ends with.
+    """
+    return session.uid.rpartition("-")[0] if session.pod.startswith(CLAIM) else session.uid
 
 
 def loaded(record: Session) -> MeteredSession:
