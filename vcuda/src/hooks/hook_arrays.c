@@ -39,6 +39,7 @@ static uint64_t array_bytes(const CUDA_ARRAY3D_DESCRIPTOR *shape, unsigned int l
     return granule_up(bytes, GRANULE);
 }
 
+/* Where the driver has refused a call, nothing that the program points to is looked at: `array` is NULL. */
 static CUresult settle(CUresult result, int index, uint64_t bytes, const void *array, CUcontext context)
 {
     if (result == CUDA_SUCCESS)
@@ -81,20 +82,21 @@ static CUDA_ARRAY3D_DESCRIPTOR wide_deep(const CUDA_ARRAY3D_DESCRIPTOR *shape)
     return *shape;
 }
 
-#define CREATES(name, type, widen)                            \
-    EXPORT CUresult name(CUarray *array, const type *shape)   \
-    {                                                         \
-        CUcontext context;                                    \
-        int index;                                            \
-        PASS_UNLESS_ACTIVE(name, array, shape);               \
-        if (!known(array, shape, &context, &index))           \
-            return REAL(name)(array, shape);                  \
-        CUDA_ARRAY3D_DESCRIPTOR wide = widen(shape);          \
-        uint64_t bytes = array_bytes(&wide, 1);               \
-        if (!charge(index, bytes))                            \
-            return CUDA_ERROR_OUT_OF_MEMORY;                  \
-        CUresult result = REAL(name)(array, shape);           \
-        return settle(result, index, bytes, *array, context); \
+#define CREATES(name, type, widen)                             \
+    EXPORT CUresult name(CUarray *array, const type *shape)    \
+    {                                                          \
+        CUcontext context;                                     \
+        int index;                                             \
+        PASS_UNLESS_ACTIVE(name, array, shape);                \
+        if (!known(array, shape, &context, &index))            \
+            return REAL(name)(array, shape);                   \
+        CUDA_ARRAY3D_DESCRIPTOR wide = widen(shape);           \
+        uint64_t bytes = array_bytes(&wide, 1);                \
+        if (!charge(index, bytes))                             \
+            return CUDA_ERROR_OUT_OF_MEMORY;                   \
+        CUresult result = REAL(name)(array, shape);            \
+        CUarray made = result == CUDA_SUCCESS ? *array : NULL; \
+        return settle(result, index, bytes, made, context);    \
     }
 
 CREATES(cuArrayCreate, CUDA_ARRAY_DESCRIPTOR_v1, wide_flat_v1)
@@ -113,7 +115,7 @@ EXPORT CUresult cuMipmappedArrayCreate(CUmipmappedArray *array, const CUDA_ARRAY
     if (!charge(index, bytes))
         return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = REAL(cuMipmappedArrayCreate)(array, shape, levels);
-    return settle(result, index, bytes, *array, context);
+    return settle(result, index, bytes, result == CUDA_SUCCESS ? *array : NULL, context);
 }
 
 #define DESTROYS(name, type)                                                      \

@@ -10,10 +10,11 @@ static bool over_soft_limit(int index, uint64_t bytes)
     return soft != 0 && ledger_held(ledger, index) + bytes > soft && REAL(cuMemAllocManaged) != NULL;
 }
 
-static CUresult settle(CUresult result, int index, uint64_t bytes, uint64_t pointer, CUcontext context)
+/* Where the driver has refused a call, nothing that the program points to is looked at. */
+static CUresult settle(CUresult result, int index, uint64_t bytes, const CUdeviceptr *pointer, CUcontext context)
 {
     if (result == CUDA_SUCCESS)
-        linear_placed(index, bytes, pointer, context);
+        linear_placed(index, bytes, *pointer, context);
     else
         linear_give_back(index, bytes);
     return result;
@@ -31,7 +32,7 @@ EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes)
         return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result =
         managed ? REAL(cuMemAllocManaged)(pointer, bytes, CU_MEM_ATTACH_GLOBAL) : REAL(cuMemAlloc_v2)(pointer, bytes);
-    return settle(result, index, bytes, *pointer, context);
+    return settle(result, index, bytes, pointer, context);
 }
 
 /* CUDA 3's 32-bit form: no pointer of today fits, but its memory would. */
@@ -45,7 +46,8 @@ EXPORT CUresult cuMemAlloc(CUdeviceptr_v1 *pointer, unsigned int bytes)
     if (!linear_reserve(index, bytes))
         return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = REAL(cuMemAlloc)(pointer, bytes);
-    return settle(result, index, bytes, *pointer, context);
+    CUdeviceptr wide = result == CUDA_SUCCESS ? *pointer : 0;
+    return settle(result, index, bytes, &wide, context);
 }
 
 /* The driver chooses the pitch. 512 bytes is the widest alignment of rows that any device asks for, so that this
@@ -58,7 +60,8 @@ static uint64_t most_for(uint64_t width, uint64_t height)
     return row < width || __builtin_mul_overflow(row, height, &bytes) ? UINT64_MAX : bytes;
 }
 
-static CUresult settle_pitch(CUresult result, int index, uint64_t most, uint64_t real, uint64_t pointer, CUcontext context)
+static CUresult settle_pitch(CUresult result, int index, uint64_t most, uint64_t real, const CUdeviceptr *pointer,
+                             CUcontext context)
 {
     if (result == CUDA_SUCCESS && most >= GRANULE && real >= GRANULE &&
         granule_up(real, GRANULE) != granule_up(most, GRANULE)) {
@@ -82,7 +85,8 @@ EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t w
     if (!linear_reserve(index, most))
         return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = REAL(cuMemAllocPitch_v2)(pointer, pitch, width, height, element);
-    return settle_pitch(result, index, most, *pitch * height, *pointer, context);
+    uint64_t real = result == CUDA_SUCCESS ? *pitch * height : 0;
+    return settle_pitch(result, index, most, real, pointer, context);
 }
 
 EXPORT CUresult cuMemAllocPitch(CUdeviceptr_v1 *pointer, unsigned int *pitch, unsigned int width, unsigned int height,
@@ -97,7 +101,9 @@ EXPORT CUresult cuMemAllocPitch(CUdeviceptr_v1 *pointer, unsigned int *pitch, un
     if (!linear_reserve(index, most))
         return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = REAL(cuMemAllocPitch)(pointer, pitch, width, height, element);
-    return settle_pitch(result, index, most, (uint64_t)*pitch * height, *pointer, context);
+    uint64_t real = result == CUDA_SUCCESS ? (uint64_t)*pitch * height : 0;
+    CUdeviceptr wide = result == CUDA_SUCCESS ? *pointer : 0;
+    return settle_pitch(result, index, most, real, &wide, context);
 }
 
 /* Managed memory is charged as if all of it were on the device: it can be there at one time. */
@@ -111,7 +117,7 @@ EXPORT CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, unsigned i
     if (!linear_reserve(index, bytes))
         return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = REAL(cuMemAllocManaged)(pointer, bytes, flags);
-    return settle(result, index, bytes, *pointer, context);
+    return settle(result, index, bytes, pointer, context);
 }
 
 /* Memory that came from a pool, of this process or of another, may be freed so, too. */
