@@ -111,16 +111,16 @@ struct vcuda_schedule {
  * when a launch is made or held, and refresh it every few milliseconds while work is in flight.
  */
 struct vcuda_activity {
-    uint64_t activity_ns;   /* CLOCK_MONOTONIC when it last had or wanted GPU work; 0: never */
-    uint64_t waiting_ns;    /* CLOCK_MONOTONIC when a launch was last held for its turn; 0: never */
-    uint64_t busy_ns;       /* cumulative GPU time of this container as its shim measured it */
-    uint64_t overrun_ns;    /* cumulative GPU time that ran past the end of its turns (part of busy_ns);
+    uint64_t activity_ns;      /* CLOCK_MONOTONIC when it last had or wanted GPU work; 0: never */
+    uint64_t waiting_ns;       /* CLOCK_MONOTONIC when a launch was last held for its turn; 0: never */
+    uint64_t busy_ns;          /* cumulative GPU time of this container as its shim measured it */
+    uint64_t overrun_ns;       /* cumulative GPU time that ran past the end of its turns (part of busy_ns);
                            * the node agent takes it from later turns and gives it to those who lost it */
-    uint64_t launches;      /* cumulative */
-    uint64_t charged_bytes; /* device memory charged now, the dead and not yet released included */
+    uint64_t launches;         /* cumulative */
+    uint64_t charged_bytes;    /* device memory charged now, the dead and not yet released included */
     uint64_t sample_wanted_ns; /* CLOCK_MONOTONIC when a program last asked what is free, or took what only the driver
                            * counts: a sample from after it is wanted soon. The node agent bounds how often it asks */
-    uint64_t reserved[1];   /* zero */
+    uint64_t reserved[1];      /* zero */
 };
 
 struct vcuda_ledger_public {

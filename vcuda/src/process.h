@@ -17,11 +17,11 @@ struct process {
     pthread_mutex_t contexts;             /* guards what follows up to `ending`; no driver call is made under it */
     CUcontext primary[VCUDA_MAX_DEVICES]; /* by index, as is how often each is retained */
     uint32_t retains[VCUDA_MAX_DEVICES];
-    uint32_t making[VCUDA_MAX_DEVICES];   /* threads whose calls may make the primary context now */
-    uint32_t ending[VCUDA_MAX_DEVICES];   /* and those whose calls may end it */
-    int has_helper;                     /* atomic */
-    uint8_t spare[VCUDA_MAX_DEVICES];   /* 1: a block is charged that nothing lies in yet (linear.h); atomic */
-    uint32_t blocks[VCUDA_MAX_DEVICES]; /* blocks in which small allocations lie; atomic */
+    uint32_t making[VCUDA_MAX_DEVICES];  /* threads whose calls may make the primary context now */
+    uint32_t ending[VCUDA_MAX_DEVICES];  /* and those whose calls may end it */
+    int has_helper;                      /* atomic */
+    uint8_t spare[VCUDA_MAX_DEVICES];    /* 1: a block is charged that nothing lies in yet (linear.h); atomic */
+    uint32_t blocks[VCUDA_MAX_DEVICES];  /* blocks in which small allocations lie; atomic */
     struct late late[VCUDA_MAX_DEVICES]; /* by index */
     struct allocations allocations;
     struct pools pools;

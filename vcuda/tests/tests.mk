@@ -94,7 +94,7 @@ $(TESTS)/cudart-%: tests/real/cudart.c $(HEADERS)/.fetched
 SIDE_BY_SIDE := $(shell $(PYTHON) -c 'import xdist' 2>/dev/null && echo --numprocesses 2)
 PYTEST := PYTHONPATH=tests $(PYTHON) -m pytest -q -p no:cacheprovider -p no:schemathesis $(SIDE_BY_SIDE)
 
-test: all shipped programs $(RUNTIMES) sanitizers $(B)/real/.fetched
+test: layout all shipped programs $(RUNTIMES) sanitizers $(B)/real/.fetched
 	$(PYTEST) --durations=10 --durations-min=1 tests
 
 # Figures, as JSON rows on standard output.

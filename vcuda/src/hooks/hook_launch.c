@@ -71,7 +71,7 @@ LARGE_FORMS(cuMemcpyDtoD_v2, cuMemcpyDtoDAsync_v2, bytes, (CUdeviceptr to, CUdev
 #define FILLS(bits, type)                                                                                                    \
     LARGE_FORMS(cuMemsetD##bits##_v2, cuMemsetD##bits##Async, count *(bits / 8), (CUdeviceptr to, type value, size_t count), \
                 (CUdeviceptr to, type value, size_t count, CUstream stream), to, value, count)                               \
-    LARGE_FORMS(cuMemsetD2D##bits##_v2, cuMemsetD2D##bits##Async, width * height * (bits / 8),                               \
+    LARGE_FORMS(cuMemsetD2D##bits##_v2, cuMemsetD2D##bits##Async, width *height *(bits / 8),                                 \
                 (CUdeviceptr to, size_t pitch, type value, size_t width, size_t height),                                     \
                 (CUdeviceptr to, size_t pitch, type value, size_t width, size_t height, CUstream stream), to, pitch, value,  \
                 width, height)

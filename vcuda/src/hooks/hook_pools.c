@@ -206,11 +206,11 @@ static CUresult found(CUresult result, const CUmemoryPool *pool, const CUmemLoca
     return result;
 }
 
-#define FINDS(name)                                                                                        \
-    EXPORT CUresult name(CUmemoryPool *pool, CUmemLocation *location, CUmemAllocationType type)            \
-    {                                                                                                      \
-        PASS_UNLESS_ACTIVE(name, pool, location, type);                                                    \
-        return found(REAL(name)(pool, location, type), pool, location, type);                              \
+#define FINDS(name)                                                                             \
+    EXPORT CUresult name(CUmemoryPool *pool, CUmemLocation *location, CUmemAllocationType type) \
+    {                                                                                           \
+        PASS_UNLESS_ACTIVE(name, pool, location, type);                                         \
+        return found(REAL(name)(pool, location, type), pool, location, type);                   \
     }
 
 FINDS(cuMemGetDefaultMemPool)

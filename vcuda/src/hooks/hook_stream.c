@@ -75,15 +75,15 @@ GOES(cuStreamDestroy)
 GOES(cuStreamDestroy_v2)
 
 /* A call by which a stream waits for something else than its own work, and its twin for per-thread default streams. */
-#define WAITS_IN(name, stream, parameters, ...)  \
-    EXPORT CUresult name parameters              \
-    {                                            \
-        PASS_UNLESS_ACTIVE(name, __VA_ARGS__);   \
-        pacer_waits(stream);                     \
-        return REAL(name)(__VA_ARGS__);          \
+#define WAITS_IN(name, stream, parameters, ...) \
+    EXPORT CUresult name parameters             \
+    {                                           \
+        PASS_UNLESS_ACTIVE(name, __VA_ARGS__);  \
+        pacer_waits(stream);                    \
+        return REAL(name)(__VA_ARGS__);         \
     }
-#define WAITS(name, parameters, ...)                  \
-    WAITS_IN(name, stream, parameters, __VA_ARGS__)   \
+#define WAITS(name, parameters, ...)                \
+    WAITS_IN(name, stream, parameters, __VA_ARGS__) \
     WAITS_IN(name##_ptsz, per_thread(stream), parameters, __VA_ARGS__)
 
 WAITS(cuLaunchHostFunc, (CUstream stream, CUhostFn function, void *data), stream, function, data)
@@ -94,7 +94,7 @@ WAITS(cuStreamWaitEvent, (CUstream stream, CUevent event, unsigned int flags), s
 
 #define OF_32 (CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned int flags)
 #define OF_64 (CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned int flags)
-#define OPERATIONS (CUstream stream, unsigned int count, CUstreamBatchMemOpParams * operations, unsigned int flags)
+#define OPERATIONS (CUstream stream, unsigned int count, CUstreamBatchMemOpParams *operations, unsigned int flags)
 
 WAITS(cuStreamWaitValue32, OF_32, stream, address, value, flags)
 WAITS(cuStreamWaitValue32_v2, OF_32, stream, address, value, flags)

@@ -14,7 +14,7 @@
 struct driver driver;
 _Bool driver_bound; /* published with release once `driver` and `by_address` are whole */
 
-static int publisher; /* the process that copies them; atomic (publisher.h) */
+static int publisher;            /* the process that copies them; atomic (publisher.h) */
 static const void *bound_object; /* the driver as object_at knows it, and a handle of it; constant once driver_bound */
 static void *bound_library;
 

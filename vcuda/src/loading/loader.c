@@ -53,9 +53,9 @@ static void *replace(void *handle, const char *name, void *real)
 static void *answer(const void *caller, void *handle, const char *name, void *real)
 {
     void *instead = replace(handle, name, real);
-    bool of_driver = instead != real && (object_at_is_called(caller, "libcuda.so") ||
-                                         object_at_is_called(caller, "libcudadebugger.so") ||
-                                         object_at_is_called(caller, "libnvidia-"));
+    bool of_driver =
+        instead != real && (object_at_is_called(caller, "libcuda.so") || object_at_is_called(caller, "libcudadebugger.so") ||
+                            object_at_is_called(caller, "libnvidia-"));
     return of_driver ? real : instead;
 }
 

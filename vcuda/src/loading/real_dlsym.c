@@ -69,7 +69,7 @@ static bool is_c_library(const char *path)
 }
 
 /* Takes both functions from the library at `base` with this dynamic section. */
-static bool take_from(ElfW(Addr) base, const ElfW(Dyn) *entry)
+static bool take_from(ElfW(Addr) base, const ElfW(Dyn) * entry)
 {
     struct symbols symbols = {.base = base};
     for (; entry->d_tag != DT_NULL; entry++) {

@@ -18,10 +18,10 @@
 
 #define IN_FLIGHT_NS 2000000u /* of work that a stream may have queued in a turn, or one kernel that is longer */
 #define WAITER_NS 2000000u    /* after which what is in flight may be waiting for a launch that is held */
-#define STANDS_NS 25000000u   /* after which a stream that has not come to its work stands still: others have the GPU for less */
+#define STANDS_NS 25000000u /* after which a stream that has not come to its work stands still: others have the GPU for less */
 #define FOLLOWS_NS 1000000000u /* the same while it may wait for the process's own work in another stream */
-#define QUIET_NS 2000000u     /* a batch that is open for longer is ended by the helper */
-#define BATCH_NS 500000u      /* of estimated work granted at a time */
+#define QUIET_NS 2000000u      /* a batch that is open for longer is ended by the helper */
+#define BATCH_NS 500000u       /* of estimated work granted at a time */
 #define MOST_GRANTED 256u
 #define LEAST_PAUSE_NS 20000u /* between looks of a thread that waits in the turn */
 #define MOST_PAUSE_NS 250000u

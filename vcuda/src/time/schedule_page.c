@@ -15,7 +15,7 @@
 #define READ_TRIES 8
 #define FIRST_PAUSE_NS 200000000u  /* between two attempts to map a page; doubled after each */
 #define LAST_PAUSE_NS 10000000000u /* and no longer than this */
-#define PAST 3 /* periods in which work may have begun that ends now */
+#define PAST 3                     /* periods in which work may have begun that ends now */
 
 static struct page {
     const struct vcuda_schedule *shared; /* atomic, set once; NULL: no page yet */

@@ -368,8 +368,7 @@ static void take_out(struct queue *queue, uint32_t i)
  * part begins where what was in flight before it ends. */
 static CUevent take_begin(struct queue *queue, struct flow *flow, uint64_t *begin_ns)
 {
-    bool first =
-        queue->begin != NULL && queue->begins == flow && (flow->begin == NULL || queue->begin_ns <= flow->begin_ns);
+    bool first = queue->begin != NULL && queue->begins == flow && (flow->begin == NULL || queue->begin_ns <= flow->begin_ns);
     CUevent begin = first ? queue->begin : flow->begin;
     if (begin != NULL)
         *begin_ns = first ? queue->begin_ns : flow->begin_ns;
@@ -688,13 +687,12 @@ static uint32_t to_look_at(const struct queue *queue, struct look *looks)
     for (uint32_t i = 0; i < queue->count; i++) {
         const struct span *span = &queue->spans[i];
         if (is_oldest_of_its_flow(queue, i))
-            looks[count++] = (struct look){
-                .id = span->id,
-                .prolonged = span->prolonged,
-                .begin = span->begin,
-                .end = span->end,
-                .stream = span->stream,
-                .begun = span->begun};
+            looks[count++] = (struct look){.id = span->id,
+                                           .prolonged = span->prolonged,
+                                           .begin = span->begin,
+                                           .end = span->end,
+                                           .stream = span->stream,
+                                           .begun = span->begun};
     }
     return count;
 }

@@ -40,14 +40,14 @@ static void *function_named(const char *name)
 }
 #endif
 /* Looked up once, as programs do: dlsym takes longer than many of the driver's functions. */
-#define CU(name)                                                             \
-    ({                                                                       \
+#define CU(name)                                                                \
+    ({                                                                          \
         static void *found; /* atomic: threads that look it up find the same */ \
-        void *function = __atomic_load_n(&found, __ATOMIC_RELAXED);          \
-        if (function == NULL)                                                \
-            function = function_named(#name);                                \
-        __atomic_store_n(&found, function, __ATOMIC_RELAXED);                \
-        (__typeof__(name) *)function;                                        \
+        void *function = __atomic_load_n(&found, __ATOMIC_RELAXED);             \
+        if (function == NULL)                                                   \
+            function = function_named(#name);                                   \
+        __atomic_store_n(&found, function, __ATOMIC_RELAXED);                   \
+        (__typeof__(name) *)function;                                           \
     })
 
 static inline uint64_t now_us(void)

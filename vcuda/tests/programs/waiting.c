@@ -398,10 +398,9 @@ static void wait_in(CUstream waits, int ms, const char *call)
     CUevent between = event();
     later = (struct later){word(), ms};
     CUdeviceptr address = (CUdeviceptr)(uintptr_t)later.word;
-    CUstreamBatchMemOpParams operation = {.waitValue = {.operation = CU_STREAM_MEM_OP_WAIT_VALUE_32,
-                                                        .address = address,
-                                                        .value = 1,
-                                                        .flags = CU_STREAM_WAIT_VALUE_EQ}};
+    CUstreamBatchMemOpParams operation = {
+        .waitValue = {
+            .operation = CU_STREAM_MEM_OP_WAIT_VALUE_32, .address = address, .value = 1, .flags = CU_STREAM_WAIT_VALUE_EQ}};
     must(CU(cuLaunchHostFunc)(other, sets_later, &later));
     must(CU(cuEventRecord)(between, other));
     if (strncmp(call, "cuStreamWaitEvent", 17) == 0)
