@@ -1,6 +1,8 @@
 """Every way to get device memory is charged: by pools, physical memory of its own, arrays, heaps."""
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
 
 import pytest
 from agent import Agent, Tenant
@@ -374,7 +376,7 @@ def test_variables_end_with_their_context_and_are_charged_no_longer(node: Node) 
         assert container.charged() == 0
 
 
-def test_two_processes_that_load_and_allocate_at_once_get_all_that_fits_and_no_more(node: Node) -> None:
+def test_two_processes_that_load_and_allocate_in_turn_get_all_that_fits_and_no_more(node: Node) -> None:
     container = node.container("a", Share(memory=2048 * MIB), CUDA_MODULE_LOADING="EAGER")
     with container.session() as one, container.session() as other:
         begun(one)
@@ -385,3 +387,41 @@ def test_two_processes_that_load_and_allocate_at_once_get_all_that_fits_and_no_m
             assert other(f"module d {64 * MIB}")[0] == OUT_OF_MEMORY
             assert container.charged() == node.truth("a")[0] == 2048 * MIB
             assert [one("unmodule a")[0], other("free b")[0], one("free c")[0]] == [0, 0, 0]
+
+
+def at_once(one: tuple[Ask, str, str], other: tuple[Ask, str, str], rounds: int) -> list[tuple[int, int]]:
+    """What each of two processes is answered that take memory in the same moment, round by round."""
+    both = Barrier(2, timeout=60)
+
+    def takes(ask: Ask, take: str, give: str) -> list[int]:
+        answers = []
+        for _ in range(rounds):
+            both.wait()
+            answers.append(ask(take)[0])
+            both.wait()
+            assert answers[-1] != 0 or ask(give)[0] == 0
+        return answers
+
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.submit(takes, *one), pool.submit(takes, *other)
+        return list(zip(first.result(), second.result(), strict=True))
+
+
+@pytest.mark.parametrize(("mib", "fits"), [(700, True), (900, False)])
+def test_of_a_module_and_an_allocation_in_one_moment_all_that_fits_is_granted_and_no_more(
+    node: Node, mib: int, *, fits: bool
+) -> None:
+    loading = "EAGER" if fits else "LAZY"
+    container = node.container("a", Share(memory=2048 * MIB), CUDA_MODULE_LOADING=loading)
+    with container.session() as loads, container.session() as allocates:
+        begun(loads)
+        begun(allocates)
+        module, allocation = (
+            (loads, f"module a {mib * MIB}", "unmodule a"),
+            (allocates, f"alloc b {mib * MIB}", "free b"),
+        )
+        answers = at_once(module, allocation, 60)
+        assert set(answers) <= ({(0, 0)} if fits else {(0, OUT_OF_MEMORY), (OUT_OF_MEMORY, 0)})
+        assert container.charged() == node.truth("a")[0] == 2 * CONTEXT
+        assert node.truth("a")[1] <= 2048 * MIB
+        assert container.unsettled() == 0
