@@ -69,6 +69,16 @@ def test_with_a_part_of_the_gpu_it_waits_for_its_turn_and_no_longer(node: Node, 
     assert held_us <= 2 * SLOWER * plain_us + PERIOD_NS / 1_000 + WAITER_US
 
 
+@pytest.mark.parametrize("program", WAITING, ids=[program[1] for program in WAITING])
+def test_beside_a_neighbour_at_work_it_waits_for_its_turn_as_well_and_no_longer(node: Node, program: Program) -> None:
+    ours, other = two_halves(node)
+    with neighbour(other):
+        result, held_us = run(ours, program)
+    _, plain_us = run(Node(fresh(node, "plain")).container("plain"), program, shim=False)
+    assert result == 0
+    assert held_us <= BESIDE_SLOWER * plain_us / SHARE + PERIOD_NS / 1_000 + WAITER_US, f"instead of {plain_us}"
+
+
 @pytest.mark.parametrize("kind", ["data parallel training", "a stage of a pipeline"])
 def test_a_fifth_of_the_gpu_is_used_where_the_machine_wakes_each_thread_two_milliseconds_late(
     node: Node, kind: str
