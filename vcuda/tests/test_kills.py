@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -147,5 +148,44 @@ def test_what_a_process_of_another_pid_namespace_had_is_released_after_its_death
             assert [ask("init")[0], ask("ctx")[0]] == [0, 0]
             assert ask(f"alloc b {512 * MIB}")[0] == OUT_OF_MEMORY, "it lives and has its memory"
             inside.communicate("kill\n", timeout=60)
+        until(lambda: container.charged() == 256 * MIB)
+        assert ask(f"alloc b {512 * MIB}")[0] == 0
+
+
+AS_A_DAEMON = """
+import ctypes, os, signal, sys
+driver, context, pointer = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p(), ctypes.c_uint64()
+answers = [driver.cuInit(0), driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0),
+           driver.cuCtxPushCurrent_v2(context), driver.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(256 << 20))]
+copy = os.dup(1)
+os.closerange(3, copy)
+os.closerange(copy + 1, 4096)
+child = os.fork()
+if child == 0:
+    signal.pause()
+os.write(1, f"{answers}\\n".encode())
+sys.stdin.readline()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+"""Closes all descriptors that it did not open, and forks a child that goes on without it."""
+
+
+def test_so_it_is_of_one_that_has_closed_all_descriptors_and_left_a_child_behind(node: Node) -> None:
+    page = node.folder / "page"
+    container = node.container("a", Share(schedule=str(page)))
+    unprivileged = ["--user", "--map-root-user"] if os.geteuid() else []
+    command = ["unshare", *unprivileged, "--pid", "--fork", "--kill-child", "sh", "-c", '"$@"; read line', "sh"]
+    pipe = subprocess.PIPE
+    inside = subprocess.Popen(
+        [*command, sys.executable, "-c", AS_A_DAEMON], env=container.environment(), stdin=pipe, stdout=pipe, text=True
+    )
+    with Agent(node, page, Tenant("a", 0), drives=True), container.session() as ask, ended(inside):
+        assert inside.stdin is not None
+        assert inside.stdout is not None
+        assert inside.stdout.readline() == "[0, 0, 0, 0]\n"
+        assert [ask("init")[0], ask("ctx")[0]] == [0, 0]
+        assert ask(f"alloc b {512 * MIB}")[0] == OUT_OF_MEMORY, "it lives and has its memory"
+        inside.stdin.write("\n")
+        inside.stdin.flush()
         until(lambda: container.charged() == 256 * MIB)
         assert ask(f"alloc b {512 * MIB}")[0] == 0
