@@ -100,6 +100,9 @@ def is_metered(pod: Json) -> bool:
 def may_hold(pod: Json, own: OwnResources) -> bool:
     """Returns whether a pod asks for a part of a GPU of another stack: by a resource, a claim, or KAI's annotations.
 
+    A pod that has an extended resource by a claim may hold one, too, whatever the resource's name: a DeviceClass names
+    it, and kube-scheduler makes the claim.
+
     Args:
         own: the extended resources of other stacks that the admin lists, keyed by name; None if pods of other stacks
             are not metered: the result is then False.
@@ -112,7 +115,9 @@ def may_hold(pod: Json, own: OwnResources) -> bool:
         return True
     if any(map(deciding.is_of_a_container, annotations)):
         return True
-    if spec.get("resourceClaims") or spec.get("schedulerName") in deciding.ASKING_SCHEDULERS:
+    if spec.get("resourceClaims") or mapping(pod.get("status")).get("extendedResourceClaimStatus"):
+        return True
+    if spec.get("schedulerName") in deciding.ASKING_SCHEDULERS:
         return True
     return any(
         deciding.is_accelerator(resource, own)

@@ -80,7 +80,7 @@ def served(plane: ControlPlane, manifests: list[Manifest], **more: str) -> Itera
         rest, jobs = (SETTINGS | _settings_of(manifests, container) | more for container in ("rest", "jobs"))
         services.enter_context(timekeeper_replica(plane, "look", Ports(https, metrics), store.url, **rest))
         services.enter_context(timekeeper_jobs(plane, "look-jobs", jobs_metrics, store.url, **jobs))
-        _let_view(plane)
+        let_view(plane)
         wait_until(lambda: is_listening(https), "the timekeeper answers")
         yield Installed(client_at(plane, https), https, manifests, store.url, services.close)
 
@@ -97,7 +97,7 @@ def _settings_of(manifests: Sequence[Manifest], container: str) -> dict[str, str
     return {one["name"]: one["value"] for one in found["env"] if "value" in one}
 
 
-def _let_view(plane: ControlPlane) -> None:
+def let_view(plane: ControlPlane) -> None:
     """Gives an account the right to look at all budgets and to place orders."""
     bindings: list[Manifest] = [
         {

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.support.other_stacks import STACKS, Asking, Stack
 from timekeeper.domain.holdings.deciding import decide
-from timekeeper.domain.holdings.holding import read_bound_pod, read_host_node
+from timekeeper.domain.holdings.holding import NOTHING, read_bound_pod, read_host_node
 from timekeeper.domain.holdings.listed import Listed
 from timekeeper.domain.pods import read_pod
 from timekeeper.domain.timestamps import parse_instant
@@ -283,6 +283,20 @@ def test_annotations_for_containers_that_a_pod_does_not_have_hide_no_memory_that
     assert kept is not None
     (held,) = decide(read_bound_pod(kept), read_host_node({"metadata": {"labels": {}}}), {}).holdings
     assert (held.count, held.memory) == (1, 1)
+
+
+def test_a_pod_that_has_an_extended_resource_by_a_claim_is_read_whatever_the_resource_is_named() -> None:
+    """A DeviceClass names it, which no settings list; the claim that kube-scheduler made is charged, and labels it."""
+    mapped = [{"containerName": "main", "requestName": "container-0-request-0", "resourceName": "example.org/gpu"}]
+    by_claim = {"resourceClaimName": "made", "requestMappings": mapped}
+    asking = {"name": "main", "resources": {"limits": {"example.org/gpu": "1"}}}
+    pod = {"metadata": {"uid": "a", "namespace": "team"}, "spec": {"containers": [asking], "nodeName": "n1"}}
+
+    assert metered_pod(pod, own={}) is None
+    read = metered_pod({**pod, "status": {"extendedResourceClaimStatus": by_claim}}, own={})
+    assert read is not None
+    assert read["status"] == {"extendedResourceClaimStatus": by_claim}
+    assert decide(read_bound_pod(read), read_host_node({"metadata": {}}), {}) == NOTHING
 
 
 def test_a_pod_that_was_metered_is_read_without_its_annotations_too() -> None:
