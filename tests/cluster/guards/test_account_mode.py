@@ -195,6 +195,33 @@ def test_an_annotation_by_which_the_pod_is_charged_is_written_by_accounts_that_m
     denied("fairgpu-metadata", lambda: editor.api.patch(bound, {"metadata": {"annotations": {key: None}}}))
 
 
+def test_of_the_memory_of_hundreds_of_containers_the_refusal_names_the_first_and_their_number(
+    editor: Identity, pods: str
+) -> None:
+    """The API server shows no message of more than 5 KiB, and its own says neither what was given nor what to do."""
+    pod = stack_pod()
+    pod["spec"]["containers"] += [{"name": f"container-{number:03}", "image": "x"} for number in range(200)]
+    editor.api.create(pods, pod)
+    given = {f"nvidia.com/container.container-{number:03}.gpu-memory.request": "1Gi" for number in range(200)}
+    message = denied("fairgpu-metadata", lambda: editor.api.patch(f"{pods}/gpu", {"metadata": {"annotations": given}}))
+    assert "metadata.annotations: nvidia.com/container.container-000.gpu-memory.request, " in message
+    assert f"... (200 in all) changed by {editor.name}; by these the pod is charged" in message
+
+
+def test_where_the_mode_is_share_so_does_the_refusal_of_a_request_that_nobody_read(
+    control_plane: ControlPlane, make_namespace: Callable[..., str]
+) -> None:
+    name = make_namespace("share-")
+    admin = control_plane.namespace_admin(name)
+    pod = stack_pod()
+    del pod["metadata"]["labels"]
+    resources = {"resources": {"limits": {"nvidia.com/gpu": "1"}}}
+    pod["spec"]["containers"] += [{"name": f"container-{at:03}", "image": "x", **resources} for at in range(400)]
+    message = denied("fairgpu-spec", lambda: admin.api.create(f"/api/v1/namespaces/{name}/pods", pod, DRY_RUN))
+    assert "has not read (containers " in message
+    assert "... (401 in all)): a webhook that runs after zz-fairgpu may have added it" in message
+
+
 def test_a_right_to_patch_pods_everywhere_changes_no_bill(control_plane: ControlPlane, bound: str) -> None:
     """As operators and deployment tools have it; a scheduler of another stack is given the right to more."""
     operator = control_plane.user(f"operator-of-{bound.split('/')[4]}")

@@ -184,6 +184,17 @@ def test_a_namespace_has_no_more_than_can_be_looked_through_in_time(
     editor.api.patch(path, {"metadata": {other: {"c": ""}}})
 
 
+@pytest.mark.parametrize("part", ["annotations", "labels"])
+def test_of_hundreds_of_changed_keys_the_refusal_names_the_first_and_their_number(
+    editor: Identity, namespace: str, part: str
+) -> None:
+    """The API server shows no message of more than 5 KiB, and its own says neither what was given nor what to do."""
+    given = {f"fairgpu.io/key-{number:03}": "a" for number in range(400)}
+    message = refused(editor, f"/api/v1/namespaces/{namespace}", {"metadata": {part: given}})
+    assert "metadata: fairgpu.io/key-" in message
+    assert f"... (400 in all) changed by {editor.name}, who may not update gpubudgets; ask an admin" in message
+
+
 def test_a_permission_that_was_given_can_be_neither_widened_nor_removed(
     control_plane: ControlPlane, editor: Identity, namespace: str
 ) -> None:

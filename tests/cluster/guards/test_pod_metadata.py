@@ -62,6 +62,16 @@ def test_an_annotation_of_fairgpu_can_be_neither_changed_nor_removed_nor_added(
     assert "leave them as they are, or create a new pod" in message
 
 
+def test_of_hundreds_of_annotations_of_fairgpu_the_refusal_names_the_first_and_their_number(
+    editor: Identity, pods: str, bound: Pod
+) -> None:
+    """The API server shows no message of more than 5 KiB, and its own says neither what was given nor what to do."""
+    assert bound
+    message = refused(editor, f"{pods}/gpu", annotate({f"fairgpu.io/key-{number:03}": "a" for number in range(400)}))
+    assert "metadata.annotations: fairgpu.io/key-" in message
+    assert f"... (400 in all) changed by {editor.name}; annotations of fairgpu.io are set when" in message
+
+
 def test_a_pod_without_a_gpu_may_say_what_it_likes_since_nobody_believes_it(editor: Identity, pods: str) -> None:
     editor.api.create(pods, plain_pod())
     editor.api.patch(f"{pods}/plain", annotate({"fairgpu.io/allocation": "{}"}))

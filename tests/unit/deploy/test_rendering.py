@@ -90,9 +90,9 @@ def test_a_pod_of_another_stack_is_sent_and_guarded_by_the_same_names() -> None:
     names = {"example.com/npu", "example.com/part-", "npu-part", *extended}
 
     (condition,) = webhooks(settings)["account.fairgpu.io"]["matchConditions"]
-    assert quoted(condition["expression"]) == {*names, *of_containers, "fairgpu.io/"}
-    assert quoted(variables(settings, "fairgpu-spec")["asksElsewhere"]) == {*names, *of_containers}
-    assert quoted(variables(settings, "fairgpu-metadata")["asksElsewhere"]) == names
+    assert quoted(condition["expression"]) == {*names, *of_containers, "fairgpu.io/", "/"}
+    assert quoted(variables(settings, "fairgpu-spec")["asksElsewhere"]) == {*names, *of_containers, "/"}
+    assert quoted(variables(settings, "fairgpu-metadata")["asksElsewhere"]) == {*names, "/"}
     assert quoted(variables(settings, "fairgpu-metadata")["ofContainers"]) == of_containers
     assert of_containers <= quoted(variables(settings, "fairgpu-binding")["decisions"])
     for policy in ("fairgpu-metadata", "fairgpu-binding"):

@@ -149,7 +149,8 @@ def decide(pod: BoundPod, node: HostNode, table: Mapping[str, Listed]) -> Decisi
     if not asked:
         return NOTHING
     doubts: set[Doubt] = set()
-    holdings, covered = [], set(asked)
+    holdings: list[Holding] = []
+    covered = set(asked)
     for name in sorted(asked):
         entry = table[name]
         if entry.whole in asked:
