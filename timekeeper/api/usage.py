@@ -550,7 +550,7 @@ def _forecast(client: Store, query: Query, now: Instant, end: int) -> UsageForec
         key: (latest.get(key, 0), before.get(key, 0) + latest.get(key, 0)) for key in before.keys() | latest.keys()
     }
     began = min(capacity(client), default=None)
-    # The last round settled no account without open sessions, and none whose sessions are all on silent nodes.
+    # The last reconciliation settled no account without open sessions, and none whose sessions are all on silent nodes.
     watched = reading.watched(client)
     known_until = min((max(instant, watched or 0) for instant in settled), default=watched)
     forecast = usage_forecast(spent, now, end, settled=known_until, began=began, earliest=min(earliest, default=None))

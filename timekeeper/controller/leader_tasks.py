@@ -195,7 +195,10 @@ class LeaderTasks:
 
     def record_events(self) -> None:
         """Writes the events of budgets whose state has changed since the last run."""
-        self._do("tell", lambda leader_term: leader_term.events.record_changes() if self._reconciled_at else None)
+        self._do(
+            "record_events",
+            lambda leader_term: leader_term.events.record_changes() if self._reconciled_at else None,
+        )
 
     def notify(self) -> None:
         """Stores a message for each new milestone of a budget, if notifications are configured."""

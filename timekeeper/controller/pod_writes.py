@@ -143,7 +143,7 @@ class Plan(StrEnum):
 
     LABELS = "label"
     EVICTIONS = "evict"
-    FINALIZERS = "let_go"
+    FINALIZERS = "remove_finalizers"
     RELEASES = "release"
 
 
