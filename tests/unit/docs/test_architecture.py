@@ -11,7 +11,10 @@ import pytest
 from tests.unit.docs.pages import ROOT
 
 PAGE = ROOT / "docs" / "architecture.md"
-LINKS = re.findall(r"\[`(\w+)`\]\(([^)]+)\)", PAGE.read_text())
+LINK = r"\[`(\w+)`\]\(([^)]+)\)"
+LINKS = re.findall(LINK, PAGE.read_text())
+SECTIONS = {part.partition("\n")[0]: part for part in re.split(r"^## ", PAGE.read_text(), flags=re.MULTILINE)[1:]}
+JOURNEYS = [title for title in SECTIONS if not title.startswith("Who leads")]
 
 
 def defined(file: Path) -> set[str]:
@@ -25,8 +28,14 @@ def defined(file: Path) -> set[str]:
 
 
 def test_the_page_has_five_journeys_and_says_who_leads() -> None:
-    assert len(re.findall(r"^## ", PAGE.read_text(), re.MULTILINE)) == 5 + 1
-    assert len(LINKS) > 20
+    assert (len(SECTIONS), len(JOURNEYS)) == (6, 5)
+
+
+@pytest.mark.parametrize("title", JOURNEYS)
+def test_a_journey_has_five_to_ten_steps_each_with_a_link(title: str) -> None:
+    steps = re.split(r"^\d+\. ", SECTIONS[title], flags=re.MULTILINE)[1:]
+    assert 5 <= len(steps) <= 10
+    assert [step for step in steps if not re.search(LINK, step)] == []
 
 
 @pytest.mark.parametrize(("name", "target"), LINKS, ids=[name for name, _ in LINKS])
