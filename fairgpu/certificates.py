@@ -6,6 +6,8 @@ identifiers, which distinguish two authorities of the same name.
 
 from __future__ import annotations
 
+import base64
+import binascii
 import ipaddress
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -167,6 +169,18 @@ def load(certificate_pem: bytes) -> x509.Certificate:
         return x509.load_pem_x509_certificate(certificate_pem)
     except ValueError as error:
         raise CertificateError(f"no certificate in PEM: {error}") from error
+
+
+def published_bundle(value: object) -> bytes:
+    """Returns the certificates in a field `caBundle` of a Kubernetes object, in PEM.
+
+    Args:
+        value: the field's value, PEM in base64. Empty bytes are returned for a value that is none.
+    """
+    try:
+        return base64.b64decode(value) if isinstance(value, str) else b""
+    except binascii.Error:
+        return b""
 
 
 def utc_now() -> datetime:

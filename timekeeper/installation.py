@@ -6,8 +6,6 @@ cluster, so their readiness says that, too.
 
 from __future__ import annotations
 
-import base64
-import binascii
 import re
 from collections.abc import Collection as Group
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from fairgpu import names
-from fairgpu.certificates import CertificateError, expires_at, issued_at
+from fairgpu.certificates import CertificateError, expires_at, issued_at, published_bundle
 from fairgpu.client.tables import table
 from fairgpu.cluster.api import ApiError, Json, KubernetesAPI
 from fairgpu.cluster.reflector import Collection, list_collection
@@ -137,7 +135,7 @@ def read_installation(api: KubernetesAPI, lease: str) -> Observed | None:
         bundles["the timekeeper"] = str(mapping(found.get("data")).get("ca.crt", "")).encode()
     if (found := _get(api, f"{_WEBHOOKS}/{WEBHOOKS}", unreadable)) is not None:
         trusted = [mapping(hook.get("clientConfig")).get("caBundle") for hook in mappings(found.get("webhooks"))]
-        bundles["the webhook"] = min((_decoded(bundle) for bundle in trusted), key=len, default=b"")
+        bundles["the webhook"] = min((published_bundle(bundle) for bundle in trusted), key=len, default=b"")
     budgets = _list(api, BUDGETS, unreadable)
     by_objects = found is not None or any(_takes_gpubudgets(item) for item in workloads)
     config_map = _get(api, LINES, unreadable) if by_objects and BUDGETS not in unreadable else None
@@ -351,13 +349,6 @@ def _note(error: ApiError, path: str, unreadable: list[str]) -> None:
         raise error
     if not error.not_found:
         unreadable.append(path)
-
-
-def _decoded(bundle: object) -> bytes:
-    try:
-        return base64.b64decode(bundle) if isinstance(bundle, str) else b""
-    except binascii.Error:
-        return b""
 
 
 def _whole(value: object) -> int:

@@ -228,17 +228,7 @@ def _entries(client: Store, account: str, start: int, after: str, last: str) -> 
             if entry_order(entry.id) > entry_order(last):
                 return
             if entry.period == start:
-                yield Entry(
-                    entry.id,
-                    entry.kind,
-                    entry.period,
-                    entry.amount,
-                    entry.at,
-                    entry.session,
-                    entry.pod,
-                    entry.note,
-                    entry.namespace,
-                )
+                yield Entry(entry.kind, entry.amount, entry.at, entry.session, entry.pod, entry.note, entry.namespace)
         if len(page) < ENTRIES_PER_PAGE:
             return
         after = page[-1].id

@@ -21,9 +21,7 @@ class Entry:
     """An entry of the ledger, as a snapshot contains it.
 
     Attributes:
-        id: the entry's id.
         kind: the reason for the entry, such as close or grant.
-        period: the start of its period.
         amount: its amount, in microGPU-seconds.
         at: the instant at which it was written.
         session: the uid of its session; empty for none.
@@ -32,9 +30,7 @@ class Entry:
         namespace: the namespace of the pod.
     """
 
-    id: str
     kind: str
-    period: Instant
     amount: int
     at: Instant
     session: str

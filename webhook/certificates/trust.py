@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -11,6 +10,7 @@ from typing import Protocol
 import structlog
 
 from fairgpu import names
+from fairgpu.certificates import published_bundle
 from fairgpu.cluster.api import JSON_PATCH, ApiError, Json, KubernetesAPI
 from fairgpu.serving.tls import ChainError
 
@@ -129,7 +129,7 @@ class NoConfigurations:
 def published(configurations: Sequence[Configuration]) -> frozenset[bytes]:
     """Returns the CAs that configurations publish: each webhook's `caBundle`, in PEM; empty bytes for one without."""
     webhooks = (webhook for each in configurations for webhook in each.item.get("webhooks") or [])
-    return frozenset(_decoded(webhook["clientConfig"].get("caBundle")) for webhook in webhooks)
+    return frozenset(published_bundle(webhook["clientConfig"].get("caBundle")) for webhook in webhooks)
 
 
 def changes(configuration: Json, bundle: str) -> list[Json]:
@@ -148,10 +148,3 @@ def changes(configuration: Json, bundle: str) -> list[Json]:
         return []
     version = configuration["metadata"]["resourceVersion"]
     return [{"op": "test", "path": "/metadata/resourceVersion", "value": version}, *operations]
-
-
-def _decoded(bundle: object) -> bytes:
-    try:
-        return base64.b64decode(bundle) if isinstance(bundle, str) else b""
-    except binascii.Error:
-        return b""
