@@ -149,7 +149,7 @@ def refuse(environment: Environment) -> None:
     require(bool(refused.refusal), "the wrong manifest was admitted")
     environment.screen.output(f"Error from server: admission webhook denied the request:\n{refused.refusal}", "red")
     for part in ("gpu-core", "150", "gpu-memory", "vcuda-memory"):
-        require(part in refused.refusal, f"the refusal does not speak of {part}: {refused.refusal}")
+        require(part in refused.refusal, f"the refusal does not name {part}: {refused.refusal}")
     environment.screen.done("refused: each field, what was given, what is allowed, what to write instead")
 
 

@@ -23,7 +23,7 @@ run() {
 run "$@" --ignore=tests/node/journey tests/node
 run "$@" tests/node/journey
 
-# The demonstration with a node takes another minute or two: where nobody waits.
+# The demonstration with a node takes another minute or two: only continuous integration runs it.
 if [ -n "${CI:-}" ]; then
     sh tools/demo_cluster.sh "$venv"
 fi

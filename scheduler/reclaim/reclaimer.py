@@ -97,10 +97,12 @@ class _Written:
     """An earmark that was written and that the watch has not shown yet.
 
     Attributes:
-        earmark: the earmark in the waiting pod's annotation.
+        pod: the waiting pod.
+        earmark: the earmark in its annotation.
         until: when the reclaimer stops to wait for the watch, in monotonic seconds.
     """
 
+    pod: WaitingPod
     earmark: Earmark
     until: float
 
@@ -546,7 +548,7 @@ class Reclaimer:
                 return False
             earmarks = self._earmarks(pods, plan)
             for pod, earmark in zip(pods, earmarks, strict=True):
-                self._written[pod.uid] = _Written(earmark, float("inf"))
+                self._written[pod.uid] = _Written(pod, earmark, float("inf"))
                 self._state.fleet.hold(f"{EARMARKED}{pod.uid}", earmark.holding(pod.request))
         done: list[WaitingPod] = []
         try:
@@ -563,7 +565,7 @@ class Reclaimer:
                 for pod in done:
                     self._annotate(pod, names.EARMARK, fallen(self._left_out(pod.uid)))
         for pod, earmark in zip(pods, earmarks, strict=True):
-            self._written[pod.uid] = _Written(earmark, self._clocks.now() + SHOWN_SECONDS)
+            self._written[pod.uid] = _Written(pod, earmark, self._clocks.now() + SHOWN_SECONDS)
             gone = list(earmark.victims)
             _log.info("reclaim planned", pod=_name(pod), uid=pod.uid, node=earmark.node, victims=gone)
         return True

@@ -185,9 +185,9 @@ def finished_at(pod: PodFacts) -> Instant | None:
 def end_with_finalizer(session: Session, pod: PodFacts, now: Instant, silent_since: Instant | None) -> Session:
     """Returns a session with its end set, for a pod that FairGPU's finalizer keeps on the API server.
 
-    The end comes from the pod object if that states one, and not from the time of this observation: whoever leads then
-    finds the same. Otherwise it is the deletionTimestamp. On a silent node the end is no later than the last sign of
-    life, unless a finishedAt states it.
+    The end comes from the pod object if that states one, and not from the time of this observation: every later
+    leader finds the same. Otherwise it is the deletionTimestamp. On a silent node the end is no later than the last
+    sign of life, unless a finishedAt states it.
 
     Args:
         pod: the pod, which is in a terminal phase, or has ended but for its finalizers.

@@ -275,12 +275,12 @@ def _added_in(
 
 
 def _differences(before: HourlyPoint, points: Sequence[HourlyPoint]) -> Iterator[Added]:
-    for cut in points:
-        reserved = cut.billed - before.billed, cut.core - before.core, cut.memory - before.memory
-        newly_used = None if cut.used is None else cut.used - (before.used or 0)
+    for point in points:
+        reserved = point.billed - before.billed, point.core - before.core, point.memory - before.memory
+        newly_used = None if point.used is None else point.used - (before.used or 0)
         if any(reserved) or newly_used:
-            yield cut.hour, (*reserved, newly_used)
-        before = cut
+            yield point.hour, (*reserved, newly_used)
+        before = point
 
 
 ALWAYS = Window(0, FOREVER)

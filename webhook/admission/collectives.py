@@ -115,7 +115,7 @@ def _sign(container: dict[str, Any], path: Path) -> Sign | None:
         return None
     for index, variable in listed:
         name, value = variable["name"], variable.get("value")
-        if _speaks_of_others(name, value):
+        if _names_other_processes(name, value):
             given = name if value is None else f"{name}={show(value)}"
             return Sign(field_path(*path, "env", index), f"{given} is of a job of several processes")
     launcher = _starts_several_nodes(words)
@@ -138,7 +138,7 @@ def _is_alone(variables: Mapping[Any, Any]) -> bool:
     )
 
 
-def _speaks_of_others(name: str, value: Any) -> bool:
+def _names_other_processes(name: str, value: Any) -> bool:
     if name.startswith(_NCCL):
         return True
     if name not in _VARIABLES or value == "":

@@ -43,7 +43,7 @@ WRITES = re.compile(
     r"|\b(?:changed|change_the_past|write_rows)\("
 )
 MAY_FAIL = re.compile(
-    r"error_reply|\berror\(|tonumber\(|\b(?:limbs|signed|refusal|open_sum|expect_types|grown_rows|read_cuts|in_order)\("
+    r"error_reply|\berror\(|tonumber\(|\b(?:limbs|signed|refusal|open_sum|expect_types|grown_rows|read_points|in_order)\("
     r"|string\.match|redis\.call\(\s*'(?:H?GET|HMGET|HGETALL|HKEYS|HLEN|HEXISTS|XRANGE|XLEN|ZCARD|ZRANGE\w*)'"
 )
 ANSWERS_ERRORS = {"write_report_limits", "read_report", "end_report", "read_used"}

@@ -98,7 +98,7 @@ class ReconcileContext:
         """Reads which nodes are silent.
 
         A node whose object is deleted while it is silent stays silent as long as it has sessions, until a node of its
-        name reports: its pods are deleted after it, and nothing is heard of them meanwhile.
+        name reports: its pods are deleted after it, and until then nothing reports whether they run.
         """
         silent = nodes_that_are_silent(self.source.mirrors)
         if self.silent.keys() - silent.keys():

@@ -6,7 +6,7 @@
 --       that may be rolled over or empty, then for each credit:
 --         name, amount, expiry, spending of the period when it came, o (open) or l (expired), kind, note
 -- Returns total, granted, gone, exhausted, struck, terms, version.
-local head, period, pots, ledger = unpack(KEYS)
+local head, period, credits, ledger = unpack(KEYS)
 local epoch, instant, start, struck, terms = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local granted, refused = open_sum(head, period, epoch, 'granted')
 if refused then
@@ -24,14 +24,14 @@ for position = 6, #ARGV, 7 do
     return redis.error_reply('AMOUNT ' .. tostring(amount) .. ' is no whole number from 0 to 10^24 - 1')
   end
   local old, old_flag = '0', ''
-  local known = redis.call('HGET', pots, name)
+  local known = redis.call('HGET', credits, name)
   if known then
     old, old_flag = string.match(known, '^(%d+) %d+ %d+ (%a)$')
   end
   if old_flag ~= 'l' then
     local old_high, old_low = limbs(old)
     if not old_high then
-      return redis.error_reply('DATA the pot ' .. name .. ' cannot be read: ' .. known)
+      return redis.error_reply('DATA the credit ' .. name .. ' cannot be read: ' .. known)
     end
     high, low = carry(high - old_high, low - old_low)
     granted_high, granted_low = carry(granted_high + high, granted_low + low)
@@ -42,7 +42,7 @@ end
 if granted_high >= HIGH_LIMIT or granted_high < -HIGH_LIMIT then
   return redis.error_reply('OVERFLOW the grants pass 24 digits')
 end
-expect_types(ledger, pots)
+expect_types(ledger, credits)
 changed(head, epoch)
 redis.call('HSET', period, 'granted', decimal(granted_high, granted_low))
 if struck ~= '' then
@@ -52,7 +52,7 @@ if terms ~= '' then
   redis.call('HSET', period, 'terms', terms)
 end
 for _, change in ipairs(changes) do
-  redis.call('HSET', pots, change.name, change.text)
+  redis.call('HSET', credits, change.name, change.text)
   if change.difference ~= '0' then
     redis.call('XADD', ledger, '*', 'k', change.kind, 'p', start, 'a', change.difference, 't', instant, 'u', '',
       'n', '', 'd', change.name, 'x', change.note)

@@ -4,7 +4,7 @@
 -- KEYS  head, period, grants, ledger, credits (the key pots:START)
 -- ARGV  epoch, instant, start, name, amount, note, its expiry or empty, the period's spending when it was made
 -- Returns whether it was added now, then total, granted, gone, exhausted, struck, terms, version.
-local head, period, grants, ledger, pots = unpack(KEYS)
+local head, period, grants, ledger, credits = unpack(KEYS)
 local epoch, instant, start, name, amount, note, expires, since = unpack(ARGV)
 local granted, refused = open_sum(head, period, epoch, 'granted')
 if refused then
@@ -22,14 +22,14 @@ high, low = carry(high + granted_high, low + granted_low)
 if high >= HIGH_LIMIT or high < -HIGH_LIMIT then
   return redis.error_reply('OVERFLOW the grants pass 24 digits')
 end
-expect_types(ledger, grants, pots)
+expect_types(ledger, grants, credits)
 local added = 1 - redis.call('HEXISTS', grants, name)
 if added == 1 then
   changed(head, epoch)
   redis.call('HSET', grants, name, start .. ' ' .. amount)
   redis.call('HSET', period, 'granted', decimal(high, low))
   if expires ~= '' then
-    redis.call('HSET', pots, name, amount .. ' ' .. expires .. ' ' .. since .. ' o')
+    redis.call('HSET', credits, name, amount .. ' ' .. expires .. ' ' .. since .. ' o')
   end
   redis.call('XADD', ledger, '*', 'k', 'grant', 'p', start, 'a', amount, 't', instant, 'u', '', 'n', '', 'd', name,
     'x', note)

@@ -1,10 +1,10 @@
 -- The hourly use that entries are attributed to: rows of "billed core memory used" for each hour and dimensions, and the
 -- sums of these rows by namespace and model. Put before each script.
-local CUT = '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d*%-?)$'
+local POINT = '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d*%-?)$'
 local ROW = '^(%-?%d+) (%-?%d+) (%-?%d+) (%-?%d*)$'
 local TAKEN = '^ (%d+) (%d+) (%d+) (%d*%-?)$'
 
--- A figure of a cut, held to 24 digits; nothing where it is no figure.
+-- A figure of a point, held to 24 digits; nothing where it is no figure.
 local function bounded(text)
   if text ~= '-' and (text == '' or string.find(text, '%D')) then
     return nil
@@ -12,24 +12,24 @@ local function bounded(text)
   return #text <= 24 and text or string.rep('9', 24)
 end
 
--- The cuts of a text; nothing where one of them cannot be read.
-local function read_cuts(text)
-  local cuts = {}
+-- The points of a text; nothing where one of them cannot be read.
+local function read_points(text)
+  local points = {}
   for part in string.gmatch(text or '', '([^;]*);') do
-    local hour, instant, billed, core, memory, used = string.match(part, CUT)
+    local hour, instant, billed, core, memory, used = string.match(part, POINT)
     used = hour and bounded(used)
     if not used then
       return nil
     end
     local figures = {bounded(billed), bounded(core), bounded(memory), used}
-    cuts[#cuts + 1] = {hour = hour, instant = instant, figures = figures}
+    points[#points + 1] = {hour = hour, instant = instant, figures = figures}
   end
-  return cuts
+  return points
 end
 
--- A remembered cut without the note of when its session was first known to be over for good.
-local function without_note(cut)
-  return (string.gsub(cut, ' @%d+$', ''))
+-- A remembered point without the note of when its session was first known to be over for good.
+local function without_note(point)
+  return (string.gsub(point, ' @%d+$', ''))
 end
 
 -- Two limbs of a figure, held to 24 digits; what is no figure counts as nothing.
@@ -63,28 +63,28 @@ local function add_to_row(rows, field, before, after)
 end
 
 -- Adds a session's points to the rows of their hours, and returns the text of the last point that is to be stored.
-local function take_cuts(rows, item, posted)
-  local last = item.cuts[#item.cuts]
-  local until_when, core, memory, used = string.match(item.cut or '', TAKEN)
+local function take_points(rows, item, posted)
+  local last = item.points[#item.points]
+  local until_when, core, memory, used = string.match(item.point or '', TAKEN)
   local taken = {posted, core or '0', memory or '0', used or '-'}
   local from_the_first = not until_when
-  if not until_when and (item.cut or '') ~= '' then
-    -- A remembered cut that cannot be read says nothing of core, memory and used: only what is new of the amount is
-    -- put down, to the last hour.
+  if not until_when and (item.point or '') ~= '' then
+    -- A remembered point that cannot be read says nothing of core, memory and used: only what is new of the amount is
+    -- attributed, to the last hour.
     taken = {posted, last.figures[2], last.figures[3], last.figures[4]}
     from_the_first = false
   end
-  for index, cut in ipairs(item.cuts) do
-    local later = until_when and (#cut.instant > #until_when
-      or (#cut.instant == #until_when and cut.instant > until_when))
-    if from_the_first or later or index == #item.cuts then
-      local figures = cut.figures
+  for index, point in ipairs(item.points) do
+    local later = until_when and (#point.instant > #until_when
+      or (#point.instant == #until_when and point.instant > until_when))
+    if from_the_first or later or index == #item.points then
+      local figures = point.figures
       if figures[4] == '-' then
         figures[4] = taken[4]
       end
       -- The last point of a session that is finalized adds nothing to its hour, which may be packed by now.
       if figures[1] ~= taken[1] or figures[2] ~= taken[2] or figures[3] ~= taken[3] or figures[4] ~= taken[4] then
-        add_to_row(rows, cut.hour .. ' ' .. item.dimensions, taken, figures)
+        add_to_row(rows, point.hour .. ' ' .. item.dimensions, taken, figures)
       end
       taken = figures
     end
@@ -116,7 +116,7 @@ local function end_of_string(text, place)
   return at
 end
 
--- The namespace and the model alone of what a row is put down to.
+-- Of the dimensions that a row is attributed to, the namespace and the model alone.
 local function without_details(dimensions)
   local parts, place = {}, 2
   while #parts < 3 and string.sub(dimensions, place, place) == '"' do

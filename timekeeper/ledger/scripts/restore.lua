@@ -37,7 +37,7 @@ local closing = {}
 for position = 8, #ARGV, 3 do
   local known = redis.call('HGET', amounts, ARGV[position])
   if known then
-    local _, _, amount, posted, flag, cut = string.match(known, '^(%d+) (%d+) (%d+) (%d+) (%a)(.*)$')
+    local _, _, amount, posted, flag, point = string.match(known, '^(%d+) (%d+) (%d+) (%d+) (%a)(.*)$')
     if flag ~= 'g' then
       local high, low = limbs(amount)
       local posted_high, posted_low = limbs(posted)
@@ -46,7 +46,8 @@ for position = 8, #ARGV, 3 do
       end
       gone_high, gone_low = carry(gone_high + high, gone_low + low)
       closing[#closing + 1] = {uid = ARGV[position], namespace = ARGV[position + 1], pod = ARGV[position + 2],
-        amount = amount, flag = flag, cut = without_note(cut), entry = decimal(carry(high - posted_high, low - posted_low))}
+        amount = amount, flag = flag, point = without_note(point),
+        entry = decimal(carry(high - posted_high, low - posted_low))}
     end
   end
 end
@@ -78,7 +79,7 @@ change_the_past(head, 'restored at ' .. instant)
 redis.call('HSET', period, 'total', decimal(total_high, total_low), 'gone', decimal(gone_high, gone_low),
   'checkpoint', decimal(opened_high, opened_low))
 for _, item in ipairs(closing) do
-  redis.call('HSET', amounts, item.uid, epoch .. ' 0 ' .. item.amount .. ' ' .. item.amount .. ' g' .. item.cut)
+  redis.call('HSET', amounts, item.uid, epoch .. ' 0 ' .. item.amount .. ' ' .. item.amount .. ' g' .. item.point)
   if item.flag == 'o' or item.entry ~= '0' then
     redis.call('XADD', ledger, '*', 'k', 'close', 'p', start, 'a', item.entry, 't', instant, 'u', item.uid,
       'n', item.namespace, 'd', item.pod, 'x', note)

@@ -3,7 +3,7 @@
 --
 -- KEYS  head, period, amounts, sessions, ended, ledger, hours
 -- ARGV  epoch, counter, instant, period's start, then for each session:
---         uid, amount, action and, unless the action is `hold`, kind, namespace, pod, note, record, dimensions, cuts
+--         uid, amount, action and, unless the action is `hold`, kind, namespace, pod, note, record, dimensions, points
 --       hold   sets the amount
 --       open   sets the amount and stores the session as open
 --       post   sets the amount and writes what the ledger does not hold of it as an entry of this kind; and, where a
@@ -12,7 +12,7 @@
 --       close  as post; the session has ended
 --       finalize_period  as move; and the pod object is deleted. Any action but this and finalize takes that back
 --       finalize  as finalize_period; and the store keeps no record of the session
--- Each point ("cut") is "hour instant billed core memory used;", cumulative: the part beyond the last stored point is
+-- Each point is "hour instant billed core memory used;", cumulative: the part beyond the last stored point is
 -- attributed to its hour. A point before the stored one is skipped, but for the last of those given, which always counts.
 -- Returns total, granted, gone, exhausted, struck, terms, version.
 local head, period, amounts, sessions, ended, ledger, hours = unpack(KEYS)
@@ -47,8 +47,8 @@ while position <= #ARGV do
   if LONG[action] then
     item.kind, item.namespace, item.pod = ARGV[position], ARGV[position + 1], ARGV[position + 2]
     item.note, item.record = ARGV[position + 3], ARGV[position + 4]
-    item.dimensions, item.cuts = ARGV[position + 5], read_cuts(ARGV[position + 6])
-    if not item.cuts then
+    item.dimensions, item.points = ARGV[position + 5], read_points(ARGV[position + 6])
+    if not item.points then
       return redis.error_reply('CUTS of ' .. item.uid .. ' cannot be read: ' .. tostring(ARGV[position + 6]))
     end
     position = position + 7
@@ -71,15 +71,15 @@ for index, item in ipairs(items) do
     return redis.error_reply('TWICE ' .. item.uid .. ' stands twice in one settlement')
   end
   seen[item.uid] = true
-  local old_epoch, old_counter, old, posted, flag, cut = -1, -1, '0', '0', 'o', ''
+  local old_epoch, old_counter, old, posted, flag, point = -1, -1, '0', '0', 'o', ''
   if known[index] then
-    old_epoch, old_counter, old, posted, flag, cut = string.match(known[index], PATTERN)
+    old_epoch, old_counter, old, posted, flag, point = string.match(known[index], PATTERN)
     if not old_epoch then
       return redis.error_reply('DATA the amount of ' .. item.uid .. ' cannot be read: ' .. known[index])
     end
     old_epoch, old_counter = tonumber(old_epoch), tonumber(old_counter)
-    if string.find(cut, '@', 1, true) then
-      cut = without_note(cut)
+    if string.find(point, '@', 1, true) then
+      point = without_note(point)
     end
   end
   local newer = epoch_number > old_epoch or (epoch_number == old_epoch and counter_number > old_counter)
@@ -97,11 +97,11 @@ for index, item in ipairs(items) do
       flag = 'o'
     end
     total_high, total_low = carry(total_high + item.high - old_high, total_low + item.low - old_low)
-    item.posted, item.flag, item.cut = posted, flag, cut
+    item.posted, item.flag, item.point = posted, flag, point
     if item.action ~= 'hold' and item.action ~= 'open' then
       item.entry = decimal(carry(item.high - posted_high, item.low - posted_low))
-      if #item.cuts > 0 then
-        item.cut = take_cuts(rows, item, posted)
+      if #item.points > 0 then
+        item.point = take_points(rows, item, posted)
       end
       item.posted = item.amount
       local ending = item.action == 'close' or FINALIZING[item.action]
@@ -135,7 +135,7 @@ local written = {}
 for _, item in ipairs(accepted) do
   written[#written + 1] = item.uid
   written[#written + 1] = epoch .. ' ' .. counter .. ' ' .. item.amount .. ' ' .. item.posted .. ' ' .. item.flag
-    .. item.cut
+    .. item.point
 end
 redis.call('HSET', amounts, unpack(written))
 write_rows(hours, grown, head, instant)
