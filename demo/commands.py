@@ -18,6 +18,6 @@ def register(subparsers: Any) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from demo import story
+    from demo import demonstration
 
-    return story.run(arguments.keep)
+    return demonstration.run(arguments.keep)

@@ -41,7 +41,7 @@ class Gpus:
     def __init__(self) -> None:
         self._loads: dict[Load, int] = {}
         self._lock = threading.Lock()
-        """Guards `_loads`, which the story adds to while the thread writes."""
+        """Guards `_loads`, which the demonstration adds to while the thread writes."""
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="gpus", daemon=True)
 

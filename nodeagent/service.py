@@ -49,7 +49,7 @@ from nodeagent.runtime.devices import (
     RuntimeStatusError,
 )
 from nodeagent.settings import Nodeagent
-from nodeagent.starting import Starter, World
+from nodeagent.starting import StartEnvironment, Starter
 from nodeagent.whole_gpus import WholeGpus
 
 _log = structlog.get_logger(__name__)
@@ -122,7 +122,7 @@ class Agent:
         """The records and notices of which the page writer's input is made; None while that is not known."""
         self._publishing = threading.Lock()
         self._writer = PageWriter(self._folders.root, self._measures.writer_ends.inc)
-        world = World(
+        environment = StartEnvironment(
             settings.node,
             lambda: self._resources.listing(names.GPU),
             self._pods,
@@ -130,7 +130,7 @@ class Agent:
             lambda: self._offer,
             self._publish,
         )
-        self._starter = Starter(world, self._folders)
+        self._starter = Starter(environment, self._folders)
         self._shim_error = ""
         """Why the shim is not on the host, by the last try that ended."""
         self._shim_since: float | None = None

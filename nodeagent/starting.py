@@ -44,7 +44,7 @@ LOOK_SECONDS = 0.1
 
 
 @dataclass(frozen=True)
-class World:
+class StartEnvironment:
     """The functions by which `Starter` learns of the node, and the one that it calls after each change of a record.
 
     Attributes:
@@ -72,8 +72,8 @@ class Starter:
         shim: the shim's file on the host; None until it is written there. Any thread may replace it.
     """
 
-    def __init__(self, world: World, folders: Folders, shim: Path | None = None) -> None:
-        self._world = world
+    def __init__(self, environment: StartEnvironment, folders: Folders, shim: Path | None = None) -> None:
+        self._environment = environment
         self._folders = folders
         self.shim = shim
         self._lock = threading.Lock()
@@ -102,7 +102,7 @@ class Starter:
             removed = files.remove_unknown(self._folders, list(self._records.values()), unread)
             if removed:
                 _log.info("files of no container removed", paths=[str(path) for path in removed])
-            self._world.changed(list(self._records.values()))
+            self._environment.changed(list(self._records.values()))
 
     def prepare(self, slots: frozenset[str]) -> Record:
         """Writes all files that the container with these slots needs to start; returns its record.
@@ -114,15 +114,15 @@ class Starter:
             PlacementRefusedError: the container must not start.
             KubeletError: the kubelet does not answer.
         """
-        listing = self._world.listing()
-        namespace, name = holder(listing, slots, self._world.pods.all())
+        listing = self._environment.listing()
+        namespace, name = holder(listing, slots, self._environment.pods.all())
         pod = self._pod(namespace, name)
         container = container_of(pod, listing, slots)
         if self._was_prepared(pod, container):
             pod, container = self._certain(pod, container, listing, slots)
-        wanted = claim(pod, container, slots, self._world.node)
+        wanted = claim(pod, container, slots, self._environment.node)
         choices = read_choices(pod["metadata"]["annotations"], ("metadata",)).choices
-        offer = self._world.offer()
+        offer = self._environment.offer()
         if offer is None:
             raise PlacementRefusedError(
                 Cause.UNUSABLE_DEVICE,
@@ -135,7 +135,7 @@ class Starter:
                     Cause.NOT_PREPARED, "the node agent ends: the next one prepares the container", wanted.identity
                 )
             known = list(self._records.values())
-            check_unread(wanted, self._unread, self._world.pods.all())
+            check_unread(wanted, self._unread, self._environment.pods.all())
             record = given(wanted, choices, known, offer.devices, _new_key)
             vendor = [offer.edits[device.uuid] for device in record.devices]
             try:
@@ -159,14 +159,15 @@ class Starter:
     def collect(self) -> None:
         """Removes the records and files of containers whose pods are deleted or have ended.
 
-        The records that are left are passed to `World.changed`; a start that comes meanwhile waits, so that no older
-        records follow its own. A pod that the watch has not shown is read from the API server: it may be newer.
+        The records that are left are passed to `StartEnvironment.changed`; a start that comes meanwhile waits, so that
+        no older records follow its own. A pod that the watch has not shown is read from the API server: it may be
+        newer.
 
         Raises:
             OSError: the host has no room for the page writer's input; the ended containers' files are removed
                 nevertheless.
         """
-        over = [record for record in ended(self.records(), self._world.pods.all()) if not self._lives(record)]
+        over = [record for record in ended(self.records(), self._environment.pods.all()) if not self._lives(record)]
         with self._lock:
             if self._has_ended:
                 return
@@ -174,11 +175,11 @@ class Starter:
             for record in over:
                 del self._records[record.uid, record.container]
                 files.remove(self._folders, record)
-            live = {str(pod["metadata"]["uid"]) for pod in self._world.pods.all() if is_live(pod)}
+            live = {str(pod["metadata"]["uid"]) for pod in self._environment.pods.all() if is_live(pod)}
             for uid, container in [each for each in self._unread if each[0] not in live]:
                 self._unread.discard((uid, container))
                 files.remove_unread(self._folders, uid, container)
-            self._world.changed(list(self._records.values()))
+            self._environment.changed(list(self._records.values()))
 
     def end(self) -> None:
         """Makes this object write no more files, since the next agent writes from now on.
@@ -195,7 +196,7 @@ class Starter:
 
     def _lives(self, record: Record) -> bool:
         try:
-            pod = self._world.read_pod(record.namespace, record.pod)
+            pod = self._environment.read_pod(record.namespace, record.pod)
         except ApiError as error:
             return not error.not_found
         return not ended([record], [pod])
@@ -210,15 +211,15 @@ class Starter:
         self._records[record.uid, record.container] = record
         self._unread.discard((record.uid, record.container))
         files.remove_earlier_starts(self._folders, record)
-        self._world.changed(list(self._records.values()))
+        self._environment.changed(list(self._records.values()))
 
     def _pod(self, namespace: str, name: str) -> Mapping[str, Any]:
-        found = self._world.pods.wait_for(namespace, name, WATCH_SECONDS)
+        found = self._environment.pods.wait_for(namespace, name, WATCH_SECONDS)
         return found if found is not None else self._asked(namespace, name)
 
     def _asked(self, namespace: str, name: str) -> Mapping[str, Any]:
         try:
-            found = read(self._world.read_pod(namespace, name))
+            found = read(self._environment.read_pod(namespace, name))
         except ApiError as error:
             raise PlacementRefusedError(
                 Cause.UNKNOWN_CONTAINER, f"pod {namespace}/{name} cannot be read: {error}"

@@ -18,7 +18,7 @@ from typing import Any
 import redis
 from structlog.testing import capture_logs
 
-from tests.support.ledger.chaos_model import ChaosStory
+from tests.support.ledger.chaos_model import ChaosModel
 from tests.support.ledger.concurrent_events import live_through
 from tests.support.ledger.harness import LedgerHarness
 from tests.support.servers.redis_server import RedisServer
@@ -33,7 +33,7 @@ PROMOTIONS = 20 if os.environ.get("CI") == "true" else 5
 BLOWS = 10
 REPLICATED = ("--min-replicas-to-write", "1", "--min-replicas-max-lag", "2")
 
-Blow = Callable[[ChaosStory], object]
+Blow = Callable[[ChaosModel], object]
 
 
 def rows() -> list[dict[str, Any]]:
@@ -47,14 +47,14 @@ def figures() -> list[tuple[str, int, int]]:
     found = [("replica promoted under a writer, Sentinel", *behind_sentinels())]
     found.append(("replica promoted under a writer, Cluster", *on_a_cluster()))
     blows: dict[str, Callable[[RedisServer, Path], Blow]] = {
-        "SIGKILL": lambda server, _: lambda story: live_through(story, server.restart),
+        "SIGKILL": lambda server, _: lambda model: live_through(model, server.restart),
         "full disk": lambda server, _: partial(full_disk, server),
         "memory at its limit": lambda _server, _: without_memory,
         "Redis hangs for seconds": lambda server, _: partial(hang, server),
         "the clock steps by a day and back": lambda _server, _: step_clock,
         "append-only file cut in the middle": lambda server, _: partial(cut_off, server),
         "restored from an old backup": lambda server, folder: partial(go_back, server, folder),
-        "emptied": lambda _server, _: lambda story: story.harness.client.flushall(),
+        "emptied": lambda _server, _: lambda model: model.harness.client.flushall(),
     }
     for name, blow in blows.items():
         found.append((name, *on_one_server(blow)))
@@ -77,24 +77,24 @@ def row(name: str, error: int, count: int) -> dict[str, Any]:
 def behind_sentinels() -> tuple[int, int]:
     """Promotions while the old master is written to."""
     with scratch() as folder, SentinelShape(folder, *REPLICATED) as store, connect(store.settings) as client:
-        story = begin(folder, client)
-        return sum(promoted(story, store.promote, store.is_whole) for _ in range(PROMOTIONS)), PROMOTIONS
+        model = begin(folder, client)
+        return sum(promoted(model, store.promote, store.is_whole) for _ in range(PROMOTIONS)), PROMOTIONS
 
 
 def on_a_cluster() -> tuple[int, int]:
     """The same of the primaries of a cluster in turn."""
     with scratch() as folder, ClusterShape(folder) as store, connect(store.settings) as client:
-        story = begin(folder, client)
+        model = begin(folder, client)
         keys = [AccountKeys(name).head for name in ("a", "b", "book", "namespace:team-c")]
         promote = [partial(store.promote, keys[number % len(keys)]) for number in range(PROMOTIONS)]
-        return sum(promoted(story, happening, store.is_whole) for happening in promote), PROMOTIONS
+        return sum(promoted(model, happening, store.is_whole) for happening in promote), PROMOTIONS
 
 
-def promoted(story: ChaosStory, happening: Callable[[], object], is_whole: Callable[[], bool]) -> int:
+def promoted(model: ChaosModel, happening: Callable[[], object], is_whole: Callable[[], bool]) -> int:
     """One promotion, and the error after it."""
-    live_through(story, happening)
+    live_through(model, happening)
     wait_until(is_whole, "the old master never followed the new one")
-    return error_of(story)
+    return error_of(model)
 
 
 def on_one_server(blow: Callable[[RedisServer, Path], Blow]) -> tuple[int, int]:
@@ -104,48 +104,48 @@ def on_one_server(blow: Callable[[RedisServer, Path], Blow]) -> tuple[int, int]:
         RedisServer(made(folder / "redis")) as server,
         server.client(socket_timeout=1.0) as client,
     ):
-        story = begin(folder, client)
-        story.live(3)
+        model = begin(folder, client)
+        model.live(3)
         strike, error = blow(server, folder), 0
         for _ in range(BLOWS):
-            strike(story)
-            story.live(2)
-            error += error_of(story)
+            strike(model)
+            model.live(2)
+            error += error_of(model)
         return error, BLOWS
 
 
-def full_disk(server: RedisServer, story: ChaosStory) -> None:
+def full_disk(server: RedisServer, model: ChaosModel) -> None:
     """No write to a file succeeds for a while; then the server is killed."""
     server.limit_files(max(file.stat().st_size for file in server.folder.rglob("*.aof")) + 500)
-    until_refused(story)
+    until_refused(model)
     server.restart()
 
 
-def without_memory(story: ChaosStory) -> None:
+def without_memory(model: ChaosModel) -> None:
     """Redis may use no more memory than it does."""
-    client: Any = story.harness.client
+    client: Any = model.harness.client
     client.config_set("maxmemory", client.info("memory")["used_memory"] - 1)
-    until_refused(story)
+    until_refused(model)
     client.config_set("maxmemory", 0)
 
 
-def hang(server: RedisServer, story: ChaosStory) -> None:
+def hang(server: RedisServer, model: ChaosModel) -> None:
     """Answers come after everybody has given up."""
     assert server.process is not None
     server.process.send_signal(signal.SIGSTOP)
-    until_refused(story)
+    until_refused(model)
     server.process.send_signal(signal.SIGCONT)
 
 
-def step_clock(story: ChaosStory) -> None:
+def step_clock(model: ChaosModel) -> None:
     """Our clock is a day ahead, then a day behind."""
-    assert story.harness.keeper is not None
+    assert model.harness.reconciler is not None
     for skew in (26 * HOUR, -26 * HOUR):
-        story.act()
-        story.harness.keeper.reconcile(story.harness.now + skew)
+        model.act()
+        model.harness.reconciler.reconcile(model.harness.now + skew)
 
 
-def cut_off(server: RedisServer, _story: ChaosStory) -> None:
+def cut_off(server: RedisServer, _story: ChaosModel) -> None:
     """Half of the append-only file is gone."""
     server.stop()
     file = max(server.folder.rglob("*.aof"), key=lambda found: found.stat().st_size)
@@ -153,38 +153,38 @@ def cut_off(server: RedisServer, _story: ChaosStory) -> None:
     server.start()
 
 
-def go_back(server: RedisServer, folder: Path, story: ChaosStory) -> None:
+def go_back(server: RedisServer, folder: Path, model: ChaosModel) -> None:
     """The server's files are what they were some days before."""
     server.stop()
     shutil.rmtree(folder / "backup", ignore_errors=True)
     shutil.copytree(server.folder, folder / "backup")
     server.start()
-    story.live(4)
+    model.live(4)
     server.kill()
     shutil.rmtree(server.folder)
     shutil.copytree(folder / "backup", server.folder)
     server.start()
 
 
-def until_refused(story: ChaosStory) -> None:
+def until_refused(model: ChaosModel) -> None:
     """Goes on until the store takes nothing any more."""
     while True:
-        story.act()
+        model.act()
         try:
-            story.harness.round()
+            model.harness.reconcile()
         except StoreError:
             return
 
 
-def begin(folder: Path, client: redis.Redis) -> ChaosStory:
-    """A story of this folder."""
-    return ChaosStory(LedgerHarness(made(folder / "harness"), client), 1)
+def begin(folder: Path, client: redis.Redis) -> ChaosModel:
+    """A model of this folder."""
+    return ChaosModel(LedgerHarness(made(folder / "harness"), client), 1)
 
 
-def error_of(story: ChaosStory) -> int:
+def error_of(model: ChaosModel) -> int:
     """Returns the sum of all accounts' errors, in microGPU-seconds."""
-    story.round()
-    return sum(abs(error) for error in story.error().values())
+    model.reconcile()
+    return sum(abs(error) for error in model.error().values())
 
 
 def made(folder: Path) -> Path:

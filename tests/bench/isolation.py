@@ -11,7 +11,7 @@ from typing import Any
 import redis
 
 from tests.bench.ledger import START, pod
-from tests.support.ledger.fake_cluster import MirroredWorld, budget_object
+from tests.support.ledger.fake_cluster import MirroredCluster, budget_object
 from tests.support.servers.redis_server import RedisServer
 from timekeeper.controller.reconcile.reconciler import Reconciler
 from timekeeper.controller.state.books import ControllerRules
@@ -39,25 +39,25 @@ def rows() -> list[dict[str, Any]]:
 def rounds_until_published(*, change_of_leader: bool) -> int:
     """Rounds until all other accounts' states say `over`, from the moment at which their money is spent."""
     clock = [START]
-    world = MirroredWorld(lambda: clock[0])
+    cluster = MirroredCluster(lambda: clock[0])
     budgets = [budget_object(f"b{number}", [f"ns-{number}"], allowance=ALLOWANCE) for number in range(BUDGETS)]
-    world.replace("budgets", budgets)
-    world.replace("pods", [pod(budget, 0) for budget in range(BUDGETS)])
+    cluster.replace("budgets", budgets)
+    cluster.replace("pods", [pod(budget, 0) for budget in range(BUDGETS)])
     with (
         tempfile.TemporaryDirectory(prefix="fairgpu-bench-") as folder,
         RedisServer(Path(folder)) as server,
         server.client() as client,
     ):
-        keeper = Reconciler(client, world, ControllerRules(), take_epoch(client, 0))
+        reconciler = Reconciler(client, cluster, ControllerRules(), take_epoch(client, 0))
         clock[0] += ROUND
-        keeper.reconcile(clock[0])
+        reconciler.reconcile(clock[0])
         refuse_all_writes(client, keys.AccountKeys("b0"))
         if change_of_leader:
-            keeper = Reconciler(client, world, ControllerRules(), take_epoch(client, 1))
+            reconciler = Reconciler(client, cluster, ControllerRules(), take_epoch(client, 1))
         for number in range(1, MOST_ROUNDS + 1):
             clock[0] += ROUND
             with suppress(StoreError, redis.RedisError):
-                keeper.reconcile(clock[0])
+                reconciler.reconcile(clock[0])
             if over(client) == {f"ns-{number}" for number in range(1, BUDGETS)}:
                 return number
     raise AssertionError(f"the other accounts' states are not published after {MOST_ROUNDS} rounds")

@@ -11,7 +11,7 @@ from typing import Any
 
 import redis
 
-from tests.support.ledger.fake_cluster import MirroredWorld, budget_object
+from tests.support.ledger.fake_cluster import MirroredCluster, budget_object
 from tests.support.servers.redis_server import RedisServer
 from timekeeper.controller.leader_tasks import Collector
 from timekeeper.controller.reconcile.reconciler import Reconciler
@@ -31,21 +31,21 @@ START = parse_instant("2026-01-15T12:00:00Z")
 def rows() -> list[dict[str, Any]]:
     """The figures beside their goals."""
     clock = [START]
-    world = MirroredWorld(lambda: clock[0])
-    world.replace("budgets", [budget_object(f"b{number}", [f"ns-{number}"]) for number in range(BUDGETS)])
-    world.replace("pods", [pod(budget, number) for budget in range(BUDGETS) for number in range(SESSIONS)])
+    cluster = MirroredCluster(lambda: clock[0])
+    cluster.replace("budgets", [budget_object(f"b{number}", [f"ns-{number}"]) for number in range(BUDGETS)])
+    cluster.replace("pods", [pod(budget, number) for budget in range(BUDGETS) for number in range(SESSIONS)])
     with (
         tempfile.TemporaryDirectory(prefix="fairgpu-bench-") as folder,
         RedisServer(Path(folder)) as server,
         server.client() as client,
     ):
-        keeper = Reconciler(client, world, ControllerRules(), take_epoch(client, 0))
+        reconciler = Reconciler(client, cluster, ControllerRules(), take_epoch(client, 0))
         collector = Collector(time.monotonic)
-        first = timed(keeper, clock, collector)
+        first = timed(reconciler, clock, collector)
         sweeps, settled, worked = [], [], []
         for _ in range(SWEEPS):
             scripts, cpu = _script_seconds(client), time.process_time()
-            sweeps.append(timed(keeper, clock, collector))
+            sweeps.append(timed(reconciler, clock, collector))
             worked.append(time.process_time() - cpu)
             settled.append(_script_seconds(client) - scripts)
         check(client, clock[0])
@@ -89,12 +89,12 @@ def pod(budget: int, number: int) -> dict[str, Any]:
     }
 
 
-def timed(keeper: Reconciler, clock: list[int], collector: Collector) -> float:
+def timed(reconciler: Reconciler, clock: list[int], collector: Collector) -> float:
     """Seconds that a full round takes, ten seconds of metered time after the one before."""
     clock[0] += 10 * SECOND
     began = time.perf_counter()
     with collector.paused():
-        keeper.reconcile(clock[0])
+        reconciler.reconcile(clock[0])
     return time.perf_counter() - began
 
 

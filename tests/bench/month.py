@@ -34,7 +34,7 @@ import redis
 
 from tests.bench.__main__ import line
 from tests.bench.usage import cpu_seconds
-from tests.support.ledger.fake_cluster import MirroredWorld, budget_object
+from tests.support.ledger.fake_cluster import MirroredCluster, budget_object
 from tests.support.servers.redis_server import RedisServer
 from tests.support.servers.rest_server import RestServer
 from timekeeper.api.usage import cursor_of
@@ -185,13 +185,13 @@ class Simulation:
         self.cpu = defaultdict[str, float](float)
         self._client = client
         self._chance = random.Random(11)
-        self._world = MirroredWorld(lambda: self.now)
-        self._world.replace("budgets", [budget_object(f"b{n}", [f"team-{n}"]) for n in range(ACCOUNTS)])
+        self._cluster = MirroredCluster(lambda: self.now)
+        self._cluster.replace("budgets", [budget_object(f"b{n}", [f"team-{n}"]) for n in range(ACCOUNTS)])
         rules = ControllerRules(labels=LABELS)
         clocks = Clocks(lambda: self.now, lambda: self.now)
-        self._keeper = Reconciler(client, self._world, rules, take_epoch(client, 0), clocks=clocks)
+        self._keeper = Reconciler(client, self._cluster, rules, take_epoch(client, 0), clocks=clocks)
         books, epoch = self._keeper.books, self._keeper.epoch
-        self._archivist = Archivist(client, self._world, books, epoch, Retention())
+        self._archivist = Archivist(client, self._cluster, books, epoch, Retention())
         self._collector = Collector(time.monotonic)
         self._reports, there = multiprocessing.Pipe()
         FORK.Process(target=take_reports, args=(ReportIntake(client), there), daemon=True).start()
@@ -207,7 +207,7 @@ class Simulation:
             self._begin()
         self._let_happen()
         for name in Mirrors.__slots__:
-            getattr(self._world.mirrors, name).confirmed()
+            getattr(self._cluster.mirrors, name).confirmed()
         whole = self.now % HOUR == 0
         began, played = time.perf_counter(), time.process_time()
         with self._collector.paused():
@@ -254,7 +254,7 @@ class Simulation:
         lives = chance.uniform(*LONG_SECONDS) if chance.random() < 0.1 else chance.expovariate(1 / SHORT_SECONDS)
         life = max(int(lives), 60) * SECOND
         pod = pod_of(chance, self._number, uid, start)
-        self._world.mirrors.pods.changed("ADDED", pod)
+        self._cluster.mirrors.pods.changed("ADDED", pod)
         self.found.pods += 1
         for number in range(1, REPORTS + 1):
             self._plan(start + life * number // (REPORTS + 1), f"report {number}", pod)
@@ -273,9 +273,9 @@ class Simulation:
             at, _, what, pod = heapq.heappop(self._due)
             uid = pod["metadata"]["uid"]
             if what == "end":
-                self._world.mirrors.pods.changed("MODIFIED", ended(pod, at))
+                self._cluster.mirrors.pods.changed("MODIFIED", ended(pod, at))
             elif what == "delete":
-                self._world.mirrors.pods.changed("DELETED", ended(pod, at - DELETED_AFTER))
+                self._cluster.mirrors.pods.changed("DELETED", ended(pod, at - DELETED_AFTER))
             elif what == "forget":
                 forgotten.append(keys.report(uid))
             else:

@@ -36,7 +36,7 @@ from nodeagent.offer import Offer, slot_ids
 from nodeagent.pages import SCHEDULE
 from nodeagent.pods import NodePods
 from nodeagent.publishing import notices, schedule
-from nodeagent.starting import Starter, World
+from nodeagent.starting import StartEnvironment, Starter
 from nodeagent.turns import Policy
 from tests.bench._agent import BEGUN, WARNED, lay_out, process_of
 from tests.support.background import in_background
@@ -100,7 +100,7 @@ def _agent(folder: Path) -> Iterator[FakeKubelet]:
             noticed = notices(pods.all(), dt.datetime.now(dt.UTC), time.monotonic_ns())
             put(folders.root / SCHEDULE, schedule(records, noticed, folders), 0o600)
 
-        world = World(
+        environment = StartEnvironment(
             "n1",
             lambda: resources.listing(names.GPU),
             pods,
@@ -108,7 +108,7 @@ def _agent(folder: Path) -> Iterator[FakeKubelet]:
             lambda: Offer(inventory, edits),
             publish,
         )
-        starter = Starter(world, folders, Path("/shim"))
+        starter = Starter(environment, folders, Path("/shim"))
         run = partial(
             keep_registered,
             sockets,

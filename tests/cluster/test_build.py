@@ -30,7 +30,7 @@ done
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> dict[str, str]:
+def environ(tmp_path: Path) -> dict[str, str]:
     """An environment with an empty cache and a Go that notes what it is asked for."""
     tools = tmp_path / "tools"
     tools.mkdir()
@@ -47,74 +47,74 @@ def world(tmp_path: Path) -> dict[str, str]:
     }
 
 
-def start(world: dict[str, str]) -> subprocess.Popen[str]:
+def start(environ: dict[str, str]) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "tests.cluster.control_plane.build"]
-    return subprocess.Popen(command, cwd=ROOT, env=world, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(command, cwd=ROOT, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def run(world: dict[str, str]) -> tuple[int, str, str]:
-    with ending(start(world)) as process:
+def run(environ: dict[str, str]) -> tuple[int, str, str]:
+    with ending(start(environ)) as process:
         output, errors = process.communicate(timeout=LIMIT_S)
     return process.returncode, output.strip(), errors
 
 
-def cached(world: dict[str, str]) -> list[str]:
-    folder = Path(world["XDG_CACHE_HOME"]) / "fairgpu" / "control-plane"
+def cached(environ: dict[str, str]) -> list[str]:
+    folder = Path(environ["XDG_CACHE_HOME"]) / "fairgpu" / "control-plane"
     return sorted(path.name for path in folder.iterdir()) if folder.exists() else []
 
 
-def test_two_who_need_the_binaries_at_once_compile_them_once(world: dict[str, str]) -> None:
-    with ending(start(world)) as first, ending(start(world)) as second:
+def test_two_who_need_the_binaries_at_once_compile_them_once(environ: dict[str, str]) -> None:
+    with ending(start(environ)) as first, ending(start(environ)) as second:
         folders = {process.communicate(timeout=LIMIT_S)[0].strip() for process in (first, second)}
     assert (first.returncode, second.returncode) == (0, 0)
-    assert run(world)[1] in folders
-    assert Path(world["GO_LOG"]).read_text() == "build\n"
+    assert run(environ)[1] in folders
+    assert Path(environ["GO_LOG"]).read_text() == "build\n"
     (folder,) = folders
     assert sorted(path.name for path in Path(folder).iterdir()) == sorted(BINARIES)
 
 
 def test_a_file_that_is_named_later_is_put_beside_the_binaries_that_are_there(
-    world: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    environ: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "api.proto").write_text("of the module")
-    for name, value in (world | {"GO_MODULE": str(tmp_path)}).items():
+    for name, value in (environ | {"GO_MODULE": str(tmp_path)}).items():
         monkeypatch.setenv(name, value)
     folder = built(CONTROL_PLANE, os.environ)
     later = replace(CONTROL_PLANE, files={"cri.proto": ("k8s.io/cri-api", "api.proto")})
     assert built(later, os.environ) == folder
     assert (folder / "cri.proto").read_text() == "of the module"
-    assert Path(world["GO_LOG"]).read_text() == "build\ndownload k8s.io/cri-api\n"
-    assert cached(world) == ["lock", folder.name]
+    assert Path(environ["GO_LOG"]).read_text() == "build\ndownload k8s.io/cri-api\n"
+    assert cached(environ) == ["lock", folder.name]
 
 
-def test_nothing_stays_in_the_cache_but_the_binaries(world: dict[str, str]) -> None:
-    abandoned = Path(world["XDG_CACHE_HOME"]) / "fairgpu" / "control-plane" / "building-killed"
+def test_nothing_stays_in_the_cache_but_the_binaries(environ: dict[str, str]) -> None:
+    abandoned = Path(environ["XDG_CACHE_HOME"]) / "fairgpu" / "control-plane" / "building-killed"
     abandoned.mkdir(parents=True)
-    status, folder, _ = run(world)
+    status, folder, _ = run(environ)
     assert status == 0
-    assert cached(world) == ["lock", Path(folder).name]
+    assert cached(environ) == ["lock", Path(folder).name]
 
 
-def test_a_build_that_fails_leaves_nothing_and_says_what_to_do(world: dict[str, str]) -> None:
-    status, _, errors = run(world | {"GO_LAST": "something-else"})
+def test_a_build_that_fails_leaves_nothing_and_says_what_to_do(environ: dict[str, str]) -> None:
+    status, _, errors = run(environ | {"GO_LAST": "something-else"})
     assert status == 1
     assert "lacks kubectl: set FAIRGPU_CONTROL_PLANE_BIN" in errors
-    assert cached(world) == ["lock"]
+    assert cached(environ) == ["lock"]
 
 
-def test_a_go_that_is_too_old_is_not_used(world: dict[str, str]) -> None:
-    status, _, errors = run(world | {"GO_SAYS": "go1.22.9"})
+def test_a_go_that_is_too_old_is_not_used(environ: dict[str, str]) -> None:
+    status, _, errors = run(environ | {"GO_SAYS": "go1.22.9"})
     assert status == 1
     assert "no Go of at least 1.24 on PATH" in errors
-    assert not Path(world["GO_LOG"]).exists()
+    assert not Path(environ["GO_LOG"]).exists()
 
 
-def test_a_folder_that_is_named_is_used_as_it_is(world: dict[str, str], tmp_path: Path) -> None:
+def test_a_folder_that_is_named_is_used_as_it_is(environ: dict[str, str], tmp_path: Path) -> None:
     for name in BINARIES:
         (tmp_path / name).touch(mode=0o755)
-    assert run(world | {"FAIRGPU_CONTROL_PLANE_BIN": str(tmp_path)})[:2] == (0, str(tmp_path))
+    assert run(environ | {"FAIRGPU_CONTROL_PLANE_BIN": str(tmp_path)})[:2] == (0, str(tmp_path))
     (tmp_path / "etcd").unlink()
-    status, _, errors = run(world | {"FAIRGPU_CONTROL_PLANE_BIN": str(tmp_path)})
+    status, _, errors = run(environ | {"FAIRGPU_CONTROL_PLANE_BIN": str(tmp_path)})
     assert status == 1
     assert f"{tmp_path} lacks etcd" in errors
-    assert cached(world) == []
+    assert cached(environ) == []

@@ -15,8 +15,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from demo.children import StepError
+from demo.demonstration import interrupt
 from demo.screen import Screen
-from demo.story import interrupt
 from fairgpu.cluster.api import ApiError
 from fairgpu.commands import CommandError
 from tests.cluster.control_plane.build import ControlPlaneBinariesError

@@ -90,7 +90,7 @@ class ClusterEnvironment:
         """`kubectl create` of one of the demonstration's manifests, in the team's namespace, by one of the team."""
         document = yaml.safe_load(manifest_path(file).read_text())
         document["metadata"]["name"] = name or document["metadata"]["name"]
-        document["spec"]["restartPolicy"] = "Never"  # the programs end with the story
+        document["spec"]["restartPolicy"] = "Never"  # the programs end with the demonstration
         shown = f"-n {namespace} create -f {name + '.yaml' if name else file}"
         return self.kubectl(
             self.ada, "-n", namespace, "create", "-f", "-", shown=shown, stdin=yaml.safe_dump(document), fails=fails

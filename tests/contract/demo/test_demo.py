@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from demo import sections, story
+from demo import demonstration, sections
 from demo.children import StepError
 from demo.environment import Environment
 from tests.support.waiting import wait_until
@@ -118,7 +118,7 @@ def test_a_step_that_does_not_happen_fails_the_demonstration(
         raise StepError("the sun did not rise")
 
     monkeypatch.setattr(sections, "ALL", (never,))
-    assert story.run(None) == 1
+    assert demonstration.run(None) == 1
     assert "This step did not happen: the sun did not rise" in capsys.readouterr().out
 
 

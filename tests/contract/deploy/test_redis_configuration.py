@@ -186,7 +186,7 @@ def test_the_timekeeper_keeps_its_books_there_and_may_do_nothing_else(server: Po
         harness = LedgerHarness(tmp_path, client)
         harness.budget("a", ["team-a"])
         harness.pod("p1", "team-a")
-        harness.round(10)
+        harness.reconcile(10)
         assert harness.spent("a") == 10 * GPU_SECOND
         for command in ("FLUSHALL", "KEYS *", "CONFIG GET *", "SHUTDOWN", "ACL LIST", "MONITOR", "SCRIPT FLUSH"):
             with pytest.raises(redis.ResponseError, match="no permissions"):

@@ -51,7 +51,7 @@ def running_services(folder: Path) -> Iterator[list[int]]:
         harness.budget("research", ["team-a"], 3, period=month_midway())
         pod = harness.pod(str(uuid.uuid4()), "team-a")["metadata"]
         for _ in range(12):  # what was spent over the last hour is known once an hour was watched
-            harness.round(590)
+            harness.reconcile(590)
         jobs_port = free_port()
         with (
             RestServer(harness.folder, store.url) as rest,

@@ -24,7 +24,7 @@ from nodeagent.containers.refusal import Cause, PlacementRefusedError
 from nodeagent.containers.resolving import Listed
 from nodeagent.offer import Offer
 from nodeagent.pods import NodePods
-from nodeagent.starting import Starter, World
+from nodeagent.starting import StartEnvironment, Starter
 from tests.support.waiting import LIMIT_S
 
 DEVICES = tuple(Device(f"GPU-{number}", "A100", 1000, None, f"0:{number}") for number in range(2))
@@ -95,8 +95,8 @@ class Node:
 
     def new_starter(self, read_pod: Callable[[str, str], dict[str, Any]] | None = None) -> Starter:
         read = read_pod or self.read_pod
-        world = World("n1", lambda: self.listing, self.pods, read, lambda: self.offer, self.changed)
-        return Starter(world, self.folders, Path("/shim"))
+        environment = StartEnvironment("n1", lambda: self.listing, self.pods, read, lambda: self.offer, self.changed)
+        return Starter(environment, self.folders, Path("/shim"))
 
     def read_pod(self, _namespace: str, name: str) -> dict[str, Any]:
         self.asked.append(name)

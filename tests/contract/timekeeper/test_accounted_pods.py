@@ -57,16 +57,16 @@ def gated(harness: LedgerHarness) -> set[str]:
 
 
 def release(harness: LedgerHarness) -> int:
-    harness.round(1)
-    assert harness.keeper is not None
-    return PodJobs(harness.source, harness.keeper.books).release(harness.now)
+    harness.reconcile(1)
+    assert harness.reconciler is not None
+    return PodJobs(harness.source, harness.reconciler.books).release(harness.now)
 
 
 @pytest.fixture
 def accounting(harness: LedgerHarness) -> LedgerHarness:
     harness.budget("a", ["team-a"], gpu_hours=0, **HOLD)
     harness.lead(RULES)
-    harness.round()
+    harness.reconcile()
     return harness
 
 
@@ -157,9 +157,9 @@ def test_pods_of_one_deployment_each_wait_alone(accounting: LedgerHarness) -> No
 def test_a_budget_that_only_deprioritizes_says_where_nothing_yields(harness: LedgerHarness) -> None:
     harness.budget("a", ["team-a"], gpu_hours=1)
     harness.budget("b", ["team-b"], gpu_hours=1, onExhausted="hold")
-    keeper = harness.lead(RULES)
-    harness.round()
-    found = {name: deprioritizes(keeper.books.accounts[name].budget) for name in ("a", "b")}
+    reconciler = harness.lead(RULES)
+    harness.reconcile()
+    found = {name: deprioritizes(reconciler.books.accounts[name].budget) for name in ("a", "b")}
     (condition,) = [one for one in conditions_of(None, {}, None, yields=False) if one["type"] == "NothingYields"]
 
     assert found == {"a": True, "b": False}
@@ -171,7 +171,7 @@ def test_a_budget_that_only_deprioritizes_says_where_nothing_yields(harness: Led
 
 def quota_condition(harness: LedgerHarness) -> dict[str, Any] | None:
     """The condition of the budget `a` about its namespaces' quotas, as its status has it."""
-    harness.round(1)
+    harness.reconcile(1)
     write_statuses(harness)
     status = json.loads((harness.folder / "status" / "budget-a.json").read_text())
     return next((one for one in status["conditions"] if one["type"] == "QuotaCountsNothing"), None)
@@ -215,31 +215,31 @@ def test_the_label_of_a_namespace_says_whether_its_quota_counts_nothing(
     write_quota(accounting, "fairgpu.io/gpu")
     if label != "account":
         run(accounting, "train")
-    accounting.round(1)
+    accounting.reconcile(1)
     labels = {} if label is None else {"fairgpu.io/mode": label}
     accounting.source.mirrors.namespaces.replaced([{"metadata": {"name": "team-a", "uid": "n", "labels": labels}}])
 
-    assert accounting.keeper is not None
-    assert idle_quotas(accounting.keeper.books, accounting.source.mirrors) == named
+    assert accounting.reconciler is not None
+    assert idle_quotas(accounting.reconciler.books, accounting.source.mirrors) == named
 
 
 def test_a_quota_counts_where_a_pod_from_before_fairgpu_holds_gpus_by_another_stack(harness: LedgerHarness) -> None:
-    keeper = harness.lead(RULES)
+    reconciler = harness.lead(RULES)
     write_quota(harness, "fairgpu.io/gpu")
     run(harness, "old")
     item = harness.source_pod("old")
     harness.write_pod({**item, "metadata": {**item["metadata"], "labels": {}}})
-    harness.round(1)
+    harness.reconcile(1)
 
-    assert keeper.books.pods.sessions.of_namespaces(["team-a"])
-    assert idle_quotas(keeper.books, harness.source.mirrors) == set()
+    assert reconciler.books.pods.sessions.of_namespaces(["team-a"])
+    assert idle_quotas(reconciler.books, harness.source.mirrors) == set()
 
 
 def test_a_quota_counts_where_fairgpus_scheduler_has_placed_a_pod(harness: LedgerHarness) -> None:
-    keeper = harness.lead(RULES)
+    reconciler = harness.lead(RULES)
     write_quota(harness, "fairgpu.io/gpu")
     run(harness, "left")
     harness.pod("placed", "team-a")
-    harness.round(1)
+    harness.reconcile(1)
 
-    assert idle_quotas(keeper.books, harness.source.mirrors) == set()
+    assert idle_quotas(reconciler.books, harness.source.mirrors) == set()

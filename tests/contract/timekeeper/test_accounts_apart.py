@@ -32,7 +32,7 @@ def teams(harness: LedgerHarness) -> LedgerHarness:
     for team in ("a", "b"):
         harness.budget(team, [f"team-{team}"], gpu_hours=1)
         harness.pod(f"pod-{team}", f"team-{team}")
-    harness.round()
+    harness.reconcile()
     return harness
 
 
@@ -44,14 +44,14 @@ def reported(harness: LedgerHarness, uid: str, used: int) -> None:
 @pytest.mark.parametrize("used", [MAX_AMOUNT, MAX_AMOUNT + 1, 10**30])
 def test_an_account_goes_on_spending_whatever_its_pod_has_reported(teams: LedgerHarness, used: int) -> None:
     teams.pod("absurd", "team-a", core=1)
-    teams.round(10)
+    teams.reconcile(10)
     reported(teams, "absurd", used)
-    teams.round(HOUR)
-    teams.round(HOUR)
+    teams.reconcile(HOUR)
+    teams.reconcile(HOUR)
     assert state_answer(teams, "team-a")["state"] == "over"
     assert state_answer(teams, "team-b")["state"] == "over"
     assert teams.spent("a") > 2 * GPU_HOUR
-    assert teams.keeper is not None
+    assert teams.reconciler is not None
 
 
 @pytest.mark.parametrize("used", [9 * 10**23, MAX_AMOUNT, 10**30])
@@ -61,20 +61,20 @@ def test_pods_whose_use_passes_24_digits_together_stop_no_leader(teams: LedgerHa
         owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "job", "uid": "job", "controller": True}
         pod["metadata"]["ownerReferences"] = [owner]
         teams.write_pod(pod)
-    teams.round(3500)  # so that the next two entries share an hour
+    teams.reconcile(3500)  # so that the next two entries share an hour
     for uid in ("one", "two", "three"):
         reported(teams, uid, used)
     for _ in range(4):
-        teams.round(HOUR)
+        teams.reconcile(HOUR)
     assert state_answer(teams, "team-a")["state"] == "over"
     assert state_answer(teams, "team-b")["state"] == "over"
     assert teams.spent("b") == 4 * GPU_HOUR + 3500 * 10**6
     teams.lead()
-    teams.round(HOUR)
+    teams.reconcile(HOUR)
     assert teams.spent("b") == 5 * GPU_HOUR + 3500 * 10**6
     for uid in ("one", "two", "three"):
         teams.finish(teams.source_pod(uid))
-    teams.round(1)
+    teams.reconcile(1)
     assert teams.client.hlen(keys.AccountKeys("a").sessions) == 1
 
 
@@ -84,14 +84,14 @@ def test_a_row_of_25_digits_grows_no_further_and_stops_no_leader(teams: LedgerHa
         owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "job", "uid": "job", "controller": True}
         pod["metadata"]["ownerReferences"] = [owner]
         teams.write_pod(pod)
-    teams.round(600)
+    teams.reconcile(600)
     teams.finish(teams.source_pod("one"))
-    teams.round(1)
+    teams.reconcile(1)
     row = f"6000000 6000000 0 {10**24}"
     write_rows(teams.client, "a", dict.fromkeys(rows_of(teams.client, "a"), row))
-    teams.round(599)
+    teams.reconcile(599)
     teams.finish(teams.source_pod("two"))
-    teams.round(1)
+    teams.reconcile(1)
     assert teams.spent("a") == 1201 * 10**6 + 18 * 10**6
     assert [int(row.split()[3]) <= MAX_AMOUNT for row in rows_of(teams.client, "a").values()] == [True]
     assert teams.client.hlen(keys.AccountKeys("a").sessions) == 1
@@ -99,21 +99,21 @@ def test_a_row_of_25_digits_grows_no_further_and_stops_no_leader(teams: LedgerHa
 
 @pytest.mark.parametrize("cut", [" not a cut", f" 1 1 1 {10**24}", " 1 2"])
 def test_a_remembered_cut_that_cannot_be_read_is_replaced(teams: LedgerHarness, cut: str) -> None:
-    teams.round(HOUR)
+    teams.reconcile(HOUR)
     amounts = keys.AccountKeys("a").amounts(MONTH)
     stored = teams.client.hget(amounts, "pod-a")
     assert isinstance(stored, bytes)
     teams.client.hset(amounts, "pod-a", " ".join(stored.decode().split()[:5]) + cut)
-    teams.round(HOUR)
+    teams.reconcile(HOUR)
     assert teams.spent("a") == 2 * GPU_HOUR
     assert state_answer(teams, "team-a")["state"] == "over"
 
 
 def test_one_session_that_cannot_be_settled_stops_no_other_of_its_account(teams: LedgerHarness) -> None:
     teams.pod("broken", "team-a")
-    teams.round(1)
+    teams.reconcile(1)
     teams.client.hset(keys.AccountKeys("a").amounts(MONTH), "broken", "nonsense")
-    teams.round(HOUR)
+    teams.reconcile(HOUR)
     total = reading.period_totals(teams.client, "a", MONTH)
     assert total is not None
     assert total.total == GPU_HOUR + 2 * 10**6
@@ -173,22 +173,22 @@ def break_account(harness: LedgerHarness, account: str, broken: str) -> Callable
 def test_the_others_are_settled_and_published_in_the_same_reconciliation_and_the_account_once_it_is_mended(
     teams: LedgerHarness, broken: str, leader: str
 ) -> None:
-    teams.round(60)
+    teams.reconcile(60)
     mend = break_account(teams, "a", broken)
     if leader == "another leader follows":
         teams.lead()
     for minutes in (70, 1):
         with suppress(StoreEmptyError):  # which makes the next round read the store anew
-            teams.round(minutes * 60)
+            teams.reconcile(minutes * 60)
         assert state_answer(teams, "team-b")["state"] == "over"
         assert teams.spent("b") == sum((60, 70 * 60, 60)[: 2 + (minutes == 1)]) * 10**6
-    assert teams.keeper is not None
+    assert teams.reconciler is not None
     teams.finish(teams.source_pod("pod-b"))
-    teams.round(1)
+    teams.reconcile(1)
     assert not teams.client.exists(keys.AccountKeys("b").sessions)
     mend()
-    teams.round(600)
-    teams.round(1)
-    assert teams.keeper.books.not_settled == {}
+    teams.reconcile(600)
+    teams.reconcile(1)
+    assert teams.reconciler.books.not_settled == {}
     assert teams.spent("a") == (60 + 70 * 60 + 60 + 1 + 600 + 1) * 10**6
     assert state_answer(teams, "team-a")["state"] == "over"

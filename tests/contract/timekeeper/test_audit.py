@@ -37,11 +37,11 @@ def test_books_that_were_kept_have_no_difference(books: LedgerHarness) -> None:
 
 
 def test_books_whose_ledger_is_packed_have_no_difference(books: LedgerHarness) -> None:
-    assert books.keeper is not None
-    assert pack_ledger(books.client, books.keeper.epoch, "a", books.now + 1)
+    assert books.reconciler is not None
+    assert pack_ledger(books.client, books.reconciler.epoch, "a", books.now + 1)
     assert books.client.xlen(KEYS.ledger) == 0
     assert audited(books).differences == ()
-    books.round(10)
+    books.reconcile(10)
     assert audited(books).differences == ()
 
 
@@ -80,8 +80,8 @@ def to_another_month(harness: LedgerHarness) -> None:
 
 
 def folded_and_changed(harness: LedgerHarness) -> None:
-    assert harness.keeper is not None
-    assert fold_hours(harness.client, harness.keeper.epoch, "a", MONTH + 31 * 24 * HOUR, [MONTH])
+    assert harness.reconciler is not None
+    assert fold_hours(harness.client, harness.reconciler.epoch, "a", MONTH + 31 * 24 * HOUR, [MONTH])
     assert found(harness) == set()
     ((month, blob),) = harness.client.hgetall(KEYS.folded).items()
     (first, *others) = unfold(blob)
@@ -91,8 +91,8 @@ def folded_and_changed(harness: LedgerHarness) -> None:
 
 def packed_and_changed_in_part(harness: LedgerHarness) -> None:
     """Changes the sums from which questions without details are answered, and leaves the rows as they are."""
-    assert harness.keeper is not None
-    assert pack_hours(harness.client, harness.keeper.epoch, "a", MONTH + 31 * 24 * HOUR)
+    assert harness.reconciler is not None
+    assert pack_hours(harness.client, harness.reconciler.epoch, "a", MONTH + 31 * 24 * HOUR)
     assert found(harness) == set()
     ((name, blob),) = harness.client.hgetall(KEYS.folded).items()
     (first, *others) = unfold(blob)
@@ -216,13 +216,13 @@ def test_an_amount_that_does_not_follow_from_what_was_reported_is_named(
     harness.budget("a", ["team-a"])
     harness.lead(ControllerRules(bill=bill))
     pods = {name: harness.pod(name, "team-a", core=50) for name in ("running", "ended")}
-    harness.round()
+    harness.reconcile()
     harness.pass_time(100)
     for name in pods:
         report(harness, name, 1, 20)
-    harness.round()
+    harness.reconcile()
     harness.finish(pods["ended"])
-    harness.round(10)
+    harness.reconcile(10)
     write_statuses(harness)
     assert audited(harness, bill=bill.value).differences == ()
     more = int(str(harness.client.hget(KEYS.amounts(MONTH), corrupted), "ascii").split()[2]) + 20 * GPU_SECOND

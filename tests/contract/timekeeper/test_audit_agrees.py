@@ -65,7 +65,7 @@ def server() -> Iterator[RedisServer]:
         yield running
 
 
-class Play:
+class History:
     """Budgets of an hour and of a day, and what happens to them."""
 
     def __init__(self, harness: LedgerHarness, bill: Bill = Bill.RESERVED) -> None:
@@ -135,7 +135,7 @@ class Play:
             self.reports += 1
             report(harness, self.pods[first]["metadata"]["uid"], self.reports, second)
         elif kind == "round":
-            harness.round(first, full=second)
+            harness.reconcile(first, full=second)
         elif kind == "lead":
             harness.lead(ControllerRules(prices={"A100": (PricePoint(0, Fraction(first)),)}, bill=self.bill))
         elif kind == "write":
@@ -157,14 +157,14 @@ class Play:
             self.harness.finish(self.pods[index], seconds_ago)
 
     def write(self) -> None:
-        if self.harness.keeper is not None and self.harness.keeper.books.figures:
-            StatusWriter(self.harness.source, self.harness.keeper.books).write(self.harness.now)
+        if self.harness.reconciler is not None and self.harness.reconciler.books.figures:
+            StatusWriter(self.harness.source, self.harness.reconciler.books).write(self.harness.now)
             self.harness.source.refresh()
 
     def settle(self) -> None:
-        self.harness.round(1)
+        self.harness.reconcile(1)
         # Where use is billed, a balance is closed by the last settlement: the next one brings it up to date.
-        self.harness.round()
+        self.harness.reconcile()
         self.write()
 
 
@@ -175,11 +175,11 @@ def test_whatever_is_settled_in_whatever_order_the_auditor_finds_no_difference(
 ) -> None:
     with server.client() as client, tempfile.TemporaryDirectory() as folder:
         client.flushall()
-        play = Play(LedgerHarness(Path(folder), client), bill)
+        history = History(LedgerHarness(Path(folder), client), bill)
         for step in steps:
-            play.do(step)
-        play.settle()
-        harness = play.harness
+            history.do(step)
+        history.settle()
+        harness = history.harness
         around = AuditEnvironment(
             client, lambda: read_cluster(harness.source.mirrors, None), lambda: harness.now, lambda _: False
         )
@@ -193,10 +193,10 @@ def test_books_that_are_being_kept_meanwhile_show_no_difference(server: RedisSer
     with server.client() as client:
         client.flushall()
         harness = LedgerHarness(tmp_path, client)
-        play = Play(harness)
+        history = History(harness)
         for index in range(40):
-            play.do(("pod", NAMESPACES[index % 3], 33))
-        play.settle()
+            history.do(("pod", NAMESPACES[index % 3], 33))
+        history.settle()
         ending, failed, turns = threading.Event(), [], 0
 
         def keep() -> None:
@@ -205,21 +205,21 @@ def test_books_that_are_being_kept_meanwhile_show_no_difference(server: RedisSer
                 for number in range(400):
                     if ending.is_set():
                         return
-                    play.do(("finish" if number % 7 == 0 else "remove", number % 40, 0)) if number % 5 == 0 else None
-                    play.do(("pod", NAMESPACES[number % 3], 30))
-                    play.do(("round", 3.3, number % 3 == 0))
-                    play.write()
+                    history.do(("finish" if number % 7 == 0 else "remove", number % 40, 0)) if number % 5 == 0 else None
+                    history.do(("pod", NAMESPACES[number % 3], 30))
+                    history.do(("round", 3.3, number % 3 == 0))
+                    history.write()
                     turns += 1
             except Exception as error:  # noqa: BLE001 - the test raises it
                 failed.append(error)
 
-        keeper = threading.Thread(target=keep)
-        keeper.start()
+        thread = threading.Thread(target=keep)
+        thread.start()
 
         def wait(_seconds: float) -> bool:
             """Until one whole turn has passed, however long that takes here."""
             enough = turns + 2
-            wait_until(lambda: turns >= enough or not keeper.is_alive(), "the books are kept")
+            wait_until(lambda: turns >= enough or not thread.is_alive(), "the books are kept")
             return False
 
         try:
@@ -230,6 +230,6 @@ def test_books_that_are_being_kept_meanwhile_show_no_difference(server: RedisSer
             found = [audit(around, question) for _ in range(8) if not wait(0)]
         finally:
             ending.set()
-            keeper.join(LIMIT_S)
+            thread.join(LIMIT_S)
         assert not failed
         assert [difference for each in found for difference in each.differences] == []

@@ -136,7 +136,7 @@ def test_what_lags_for_a_moment_is_no_difference(books: LedgerHarness) -> None:
 
     def settle(_seconds: float) -> bool:
         books.lead()
-        books.round(10)
+        books.reconcile(10)
         write_statuses(books)
         return False
 
@@ -146,7 +146,7 @@ def test_what_lags_for_a_moment_is_no_difference(books: LedgerHarness) -> None:
 
 def test_a_budget_that_cannot_be_used_is_held_to_what_it_last_was(books: LedgerHarness) -> None:
     books.budget("a", ["team-a"], 1, onExhausted="perhaps")
-    books.round(10)
+    books.reconcile(10)
     write_statuses(books)
     assert audited(books).differences == ()
 
@@ -154,7 +154,7 @@ def test_a_budget_that_cannot_be_used_is_held_to_what_it_last_was(books: LedgerH
 def test_a_budget_that_is_gone_is_held_to_what_was_published_of_it(books: LedgerHarness) -> None:
     books.budgets = []
     books.write_budgets()
-    books.round(10)
+    books.reconcile(10)
     assert audited(books).differences == ()
     assert audited(books).accounts == 2
 

@@ -182,9 +182,9 @@ def carried(harness: LedgerHarness) -> LedgerHarness:
     """A budget of an hour that has rolled over what its first hour left."""
     harness.budget("a", ["team-a"], "1", period={"every": "hour"}, rollover={"gpuHours": "0.4"})
     harness.pod("running", "team-a", core=50)
-    harness.round()
-    harness.round(3600)
-    harness.round(60)
+    harness.reconcile()
+    harness.reconcile(3600)
+    harness.reconcile(60)
     write_statuses(harness)
     assert audited(harness).differences == ()
     return harness
@@ -219,12 +219,12 @@ def test_one_wrong_figure_of_a_session_that_is_billed_by_use_is_named(
     harness.budget("a", ["team-a"])
     harness.lead(ControllerRules(bill=bill))
     pod = harness.pod("ended", "team-a", core=50)
-    harness.round()
+    harness.reconcile()
     harness.pass_time(100)
     report(harness, "ended", 1, 20)
-    harness.round()
+    harness.reconcile()
     harness.finish(pod)
-    harness.round(10)
+    harness.reconcile(10)
     write_statuses(harness)
     assert audited(harness, bill=bill.value).differences == ()
     changes = {

@@ -81,26 +81,26 @@ def fill(harness: LedgerHarness, bill: Bill) -> None:
     harness.pod("running", "team-a", core=50)
     for uid in ("ended-before", "gone-before"):
         harness.pod(uid, "team-a", core=30)
-    harness.round()
+    harness.reconcile()
     for seconds in (1800, 3600):
         harness.pass_time(1800)
         report(harness, "running", seconds, 700)
-        harness.round()
+        harness.reconcile()
     harness.finish(harness.source_pod("ended-before"))
     harness.remove("gone-before")
-    harness.round()
-    assert harness.keeper is not None
-    client, epoch = harness.client, harness.keeper.epoch
+    harness.reconcile()
+    assert harness.reconciler is not None
+    client, epoch = harness.client, harness.reconciler.epoch
     assert pack_ledger(client, epoch, "a", harness.now + 1)
     assert pack_hours(client, epoch, "a", NOON + HOUR)
     ended = harness.pod("ended", "team-a", core=30)
     harness.pod("gone", "team-a", core=30)
-    harness.round()
+    harness.reconcile()
     harness.pass_time(100)
     harness.finish(ended)
     harness.remove("gone")
-    harness.round()
-    harness.round(200)
+    harness.reconcile()
+    harness.reconcile(200)
     write_statuses(harness)
     shared.write_since(client, epoch, NOON)
     shared.note_unmetered(client, epoch, {"elsewhere": NOON})

@@ -27,12 +27,12 @@ def reporting(harness: LedgerHarness, request: pytest.FixtureRequest) -> LedgerH
     item = harness.pod("p1", "team-a", core=50)
     item["metadata"]["annotations"]["fairgpu.io/core-policy"] = request.param
     harness.write_pod(item)
-    harness.round()
+    harness.reconcile()
     harness.pass_time(100)
     report(harness, "p1", 1, 90 if request.param == "elastic" else 40)
-    harness.round()
+    harness.reconcile()
     # A report may be under way to the store for a minute after its receipt.
-    harness.round(120)
+    harness.reconcile(120)
     return harness
 
 
@@ -44,7 +44,7 @@ def found(harness: LedgerHarness) -> set[tuple[Figure, str]]:
 def test_what_follows_from_the_reports_is_no_difference(reporting: LedgerHarness) -> None:
     assert reporting.spent("a") in {40 * GPU_SECOND, 90 * GPU_SECOND}
     assert found(reporting) == set()
-    reporting.round(7)
+    reporting.reconcile(7)
     assert found(reporting) == set()
 
 

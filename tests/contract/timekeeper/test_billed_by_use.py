@@ -37,14 +37,14 @@ def test_where_use_is_billed_a_pod_pays_what_it_reports_and_never_more_than_it_r
     harness.lead(ControllerRules(bill=Bill.USED))
     harness.pod("p1", "team-a", core=50)
     harness.pod("silent", "team-a", core=10)
-    harness.round()
+    harness.reconcile()
     harness.pass_time(10)
     report(harness, "p1", 1, 2)
-    harness.round()
+    harness.reconcile()
     assert harness.spent("a") == 2 * GPU_SECOND + 1 * GPU_SECOND
     harness.pass_time(10)
     report(harness, "p1", 2, 1000)
-    harness.round()
+    harness.reconcile()
     assert harness.spent("a") == 10 * GPU_SECOND + 2 * GPU_SECOND
 
 
@@ -54,14 +54,14 @@ def test_what_is_used_after_a_period_began_is_paid_in_that_period_also_under_the
     harness.budget("a", ["team-a"], period={"every": "hour"})
     harness.lead(ControllerRules(bill=Bill.USED))
     harness.pod("p1", "team-a")
-    harness.round()
+    harness.reconcile()
     harness.pass_time(3599)
     report(harness, "p1", 1, 600)
-    harness.round(1)
+    harness.reconcile(1)
     harness.lead(ControllerRules(bill=Bill.USED))
     harness.pass_time(1800)
     report(harness, "p1", 2, 700)
-    harness.round()
+    harness.reconcile()
     assert (harness.spent("a", NOON), harness.spent("a", NOON + HOUR)) == (600 * GPU_SECOND, 100 * GPU_SECOND)
 
 
@@ -72,15 +72,15 @@ def test_a_leader_that_takes_over_late_in_a_period_leaves_the_one_before_as_it_w
     harness.budget("a", ["team-a"], period={"every": "hour"})
     harness.lead(ControllerRules(bill=bill))
     harness.pod("p1", "team-a")
-    harness.round()
+    harness.reconcile()
     harness.pass_time(3599)
     report(harness, "p1", 1, 600)
     harness.pass_time(1)
     for _ in range(3):
-        harness.round(60)
+        harness.reconcile(60)
     harness.lead(ControllerRules(bill=bill))
     report(harness, "p1", 2, 700)
-    harness.round()
+    harness.reconcile()
     first, second = (amount * GPU_SECOND for amount in amounts)
     assert (harness.spent("a", NOON), harness.spent("a", NOON + HOUR)) == (first, second)
 
@@ -92,13 +92,13 @@ def test_what_is_reported_belongs_to_the_period_in_which_it_was_received_wheneve
     harness.budget("a", ["team-a"], period={"every": "hour"})
     harness.lead(ControllerRules(bill=Bill.USED))
     harness.pod("p1", "team-a")
-    harness.round()
+    harness.reconcile()
     for seq, (seconds, busy) in enumerate([(3599, 600), (1, 650), (3599, 900), (1 + seconds_after, 1000)]):
         harness.pass_time(seconds)
         report(harness, "p1", seq, busy)
     harness.lead(ControllerRules(bill=Bill.USED))
-    harness.round()
-    harness.round(60)
+    harness.reconcile()
+    harness.reconcile(60)
     assert [harness.spent("a", NOON + hour * HOUR) for hour in range(3)] == [
         600 * GPU_SECOND,
         300 * GPU_SECOND,
@@ -110,15 +110,15 @@ def test_a_report_that_comes_after_the_leader_has_closed_its_period_counts_for_t
     harness.budget("a", ["team-a"], period={"every": "hour"})
     harness.lead(ControllerRules(bill=Bill.USED))
     harness.pod("p1", "team-a")
-    harness.round()
+    harness.reconcile()
     harness.pass_time(3590)
     report(harness, "p1", 1, 600)
-    harness.round(10)
+    harness.reconcile(10)
     stamped = Submission("p1", "b", 2, harness.now - 1, (Counter("GPU-p1", 610 * SECOND, 0, 0),))
     assert ReportIntake(harness.client).take([stamped]) == [IntakeOutcome.TAKEN]
-    harness.round(60)
+    harness.reconcile(60)
     harness.lead(ControllerRules(bill=Bill.USED))
-    harness.round()
+    harness.reconcile()
     assert (harness.spent("a", NOON), harness.spent("a", NOON + HOUR)) == (600 * GPU_SECOND, 10 * GPU_SECOND)
 
 
@@ -127,16 +127,16 @@ def test_a_device_that_no_report_names_is_billed_as_reserved(harness: LedgerHarn
     harness.budget("a", ["team-a"])
     harness.lead(ControllerRules(bill=bill))
     pod_of_two_gpus(harness)
-    harness.round()
+    harness.reconcile()
     harness.pass_time(100)
     report(harness, "p1", 1, 20)
-    harness.round()
+    harness.reconcile()
     assert harness.spent("a") == amount * GPU_SECOND
     harness.finish(harness.source_pod("p1"))
-    harness.round()
+    harness.reconcile()
     harness.lead(ControllerRules(bill=bill))
     harness.remove("p1")
-    harness.round(10)
+    harness.reconcile(10)
     assert harness.spent("a") == amount * GPU_SECOND
 
 
@@ -146,11 +146,11 @@ def test_a_pod_whose_reports_name_no_device_is_billed_as_reserved_and_shown_as_n
     harness.budget("a", ["team-a"])
     harness.lead(ControllerRules(bill=Bill.USED))
     harness.pod("p1", "team-a")
-    harness.round()
+    harness.reconcile()
     harness.pass_time(100)
     for counters in ((), (Counter("GPU-of-another", 5 * SECOND, 5 * SECOND, 1),)):
         assert ReportIntake(harness.client).take([Submission("p1", "b", len(counters), harness.now, counters)])
-    harness.round(3600)
+    harness.reconcile(3600)
     assert harness.spent("a") == 3700 * GPU_SECOND
     assert harness.client.hget(keys.report("p1"), "used") is None
     (usage,) = accounts_usage(harness.client, ["a"], reading.assignments(harness.client))
@@ -163,14 +163,14 @@ def test_a_report_counts_for_no_more_than_the_age_of_the_session_and_the_devices
     harness.budget("a", ["team-a"])
     harness.lead(ControllerRules(bill=Bill.USED))
     harness.pod("p1", "team-a")
-    harness.round()
+    harness.reconcile()
     harness.pass_time(100)
     most = 2**63 - 1
     for number in range(300):
         counters = tuple(Counter(uuid, most, most, most) for uuid in ("GPU-p1", "GPU-p1", "GPU-2"))
         ReportIntake(harness.client).take([Submission("p1", f"b{number}", 1, harness.now, counters)])
     assert harness.client.hget(keys.report("p1"), "used") == b"%d" % (100 * GPU_SECOND)
-    harness.round(3600)
+    harness.reconcile(3600)
     assert harness.spent("a") == 100 * GPU_SECOND
 
 
@@ -178,14 +178,14 @@ def test_no_counters_are_kept_where_reservations_are_billed(harness: LedgerHarne
     harness.budget("a", ["team-a"])
     harness.lead()
     harness.pod("p1", "team-a")
-    harness.round()
+    harness.reconcile()
     for minute in range(24 * 60):
         harness.pass_time(60)
         report(harness, "p1", minute, minute)
     stored: Any = harness.client.hkeys(keys.report("p1"))
     assert set(stored) <= {b"terms", b"state", b"closed", b"settled", b"phase", b"epoch", b"at", b"used", b"a"}
     assert int(harness.client.memory_usage(keys.report("p1")) or 0) < 8192
-    harness.round()
+    harness.reconcile()
     assert harness.client.hget(keys.report("p1"), "used") == b"%d" % (1439 * GPU_SECOND)
 
 
@@ -195,10 +195,10 @@ def test_where_the_larger_is_billed_a_pod_that_borrows_pays_for_what_it_borrowed
     item = harness.pod("p1", "team-a", core=50)
     item["metadata"]["annotations"]["fairgpu.io/core-policy"] = "elastic"
     harness.write_pod(item)
-    harness.round()
+    harness.reconcile()
     harness.pass_time(10)
     report(harness, "p1", 1, 8)
-    harness.round()
+    harness.reconcile()
     assert harness.spent("a") == 8 * GPU_SECOND
 
 
@@ -207,25 +207,25 @@ def test_counters_that_begin_anew_lose_nothing_also_under_the_next_leader(harnes
     harness.budget("a", ["team-a"])
     harness.lead(rules)
     harness.pod("p1", "team-a")
-    harness.round()
+    harness.reconcile()
     harness.pass_time(100)
     report(harness, "p1", 1, 60)
-    harness.round()
+    harness.reconcile()
     harness.pass_time(100)
     report(harness, "p1", 2, 10, boot="c")
-    harness.round()
+    harness.reconcile()
     assert harness.spent("a") == 70 * GPU_SECOND
     harness.lead(rules)
-    harness.round(10)
+    harness.reconcile(10)
     assert harness.spent("a") == 70 * GPU_SECOND
     harness.pass_time(100)
     report(harness, "p1", 3, 15, boot="c")
     harness.lead(rules)
-    harness.round()
+    harness.reconcile()
     assert harness.spent("a") == 75 * GPU_SECOND
     harness.client.delete(keys.report("p1"))
     harness.lead(rules)
-    harness.round(10)
+    harness.reconcile(10)
     assert harness.spent("a") == 75 * GPU_SECOND
 
 
@@ -236,21 +236,21 @@ def test_of_what_an_ended_pod_reported_nothing_stays_that_is_as_long_as_it_liked
     harness.lead(rules)
     for uid in ("stays", "leaves"):
         harness.pod(uid, "team-a")
-    harness.round()
+    harness.reconcile()
     harness.pass_time(100)
     for boot in range(40):
         for uid in ("stays", "leaves"):
             report(harness, uid, 1, 1, boot=f"{boot}" + "b" * 60)
     harness.finish(harness.source_pod("stays"))
     harness.remove("leaves")
-    harness.round()
+    harness.reconcile()
     for uid in ("stays", "leaves"):
         assert set(harness.client.hgetall(keys.report(uid))) == {b"at", b"used"}
         assert harness.client.hget(keys.report(uid), "used") == b"40000000"
         assert 0 < harness.client.ttl(keys.report(uid)) <= 35 * 86400
     spent = harness.spent("a")
     harness.lead(rules)
-    harness.round(10)
+    harness.reconcile(10)
     assert harness.spent("a") == spent
 
 
@@ -262,12 +262,12 @@ def test_a_report_that_comes_as_the_namespace_moves_is_the_next_payers_and_leave
     harness.budget("b", ["team-b"])
     harness.lead(ControllerRules(bill=bill))
     harness.pod("p1", "team-a")
-    harness.round()
+    harness.reconcile()
     harness.pass_time(100)
     report(harness, "p1", 1, 40)
     harness.budget("a", ["team-c"])
     harness.budget("b", ["team-b", "team-a"])
-    harness.round()
+    harness.reconcile()
     assert (harness.spent("a"), harness.spent("b")) == (100 * GPU_SECOND, 0)
 
 
@@ -286,9 +286,9 @@ def test_reports_that_came_without_a_leader_belong_to_the_periods_in_which_they_
     harness.budget("a", ["team-a"], period=before)
     harness.lead(ControllerRules(bill=Bill.USED))
     harness.pod("p1", "team-a")
-    harness.round()
+    harness.reconcile()
     harness.budget("a", ["team-a"], period=after)
-    harness.round(1)
+    harness.reconcile(1)
     received, busy = [], 0
     for minute in range(4 * 60):
         harness.pass_time(60)
@@ -297,7 +297,7 @@ def test_reports_that_came_without_a_leader_belong_to_the_periods_in_which_they_
         received.append((harness.now, busy * GPU_SECOND))
     harness.pass_time(300)
     harness.lead(ControllerRules(bill=Bill.USED))
-    harness.round()
+    harness.reconcile()
     periods = {int(start): int(end) for start, end in harness.client.hgetall("fairgpu:{a}:periods").items()}
     assert len(periods) > 3
 
@@ -316,19 +316,19 @@ def test_a_figure_of_use_that_an_earlier_version_believed_counts_for_no_more_tha
     harness.budget("a", ["team-a"], period={"every": "hour"})
     harness.lead(rules)
     harness.pod("p1", "team-a")
-    harness.round()
+    harness.reconcile()
     harness.pass_time(600)
     report(harness, "p1", 1, 60)
-    harness.round(3000)
+    harness.reconcile(3000)
     record = json.loads(harness.client.hget("fairgpu:{a}:sessions", "p1") or "{}")
     believed = {"use": [["a", NOON, 0]], "tally": [10**23, [["main", "GPU-p1", 10**23, 0, 0]]]}
     harness.client.hset("fairgpu:{a}:sessions", "p1", json.dumps(record | believed))
     harness.client.delete(keys.report("p1"))
     harness.lead(rules)
-    harness.round()
+    harness.reconcile()
     harness.pass_time(1800)
     report(harness, "p1", 2, 3600 + 900)
-    harness.round()
+    harness.reconcile()
     assert harness.spent("a", NOON + HOUR) == 900 * GPU_SECOND
 
 
@@ -337,20 +337,20 @@ def test_what_was_billed_stands_where_the_record_reports_less_and_the_reports_ar
     harness.budget("a", ["team-a"], period={"every": "hour"})
     harness.lead(rules)
     harness.pod("p1", "team-a")
-    harness.round()
+    harness.reconcile()
     harness.pass_time(600)
     report(harness, "p1", 1, 60)
-    harness.round()
+    harness.reconcile()
     record = json.loads(harness.client.hget("fairgpu:{a}:sessions", "p1") or "{}")
     of_format_1 = {"use": [["a", NOON, 0]], "tally": [0, [["main", "GPU-p1", 60 * SECOND, 0, 0]]]}
     harness.client.hset("fairgpu:{a}:sessions", "p1", json.dumps(record | of_format_1))
     harness.client.delete(keys.report("p1"))
     harness.lead(rules)
-    harness.round(10)
+    harness.reconcile(10)
     assert harness.spent("a", NOON) == 60 * GPU_SECOND
     harness.pass_time(10)
     report(harness, "p1", 2, 75)
-    harness.round()
+    harness.reconcile()
     assert harness.spent("a", NOON) == 75 * GPU_SECOND
 
 
@@ -358,11 +358,11 @@ def test_a_report_that_is_stamped_by_a_clock_ahead_leaves_the_time_before_it_unm
     harness.budget("a", ["team-a"], period={"every": "hour"})
     harness.lead(ControllerRules(bill=Bill.USED))
     harness.pod("p1", "team-a")
-    harness.round()
+    harness.reconcile()
     harness.pass_time(3599)
     ahead = Submission("p1", "b", 1, harness.now + 2 * SECOND, (Counter("GPU-p1", SECOND, 0, 0),))
     assert ReportIntake(harness.client).take([ahead]) == [IntakeOutcome.TAKEN]
-    harness.round()
+    harness.reconcile()
     assert harness.spent("a", NOON) == 3599 * GPU_SECOND
 
 
@@ -376,20 +376,20 @@ def test_what_is_received_after_an_end_counts_in_the_period_of_the_end_whatever_
     harness.budget("a", ["team-a"], period={"every": "hour"})
     harness.lead(ControllerRules(bill=Bill.USED))
     pod = harness.pod("p1", "team-a")
-    harness.round()
+    harness.reconcile()
     harness.pass_time(3590)
     if first is not None:
         report(harness, "p1", 1, first)
     harness.pass_time(10)
     for _ in range(rounds):
-        harness.round()
+        harness.reconcile()
         harness.pass_time(2)
     harness.pass_time(5 - 2 * rounds)
     report(harness, "p1", 2, 700)
     if seen:
-        harness.round()
+        harness.reconcile()
     harness.finish(pod, seconds_ago)
-    harness.round()
+    harness.reconcile()
     assert (harness.spent("a", NOON), harness.spent("a", NOON + HOUR)) == (700 * GPU_SECOND, 0)
 
 
@@ -401,17 +401,17 @@ def test_what_is_received_after_an_end_is_the_payers_who_paid_at_the_end_though_
     harness.budget("b", ["team-b"])
     harness.lead(ControllerRules(bill=Bill.USED))
     pod = harness.pod("p1", "team-a")
-    harness.round()
+    harness.reconcile()
     harness.pass_time(1000)
     report(harness, "p1", 1, 600)
     harness.pass_time(10)
     harness.budget("a", ["team-c"])
     harness.budget("b", ["team-b", "team-a"])
-    harness.round()
+    harness.reconcile()
     harness.pass_time(5)
     report(harness, "p1", 2, 700)
     harness.finish(pod, seconds_ago)
-    harness.round()
+    harness.reconcile()
     assert (harness.spent("a"), harness.spent("b")) == (700 * GPU_SECOND, 0)
 
 
@@ -422,21 +422,21 @@ def test_an_end_that_is_seen_two_periods_later_leaves_the_amount_in_its_own_peri
     harness.budget("a", ["team-a"], period={"every": "hour"})
     harness.lead(ControllerRules(bill=bill))
     pod = harness.pod("p1", "team-a")
-    harness.round()
+    harness.reconcile()
     harness.pass_time(3590)
     report(harness, "p1", 1, 600)
     harness.pass_time(10)
-    harness.round()
-    harness.round(1800)
-    harness.round(1800)
-    harness.round(10)
+    harness.reconcile()
+    harness.reconcile(1800)
+    harness.reconcile(1800)
+    harness.reconcile(10)
     report(harness, "p1", 2, 700)
     harness.finish(pod, 3611)
-    harness.round()
+    harness.reconcile()
     assert [harness.spent("a", NOON + hour * HOUR) for hour in range(3)] == [amount * GPU_SECOND, 0, 0]
     harness.lead(ControllerRules(bill=bill))
     harness.remove("p1")
-    harness.round(10)
+    harness.reconcile(10)
     assert [harness.spent("a", NOON + hour * HOUR) for hour in range(3)] == [amount * GPU_SECOND, 0, 0]
     assert reading.load_accounts(harness.client, ["a"])[0].closed == ()
 
@@ -448,14 +448,14 @@ def test_a_leader_with_another_floor_for_best_effort_leaves_the_share_of_what_is
     harness.budget("a", ["team-a"])
     harness.lead(ControllerRules(bill=bill))
     pod_of_two_gpus(harness, core=0)
-    harness.round()
+    harness.reconcile()
     harness.pass_time(100)
     report(harness, "p1", 1, 5)
-    harness.round()
+    harness.reconcile()
     before = harness.spent("a")
     assert before == {Bill.USED: 5 + 10, Bill.MAX: 20}[bill] * GPU_SECOND
     harness.lead(ControllerRules(bill=bill, charge=ChargeRules(best_effort_floor_percent=50)))
-    harness.round()
+    harness.reconcile()
     assert harness.spent("a") == before
 
 
@@ -463,12 +463,12 @@ def test_terms_that_cannot_be_read_are_written_anew_by_the_leader_that_finds_the
     harness.budget("a", ["team-a"])
     harness.lead(ControllerRules(bill=Bill.USED))
     harness.pod("p1", "team-a")
-    harness.round()
+    harness.reconcile()
     terms = harness.client.hget(keys.report("p1"), "terms")
     for broken in (b"[1,[[]],1,1,1]", b"[]", b"x" * 100):
         harness.client.hset(keys.report("p1"), "terms", broken)
         harness.lead(ControllerRules(bill=Bill.USED))
-        harness.round(1)
+        harness.reconcile(1)
         assert harness.client.hget(keys.report("p1"), "terms") == terms
 
 
@@ -479,16 +479,16 @@ def test_an_end_that_is_seen_after_its_period_leaves_the_periods_before_as_they_
     harness.budget("a", ["team-a"], period={"every": "hour"})
     harness.lead(ControllerRules(bill=bill))
     pod_of_two_gpus(harness)
-    harness.round()
+    harness.reconcile()
     for number in range(24):
         harness.pass_time(300)
         report(harness, "p1", number, 30 * number)
-        harness.round()
+        harness.reconcile()
     before = harness.spent("a", NOON)
     report(harness, "p1", 99, 1000)
     harness.pass_time(10)
     harness.finish(harness.source_pod("p1"), 10)
-    harness.round()
+    harness.reconcile()
     assert harness.spent("a", NOON) == before
     assert harness.spent("a", NOON + 2 * HOUR) == 0
 
@@ -497,18 +497,18 @@ def test_the_reports_that_a_refused_amount_needs_are_kept_until_it_is_mended(har
     harness.budget("a", ["team-a"], period={"every": "hour"})
     harness.lead(ControllerRules(bill=Bill.USED))
     harness.pod("p1", "team-a")
-    harness.round()
+    harness.reconcile()
     amounts = keys.AccountKeys("a").amounts(NOON)
     whole = harness.client.hget(amounts, "p1")
     assert isinstance(whole, bytes)
     harness.client.hset(amounts, "p1", "broken")
     report_for(harness, 80, 0)
-    harness.round()
-    harness.round(1)
+    harness.reconcile()
+    harness.reconcile(1)
     harness.lead(ControllerRules(bill=Bill.USED))
     report_for(harness, 40, 80)
     harness.client.hset(amounts, "p1", whole)
-    harness.round()
+    harness.reconcile()
     assert [harness.spent("a", NOON + hour * HOUR) for hour in (0, 1)] == [59 * GPU_SECOND, 60 * GPU_SECOND]
 
 
@@ -517,15 +517,15 @@ def test_the_reports_before_a_move_are_kept_while_the_period_that_was_left_goes_
     harness.budget("b", ["team-b"])
     harness.lead(ControllerRules(bill=Bill.USED))
     harness.pod("p1", "team-a")
-    harness.round()
+    harness.reconcile()
     report_for(harness, 20, 0)
-    harness.round()
+    harness.reconcile()
     harness.budget("a", ["team-c"])
     harness.budget("b", ["team-b", "team-a"])
-    harness.round(1)
+    harness.reconcile(1)
     for hour in range(3):
         report_for(harness, 60, 20 + 60 * hour)
-        harness.round()
+        harness.reconcile()
     assert (harness.spent("a"), harness.spent("b")) == (20 * GPU_SECOND, 180 * GPU_SECOND)
 
 
@@ -543,14 +543,14 @@ def test_a_session_that_moves_twice_within_a_period_keeps_what_was_measured_befo
         harness.budget(name, [f"team-{name}"])
     harness.lead(ControllerRules(bill=Bill.USED))
     harness.pod("p1", "team-a")
-    harness.round()
+    harness.reconcile()
     report_for(harness, 2, 0)
     for number, (before, after) in enumerate(pairwise("abc")):
         harness.budget(before, [f"{before}-none"])
         harness.budget(after, [f"team-{after}", "team-a"])
-        harness.round(1)
+        harness.reconcile(1)
         report_for(harness, 5, 2 + 5 * number)
-    harness.round()
+    harness.reconcile()
     assert [harness.spent(name) for name in "abc"] == [2 * GPU_SECOND, 5 * GPU_SECOND, 5 * GPU_SECOND]
 
 
@@ -559,17 +559,17 @@ def test_what_was_measured_before_a_move_counts_also_five_days_later(harness: Le
     harness.budget("b", ["team-b"])
     harness.lead(ControllerRules(bill=Bill.USED))
     harness.pod("p1", "team-a")
-    harness.round()
+    harness.reconcile()
     report_for(harness, 2, 0)
     harness.budget("a", ["team-c"])
     harness.budget("b", ["team-a"])
-    harness.round(1)
+    harness.reconcile(1)
     for number in range(5 * 24 * 4):
         harness.pass_time(900)
         report(harness, "p1", 3 + number, 3 + number)
         if number % 4 == 0:
-            harness.round()
-    harness.round()
+            harness.reconcile()
+    harness.reconcile()
     assert (harness.spent("a"), harness.spent("b")) == (2 * GPU_SECOND, 480 * GPU_SECOND)
     assert (harness.client.memory_usage(keys.report("p1")) or 0) < 4096
 
@@ -584,15 +584,15 @@ def test_what_is_reported_before_a_move_is_the_first_payers_also_where_the_leade
     harness.budget("a", ["team-a"])
     harness.lead(ControllerRules(bill=Bill.USED))
     harness.pod("p1", "team-a")
-    harness.round()
+    harness.reconcile()
     report_for(harness, 2, 0)
     harness.budget("a", ["team-c"])
     harness.lead(ControllerRules(bill=Bill.USED), step=step)
     with pytest.raises(KeyboardInterrupt):
-        harness.round(1)
+        harness.reconcile(1)
     report_for(harness, 9, 2)
     harness.lead(ControllerRules(bill=Bill.USED))
-    harness.round()
+    harness.reconcile()
     assert (harness.spent("a"), harness.spent("namespace:team-a")) == (2 * GPU_SECOND, 9 * GPU_SECOND)
 
 
@@ -602,16 +602,16 @@ def test_a_report_that_is_read_after_a_move_changes_the_hours_of_the_period_that
     harness.budget("a", ["team-a"])
     harness.budget("b", ["team-b"])
     harness.lead(ControllerRules(bill=Bill.USED))
-    harness.round()
+    harness.reconcile()
     harness.pass_time(0.5)
     harness.budget("a", ["team-c"])
     harness.budget("b", ["team-b", "team-a"])
     harness.pod("p1", "team-a")
-    harness.round()
+    harness.reconcile()
     assert harness.spent("a") == GPU_SECOND // 2
     submission = Submission("p1", "b", 1, harness.now - SECOND, (Counter("GPU-p1", 0, SECOND, 0),))
     ReportIntake(harness.client).take([submission])
-    harness.round(1)
+    harness.reconcile(1)
     assert harness.spent("a") == 0
 
 
@@ -625,19 +625,19 @@ def test_a_payer_that_paid_for_no_time_leaves_what_was_used_to_those_before_and_
     item = harness.pod("p1", "team-a", core=1)
     item["metadata"]["annotations"]["fairgpu.io/core-policy"] = "elastic"
     harness.write_pod(item)
-    harness.round()
+    harness.reconcile()
 
     def move(payer: str, seconds: float) -> None:
         for name in "ab":
             harness.budget(name, [f"team-{name}-none", *(["team-a"] if name == payer else [])])
-        harness.round(seconds)
+        harness.reconcile(seconds)
 
     move("b", 1)
     report_for(harness, 10, 0)
     move("a", 1)
     move("none", 0)
     report_for(harness, 10, 10)
-    harness.round()
+    harness.reconcile()
     spent = [harness.spent(name) for name in ("a", "b", "namespace:team-a")]
     assert spent == [GPU_SECOND // 100, 10 * GPU_SECOND, 10 * GPU_SECOND]
 
@@ -646,14 +646,14 @@ def test_a_payer_that_left_as_a_session_began_is_billed_what_is_used_once_it_pay
     harness.budget("a", ["team-a"])
     harness.lead(ControllerRules(bill=Bill.USED))
     harness.pod("p1", "team-a")
-    harness.round()
+    harness.reconcile()
     harness.budget("a", ["team-c"])
-    harness.round()
+    harness.reconcile()
     report_for(harness, 2, 0)
     harness.budget("a", ["team-a"])
-    harness.round(1)
+    harness.reconcile(1)
     report_for(harness, 5, 2)
-    harness.round()
+    harness.reconcile()
     assert (harness.spent("a"), harness.spent("namespace:team-a")) == (5 * GPU_SECOND, 2 * GPU_SECOND)
 
 
@@ -668,17 +668,17 @@ def test_a_rule_that_changes_without_a_leader_holds_for_periods_that_begin_after
     harness.budget("a", ["team-a"], period={"cron": "7 * * * *"})
     harness.lead(ControllerRules(bill=Bill.USED))
     harness.pod("p1", "team-a")
-    harness.round()
+    harness.reconcile()
     harness.budget("a", ["team-a"], period={"every": "hour"})
     if ending:
         harness.lead(ControllerRules(bill=Bill.USED), step=step)
         with pytest.raises(KeyboardInterrupt):
-            harness.round(1)
+            harness.reconcile(1)
     report_for(harness, 90, 0)
     harness.lead(ControllerRules(bill=Bill.USED))
-    harness.round()
+    harness.reconcile()
     report_for(harness, 60, 90)
-    harness.round()
+    harness.reconcile()
     begins = [7, 67, 127, 180] if not ending else [7, 60, 120]
     found = sorted(int(start) for start in harness.client.hkeys("fairgpu:{a}:periods"))
     assert [(start - NOON) // MINUTE for start in found[1:]] == [each for each in begins if each < 150]
@@ -695,18 +695,18 @@ def test_use_before_a_period_ended_stays_in_it_where_the_node_fell_silent_and_no
     harness.lead(ControllerRules(bill=Bill.USED))
     harness.pod("p1", "team-a")
     harness.pod("running", "team-a", core=10, node="n2")
-    harness.round()
+    harness.reconcile()
     harness.budget("a", ["team-a"], period={"every": "hour"})
-    harness.round(60)
+    harness.reconcile(60)
     report(harness, "p1", 1, 50)
     harness.pass_time(300)
     report(harness, "p1", 2, 300)
     harness.silence("n1", harness.now)
-    harness.round(90)
+    harness.reconcile(90)
     for seq, seconds, busy in [(3, 60, 310), (4, 180, 320)]:
         harness.pass_time(seconds)
         report(harness, "p1", seq, busy)
     harness.silence("n1", None)
     harness.lead(ControllerRules(bill=Bill.USED))
-    harness.round(60)
+    harness.reconcile(60)
     assert harness.spent("a", NOON - 53 * MINUTE) == (300 + 7 * 6) * GPU_SECOND

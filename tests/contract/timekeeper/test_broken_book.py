@@ -48,8 +48,8 @@ def teams(harness: LedgerHarness) -> LedgerHarness:
     for team in ("a", "b"):
         harness.budget(team, [f"team-{team}"], gpu_hours=1)
         harness.pod(f"pod-{team}", f"team-{team}")
-    harness.round()
-    harness.round(60)
+    harness.reconcile()
+    harness.reconcile(60)
     return harness
 
 
@@ -62,8 +62,8 @@ def break_entry(harness: LedgerHarness, key: str, field: str, broken: str | byte
 
 
 def not_settled(harness: LedgerHarness) -> set[str]:
-    assert harness.keeper is not None
-    return set(harness.keeper.books.not_settled)
+    assert harness.reconciler is not None
+    return set(harness.reconciler.books.not_settled)
 
 
 @pytest.mark.parametrize("broken", BROKEN_PAYERS, ids=lambda text: repr(text[:12]))
@@ -74,8 +74,8 @@ def test_a_namespace_whose_payers_cannot_be_read_waits_and_stops_no_other(
     teams.gated("held", "team-a")
     with capture_logs() as logs:
         teams.lead()
-        teams.round(2 * HOUR)
-        teams.round(60)
+        teams.reconcile(2 * HOUR)
+        teams.reconcile(60)
     assert state_answer(teams, "team-b")["state"] == "over"
     assert teams.spent("b") == (60 + 2 * HOUR + 60) * GPU_SECOND
     assert not_settled(teams) == {"a"}
@@ -84,8 +84,8 @@ def test_a_namespace_whose_payers_cannot_be_read_waits_and_stops_no_other(
     stored = teams.client.hget(keys.NAMESPACES, "team-a")
     assert stored == (broken if isinstance(broken, bytes) else broken.encode())
     mend()
-    teams.round(600)
-    teams.round(1)
+    teams.reconcile(600)
+    teams.reconcile(1)
     assert not_settled(teams) == set()
     assert teams.spent("a") == (60 + 2 * HOUR + 60 + 600 + 1) * GPU_SECOND
     assert state_answer(teams, "team-a")["state"] == "over"
@@ -96,7 +96,7 @@ def test_payers_that_cannot_be_read_are_brought_back_from_the_checkpoint_of_a_bu
 ) -> None:
     teams.budget("a", ["team-z"])
     teams.budget("c", ["team-a"], gpu_hours=1)
-    teams.round(60)
+    teams.reconcile(60)
     moved = teams.client.hget(keys.NAMESPACES, "team-a")
     payers = [{"account": "a", "from": "1970-01-01T00:00:00Z"}, {"account": "c", "from": "2026-01-15T12:02:00Z"}]
     moves = [{"namespace": "team-a", "payers": payers}]
@@ -104,7 +104,7 @@ def test_payers_that_cannot_be_read_are_brought_back_from_the_checkpoint_of_a_bu
     teams.write_budgets()
     break_entry(teams, keys.NAMESPACES, "team-a", "nonsense")
     teams.lead()
-    teams.round(HOUR)
+    teams.reconcile(HOUR)
     assert not_settled(teams) == set()
     assert teams.client.hget(keys.NAMESPACES, "team-a") == moved
     assert teams.spent("a") == 120 * GPU_SECOND
@@ -117,8 +117,8 @@ def test_a_leader_that_knows_the_payers_writes_them_again(teams: LedgerHarness) 
     teams.client.hset(keys.AccountKeys("b").head, "burn", "[1]")
     teams.client.delete(keys.BOOK_EPOCH)
     with pytest.raises(StoreEmptyError):
-        teams.round(60)
-    teams.round(60)
+        teams.reconcile(60)
+    teams.reconcile(60)
     assert teams.client.hget(keys.NAMESPACES, "team-a") == before
     assert not_settled(teams) == {"b"}
 
@@ -130,7 +130,7 @@ def test_a_kept_budget_that_cannot_be_read_is_kept_anew_from_its_object(
     before = teams.client.hget(keys.BUDGETS, "a")
     break_entry(teams, keys.BUDGETS, "a", broken)
     teams.lead()
-    teams.round(2 * HOUR)
+    teams.reconcile(2 * HOUR)
     assert teams.client.hget(keys.BUDGETS, "a") == before
     assert not_settled(teams) == set()
     assert [state_answer(teams, f"team-{team}")["state"] for team in ("a", "b")] == ["over", "over"]
@@ -151,7 +151,7 @@ def test_an_account_whose_kept_budget_cannot_be_read_waits_and_stops_no_other(
     payers = json.loads(teams.client.hget(keys.NAMESPACES, "team-a") or b"")
     with capture_logs() as logs:
         teams.lead()
-        teams.round(2 * HOUR)
+        teams.reconcile(2 * HOUR)
     assert state_answer(teams, "team-b")["state"] == "over"
     assert "a" in not_settled(teams)
     assert [(event["account"], event["log_level"]) for event in logs if event["event"] == "budget unreadable"] == [
@@ -160,8 +160,8 @@ def test_an_account_whose_kept_budget_cannot_be_read_waits_and_stops_no_other(
     moved = [] if object_ == "its object cannot be used" else [[NOON + (60 + 2 * HOUR) * 10**9, "namespace:team-a"]]
     assert json.loads(teams.client.hget(keys.NAMESPACES, "team-a") or b"") == payers + moved
     mend()
-    teams.round(600)
-    teams.round(1)
+    teams.reconcile(600)
+    teams.reconcile(1)
     assert not_settled(teams) == set()
     paid = 60 + 2 * HOUR + (0 if moved else 601)
     assert teams.spent("a") == paid * GPU_SECOND
@@ -174,7 +174,7 @@ def test_prices_that_cannot_be_read_stop_no_leader_and_are_written_anew(
     teams.client.set(keys.PRICES, broken)
     with capture_logs() as logs:
         teams.lead()
-        teams.round(2 * HOUR)
+        teams.reconcile(2 * HOUR)
     assert [state_answer(teams, f"team-{team}")["state"] for team in ("a", "b")] == ["over", "over"]
     assert price_at(reading.prices(teams.client), "A100", teams.now) == 1
     assert any(event["event"] == "prices cannot be read" for event in logs)
@@ -187,7 +187,7 @@ def test_an_instant_of_all_accounts_that_cannot_be_read_stops_no_leader(
 ) -> None:
     teams.client.set(key, broken)
     teams.lead()
-    teams.round(2 * HOUR)
+    teams.reconcile(2 * HOUR)
     assert not_settled(teams) == set()
     assert teams.client.get(key) == str(teams.now).encode()
 
@@ -222,12 +222,12 @@ def test_a_record_with_a_field_of_another_type_is_its_account_s_error(
     record = json.loads(teams.client.hget(account.sessions, "pod-a") or b"")
     teams.client.hset(getattr(account, hash_), "broken", json.dumps({**record, "uid": "broken", field: value}))
     teams.lead()
-    teams.round(2 * HOUR)
+    teams.reconcile(2 * HOUR)
     assert state_answer(teams, "team-b")["state"] == "over"
     assert not_settled(teams) == {"a"}
     teams.client.hdel(getattr(account, hash_), "broken")
-    teams.round(600)
-    teams.round(1)
+    teams.reconcile(600)
+    teams.reconcile(1)
     assert not_settled(teams) == set()
     assert teams.spent("a") == (60 + 2 * HOUR + 601) * GPU_SECOND
 
@@ -246,14 +246,14 @@ def spoil(harness: LedgerHarness, key: str, broken: str | bytes | None) -> None:
 def test_an_epoch_or_a_term_that_cannot_be_read_stops_no_leader_and_no_earlier_leader_writes_after_it(
     teams: LedgerHarness, name: str, broken: str | bytes | None
 ) -> None:
-    before = teams.keeper
+    before = teams.reconciler
     assert before is not None
     spoil(teams, name, broken)
-    teams.round(10)
+    teams.reconcile(10)
     spoil(teams, name, broken)
     following = teams.lead()
     assert following.epoch > before.epoch
-    teams.round(HOUR)
+    teams.reconcile(HOUR)
     assert not_settled(teams) == set()
     assert [teams.spent(team) for team in "ab"] == [(60 + 10 + HOUR) * GPU_SECOND] * 2
     with pytest.raises(FencedError):
@@ -269,7 +269,7 @@ def test_a_capacity_that_cannot_be_read_stops_no_leader(teams: LedgerHarness, br
         teams.client.hset(keys.CAPACITY, mapping={"7": broken, "soon": "1", "8": "5"})
     assert capacity(teams.client) == ({} if broken is None else {8: 5, **capacity(teams.client)})
     teams.lead()
-    teams.round(HOUR)
+    teams.reconcile(HOUR)
     assert not_settled(teams) == set()
     assert teams.now in capacity(teams.client)
 
@@ -284,7 +284,7 @@ def test_a_capacity_by_model_that_cannot_be_read_stops_no_leader(
         teams.client.hset(keys.CAPACITY_OF_MODELS, mapping={"7": broken, "soon": "{}", "8": '{"A100":5}'})
     assert capacity_of_models(teams.client) == ({} if broken is None else {"A100": {**zeros(teams.client), 8: 5}})
     teams.lead()
-    teams.round(HOUR)
+    teams.reconcile(HOUR)
     assert not_settled(teams) == set()
     assert teams.client.hget(keys.CAPACITY_OF_MODELS, str(teams.now)) == b"{}"
 
@@ -309,8 +309,8 @@ def zeros(client: Redis) -> dict[int, int]:
 def test_an_entry_of_another_type_stops_no_leader_and_is_written_anew(teams: LedgerHarness, key: str) -> None:
     spoil(teams, key, None)
     teams.lead()
-    teams.round(HOUR)
-    teams.round(10)
+    teams.reconcile(HOUR)
+    teams.reconcile(10)
     assert not_settled(teams) == set()
     assert teams.client.type(key) == b"string"
 
@@ -378,13 +378,13 @@ def test_a_shared_key_of_another_type_stops_no_account_and_is_named_and_replaced
     teams: LedgerHarness, name: str, leader: str
 ) -> None:
     teams.pod("of-no-budget", "team-z")
-    teams.round(10)
+    teams.reconcile(10)
     if leader == "another leader follows":
-        teams.keeper = None
+        teams.reconciler = None
     spoil(teams, SHARED_KEYS[name], None)
     teams.pod("new", "team-c")
     with capture_logs() as logs:
-        teams.round(2 * HOUR)
+        teams.reconcile(2 * HOUR)
     assert not_settled(teams) == set()
     assert [state_answer(teams, f"team-{team}")["state"] for team in "ab"] == ["over", "over"]
     assert [teams.spent(team) for team in "ab"] == [(60 + 10 + 2 * HOUR) * GPU_SECOND] * 2
@@ -402,21 +402,21 @@ def test_an_unusable_budget_waits_where_the_store_has_lost_all_kept_budgets_and_
     valid = json.loads(json.dumps(teams.budgets[0]))
     teams.budgets[0]["spec"]["period"] = {"every": "so often"}
     teams.write_budgets()
-    teams.round(1)
+    teams.reconcile(1)
     if leader == "another leader follows":
-        teams.keeper = None
+        teams.reconciler = None
     spoil(teams, keys.BUDGETS, None)
-    teams.round(2 * HOUR)
+    teams.reconcile(2 * HOUR)
     knows = leader == "the leader goes on"
     assert not_settled(teams) == (set() if knows else {"a"})
     assert state_answer(teams, "team-b")["state"] == "over"
     teams.lead()
-    teams.round(1)
+    teams.reconcile(1)
     assert not_settled(teams) == (set() if knows else {"a"})
     teams.budgets[0] = valid
     teams.write_budgets()
-    teams.round(600)
-    teams.round(1)
+    teams.reconcile(600)
+    teams.reconcile(1)
     assert not_settled(teams) == set()
     assert teams.spent("a") == (60 + 1 + 2 * HOUR + 602) * GPU_SECOND
 
@@ -427,11 +427,11 @@ def test_a_deleted_budget_stays_an_account_where_the_names_of_all_accounts_are_l
 ) -> None:
     teams.budgets = teams.budgets[1:]
     teams.write_budgets()
-    teams.round(60)
+    teams.reconcile(60)
     if leader == "another leader follows":
-        teams.keeper = None
+        teams.reconciler = None
     spoil(teams, keys.ACCOUNTS, None)
-    teams.round(60)
+    teams.reconcile(60)
     assert reading.account_names(teams.client) == ["a", "b", "namespace:team-a"]
     assert teams.spent("a") == 120 * GPU_SECOND
     assert teams.spent("namespace:team-a") == 60 * GPU_SECOND
@@ -443,15 +443,15 @@ def test_lost_payers_of_all_namespaces_are_restored_with_the_moves_of_the_checkp
 ) -> None:
     teams.budget("a", ["team-z"])
     teams.budget("c", ["team-a"], gpu_hours=1)
-    teams.round(60)
+    teams.reconcile(60)
     before = teams.client.hgetall(keys.NAMESPACES)
     payers = [{"account": "a", "from": "1970-01-01T00:00:00Z"}, {"account": "c", "from": "2026-01-15T12:02:00Z"}]
     teams.budgets[-1]["status"] = {"checkpoint": {"moves": [{"namespace": "team-a", "payers": payers}]}}
     teams.write_budgets()
     if leader == "another leader follows":
-        teams.keeper = None
+        teams.reconciler = None
     spoil(teams, keys.NAMESPACES, None)
-    teams.round(HOUR)
+    teams.reconcile(HOUR)
     assert teams.client.hgetall(keys.NAMESPACES) == before
     assert [teams.spent(name) for name in "abc"] == [120 * GPU_SECOND, (120 + HOUR) * GPU_SECOND, HOUR * GPU_SECOND]
 
@@ -475,7 +475,7 @@ def test_a_leader_goes_on_and_writes_its_format_again_where_the_store_has_lost_i
     teams: LedgerHarness, broken: str | bytes | None
 ) -> None:
     spoil(teams, keys.BOOK_FORMAT, broken)
-    teams.round(2 * HOUR)
+    teams.reconcile(2 * HOUR)
     assert state_answer(teams, "team-b")["state"] == "over"
     assert teams.client.get(keys.BOOK_FORMAT) == str(keys.FORMAT).encode()
     teams.lead()
@@ -487,7 +487,7 @@ def test_a_broken_field_of_the_published_states_stops_no_leader_and_is_written_a
     teams: LedgerHarness, field: str, broken: str | bytes
 ) -> None:
     teams.client.hset(keys.STATES_HEAD, field, broken)
-    teams.round(2 * HOUR)
+    teams.reconcile(2 * HOUR)
     assert not_settled(teams) == set()
     changes = read_changes(teams.client, None)
     assert changes is not None
@@ -501,15 +501,15 @@ def test_a_pod_whose_amount_could_not_be_read_as_its_namespace_moved_is_open_und
     teams: LedgerHarness,
 ) -> None:
     teams.pod("moving", "team-a")
-    teams.round()
+    teams.reconcile()
     mend = break_entry(teams, keys.AccountKeys("a").amounts(MONTH), "moving", "broken")
     teams.lead()
-    teams.round()
+    teams.reconcile()
     teams.budget("a", ["nobody"])
     teams.budget("b", ["team-b", "team-a"])
-    teams.round()
+    teams.reconcile()
     mend()
-    teams.round(600)
+    teams.reconcile(600)
 
     assert not teams.client.hexists(keys.AccountKeys("a").sessions, "moving")
     assert teams.client.hexists(keys.AccountKeys("b").sessions, "moving")
@@ -521,23 +521,23 @@ def test_an_unreadable_amount_of_a_clock_that_was_ahead_is_taken_back_once_it_is
 ) -> None:
     harness.budget("a", ["team-a"], period={"every": "hour"})
     harness.pod("early", "team-a")
-    harness.round()
+    harness.reconcile()
     later = NOON + 2 * HOUR * SECOND
     harness.ahead = 9000 * SECOND
-    harness.round()
+    harness.reconcile()
     assert harness.spent("a", later) == 1800 * GPU_SECOND
     mend = break_entry(harness, keys.AccountKeys("a").amounts(later), "early", "broken")
     harness.lead()
-    harness.round()
+    harness.reconcile()
     harness.ahead = 0
-    harness.round(1)
+    harness.reconcile(1)
     if ends:
         harness.finish(harness.source_pod("early"))
-    harness.round()
+    harness.reconcile()
     assert not_settled(harness) == {"a"}
     mend()
-    harness.round(600)
-    harness.round()
+    harness.reconcile(600)
+    harness.reconcile()
     assert not_settled(harness) == set()
     assert harness.spent("a", NOON) == (1 if ends else 601) * GPU_SECOND
     assert harness.spent("a", later) == 0

@@ -60,33 +60,33 @@ def teams(harness: LedgerHarness, request: pytest.FixtureRequest) -> LedgerHarne
         harness.budget(team, [f"team-{team}"], gpu_hours=1)
         harness.pod(f"pod-{team}", f"team-{team}")
     harness.lead(ControllerRules(bill=request.param))
-    harness.round()
-    harness.round(60)
+    harness.reconcile()
+    harness.reconcile(60)
     for team in ("a", "b"):
         report(harness, f"pod-{team}", 1, 60)
     return harness
 
 
 def lead_again(harness: LedgerHarness) -> None:
-    assert harness.keeper is not None
-    harness.lead(harness.keeper.books.rules)
+    assert harness.reconciler is not None
+    harness.lead(harness.reconciler.books.rules)
 
 
 def go_on_and_end(teams: LedgerHarness) -> None:
     """The books go on; pod a reports again, and what it says counts."""
-    assert teams.keeper is not None
-    teams.round(HOUR)
-    assert teams.keeper.books.not_settled == {}
+    assert teams.reconciler is not None
+    teams.reconcile(HOUR)
+    assert teams.reconciler.books.not_settled == {}
     for team in ("a", "b"):
         report(teams, f"pod-{team}", 2, HOUR + 60)
     assert reading.used(teams.client, ["pod-a", "pod-b"])[1] == (HOUR + 60) * GPU_SECOND
-    teams.round(60)
+    teams.reconcile(60)
     assert state_answer(teams, "team-b")["state"] == "over"
     used = {usage.account: sum(row.figures.used or 0 for row in usage.rows()) for usage in usages(teams)}
     assert used["a"] >= HOUR * GPU_SECOND
     teams.finish(teams.source_pod("pod-a"))
-    teams.round(1)
-    assert teams.keeper.books.not_settled == {}
+    teams.reconcile(1)
+    assert teams.reconciler.books.not_settled == {}
     assert teams.client.hlen(keys.AccountKeys("a").sessions) == 0
 
 
@@ -103,9 +103,9 @@ def test_a_field_that_cannot_be_read_stops_neither_its_leader_nor_the_next_one(
     teams: LedgerHarness, field: str, value: str | bytes
 ) -> None:
     teams.client.hset(keys.report("pod-a"), field, value)
-    teams.round(1)
-    assert teams.keeper is not None
-    assert teams.keeper.books.not_settled == {}
+    teams.reconcile(1)
+    assert teams.reconciler is not None
+    assert teams.reconciler.books.not_settled == {}
     teams.client.hset(keys.report("pod-a"), field, value)
     lead_again(teams)
     go_on_and_end(teams)
@@ -117,17 +117,17 @@ def test_a_key_of_another_type_stops_no_leader(teams: LedgerHarness, leader: str
     teams.client.set(keys.report("pod-a"), "text")
     if leader == "another leader follows":
         lead_again(teams)
-    teams.round(HOUR)
-    assert teams.keeper is not None
-    assert teams.keeper.books.not_settled == {}
+    teams.reconcile(HOUR)
+    assert teams.reconciler is not None
+    assert teams.reconciler.books.not_settled == {}
     teams.finish(teams.source_pod("pod-a"))
-    teams.round(1)
+    teams.reconcile(1)
     assert teams.client.hlen(keys.AccountKeys("a").sessions) == 0
 
 
 @pytest.mark.parametrize("field", BROKEN)
 def test_the_reports_of_others_in_the_same_batch_are_taken(teams: LedgerHarness, field: str) -> None:
-    teams.round(1)
+    teams.reconcile(1)
     intake = ReportIntake(teams.client)
     for number, value in enumerate(BROKEN[field]):
         teams.client.hset(keys.report("pod-a"), field, value)
@@ -142,10 +142,10 @@ def test_the_end_of_a_pod_whose_last_report_has_no_time_is_found(teams: LedgerHa
     teams.client.hset(keys.report("pod-a"), "at", "soon")
     teams.remove("pod-a")
     lead_again(teams)
-    teams.round(HOUR)
+    teams.reconcile(HOUR)
     assert teams.client.hlen(keys.AccountKeys("a").sessions) == 0
-    assert teams.keeper is not None
-    assert teams.keeper.books.not_settled == {}
+    assert teams.reconciler is not None
+    assert teams.reconciler.books.not_settled == {}
 
 
 @pytest.mark.parametrize("used", [2 * HOUR * GPU_SECOND, 60 * GPU_SECOND, 10**24, 10**30])
@@ -157,7 +157,7 @@ def test_the_gpu_time_of_an_earlier_version_s_reports_is_at_most_what_the_sessio
     teams.client.hset(key, mapping={"at": str(teams.now), "used": str(used), "boots": "old"})
     teams.pass_time(HOUR)
     lead_again(teams)
-    teams.round()
+    teams.reconcile()
     age = 60 * GPU_SECOND
     assert reading.used(teams.client, ["pod-a", "pod-b"]) == [min(used, age), age]
 
@@ -166,7 +166,7 @@ def test_the_gpu_time_of_an_earlier_version_s_reports_without_a_time_is_dropped(
     teams.client.delete(keys.report("pod-a"))
     teams.client.hset(keys.report("pod-a"), "used", str(10**30))
     lead_again(teams)
-    teams.round()
+    teams.reconcile()
     assert reading.used(teams.client, ["pod-a"]) == [None]
 
 

@@ -53,7 +53,7 @@ def paid_by_a(harness: LedgerHarness) -> None:
     harness.budget("a", ["team-a"])
     harness.budget("b", ["team-b"])
     harness.pod("p1", "team-a")
-    harness.round(100)
+    harness.reconcile(100)
 
 
 def move_to_b(harness: LedgerHarness) -> None:
@@ -83,22 +83,22 @@ def test_a_namespace_that_moves_while_a_clock_is_ahead_has_moved_once_the_clock_
     harness.budget("b", ["team-b"], period={"every": "hour"})
     harness.lead(rules)
     harness.pod("p1", "team-a")
-    harness.round(100)
+    harness.reconcile(100)
     harness.ahead = ahead
     harness.budget("a", ["a-none"], period={"every": "hour"})
     harness.budget("b", ["team-a", "team-b"], period={"every": "hour"})
-    harness.round(10)
+    harness.reconcile(10)
     set_right(harness, rules, another=another)
-    harness.round(10)
+    harness.reconcile(10)
     moved = harness.now
-    harness.round(1000)
+    harness.reconcile(1000)
     assert reading.assignments(harness.client)["team-a"] == ((0, "a"), (moved, "b"))
     assert (harness.spent("a", NOON), harness.spent("b", NOON)) == (120 * GPU_SECOND, 1000 * GPU_SECOND)
     for _ in range(4):
-        harness.round(HOUR // SECOND)
+        harness.reconcile(HOUR // SECOND)
     assert (harness.spent("a", NOON), harness.spent("b", NOON)) == (120 * GPU_SECOND, 3480 * GPU_SECOND)
     assert harness.spent("b", NOON + HOUR) == 3600 * GPU_SECOND
-    harness.round(10)  # a closing balance follows an amount one reconciliation later
+    harness.reconcile(10)  # a closing balance follows an amount one reconciliation later
     assert differences(harness) == []
 
 
@@ -106,14 +106,14 @@ def test_a_namespace_that_moves_there_and_back_while_a_clock_is_ahead_has_not_mo
     paid_by_a(harness)
     harness.ahead = 3 * HOUR
     move_to_b(harness)
-    harness.round(10)
+    harness.reconcile(10)
     harness.budget("b", ["team-b"])
     harness.budget("a", ["team-a"])
-    harness.round(10)
+    harness.reconcile(10)
     harness.ahead = 0
-    harness.round(1000)
+    harness.reconcile(1000)
     assert (harness.spent("a"), harness.spent("b")) == (1120 * GPU_SECOND, 0)
-    harness.round(4 * HOUR // SECOND)
+    harness.reconcile(4 * HOUR // SECOND)
     assert (harness.spent("a"), harness.spent("b")) == ((harness.now - NOON) // SECOND * GPU_SECOND, 0)
     assert differences(harness) == []
 
@@ -121,14 +121,14 @@ def test_a_namespace_that_moves_there_and_back_while_a_clock_is_ahead_has_not_mo
 def test_a_move_stays_as_it_is_under_a_leader_whose_clock_is_behind(harness: LedgerHarness) -> None:
     paid_by_a(harness)
     move_to_b(harness)
-    harness.round(200, full=False)
+    harness.reconcile(200, full=False)
     before = reading.assignments(harness.client)
     harness.ahead = -200 * SECOND
     harness.lead()
-    harness.round(10)
+    harness.reconcile(10)
     assert reading.assignments(harness.client) == before
     harness.ahead = 0
-    harness.round(90)
+    harness.reconcile(90)
     assert (harness.spent("a"), harness.spent("b")) == (300 * GPU_SECOND, 100 * GPU_SECOND)
     assert differences(harness) == []
 
@@ -141,16 +141,16 @@ def test_a_price_that_is_read_while_a_clock_is_ahead_holds_once_the_clock_is_rig
     harness.budget("a", ["team-a"])
     harness.lead(priced("1"))
     harness.pod("p1", "team-a")
-    harness.round(100)
+    harness.reconcile(100)
     harness.ahead = 3 * HOUR
     dearer = priced("2", NOON)
     harness.lead(dearer)
-    harness.round(10)
+    harness.reconcile(10)
     set_right(harness, dearer, another=another)
-    harness.round(10)
-    harness.round(1000)
+    harness.reconcile(10)
+    harness.reconcile(1000)
     assert harness.spent("a") == (120 + 2 * 1000) * GPU_SECOND
-    harness.round(4 * HOUR // SECOND)
+    harness.reconcile(4 * HOUR // SECOND)
     assert harness.spent("a") == (120 + 2 * 1000 + 8 * 3600) * GPU_SECOND
     assert differences(harness) == []
 
@@ -162,16 +162,16 @@ def test_a_capacity_that_is_seen_while_a_clock_is_ahead_holds_once_the_clock_is_
 ) -> None:
     harness.budget("a", ["team-a"])
     node(harness, "n1", 4)
-    harness.round(100)
+    harness.reconcile(100)
     harness.ahead = 3 * HOUR
     node(harness, "n2", 4)
-    harness.round(10)
+    harness.reconcile(10)
     set_right(harness, ControllerRules(), another=another)
-    harness.round(10)
+    harness.reconcile(10)
     right = harness.now
     assert capacity(harness.client) == {NOON + 100 * SECOND: 4 * GPU_SECOND, right: 8 * GPU_SECOND}
     (harness.folder / "nodes" / "n2.json").unlink()
-    harness.round(HOUR // SECOND)
+    harness.reconcile(HOUR // SECOND)
     assert capacity(harness.client) == {
         NOON + 100 * SECOND: 4 * GPU_SECOND,
         right: 8 * GPU_SECOND,
@@ -191,18 +191,18 @@ def test_what_a_clock_ahead_has_billed_of_a_period_is_billed_anew_once_the_perio
     harness.budget("a", ["team-a"], period={"every": "hour"})
     harness.pod("p1", "team-a")
     harness.lead(rules)
-    harness.round()
+    harness.reconcile()
     harness.ahead = 9000 * SECOND
-    harness.round()
+    harness.reconcile()
     if another:
         harness.lead(rules)
     harness.pass_time(1200)
     report(harness, "p1", 1, busy_seconds=60)
     harness.pass_time(2400)
     harness.ahead = 0
-    harness.round()
+    harness.reconcile()
     for _ in range(2):
-        harness.round(10)
+        harness.reconcile(10)
     assert harness.spent("a", NOON) == (60 if bill is Bill.USED else 3600) * GPU_SECOND
     assert differences(harness) == []
 
@@ -218,21 +218,21 @@ def test_a_pod_that_ends_while_a_clock_is_behind_is_charged_to_its_end(
     harness.budget("a", ["team-a"], period={"every": "hour"})
     harness.lead(rules)
     ends, runs = harness.pod("ends", "team-a"), harness.pod("runs", "team-a", core=50)
-    harness.round(100)
+    harness.reconcile(100)
     harness.ahead = -3 * HOUR
     if another:
         harness.lead(rules)
     harness.pass_time(4000)
     harness.finish(ends, seconds_ago=100)
-    harness.round()
+    harness.reconcile()
     harness.remove("ends")
-    harness.round(10)
+    harness.reconcile(10)
     harness.pass_time(90)
     harness.finish(runs)
-    harness.round()
+    harness.reconcile()
     harness.ahead = 0
     for _ in range(2):
-        harness.round(10)
+        harness.reconcile(10)
     assert harness.spent("a", NOON) == (3600 + 1800) * GPU_SECOND
     assert harness.spent("a", NOON + HOUR) == (400 + 300) * GPU_SECOND
     assert differences(harness) == []
@@ -248,15 +248,15 @@ def test_a_pod_that_ends_and_is_deleted_between_two_rounds_of_a_clock_that_is_be
     if finalizer:
         ends["metadata"]["finalizers"] = ["fairgpu.io/meter"]
         harness.write_pod(ends)
-    harness.round(100)
+    harness.reconcile(100)
     harness.ahead = -3 * HOUR
     harness.pass_time(900)
     harness.finish(ends, seconds_ago=50)
     harness.remove("ends")
     harness.source.mirrors.pods.changed("DELETED", ends)
-    harness.round()
+    harness.reconcile()
     harness.ahead = 0
-    harness.round(10)
+    harness.reconcile(10)
     assert harness.spent("a") == 950 * GPU_SECOND
     assert differences(harness) == []
 
@@ -272,7 +272,7 @@ def test_a_deletion_is_kept_where_the_store_does_not_say_what_time_it_is(harness
     harness.lead(clocks=Clocks(lambda: 0, store_clock))
     harness.budget("a", ["team-a"])
     ends = harness.pod("ends", "team-a")
-    harness.round(100)
+    harness.reconcile(100)
     harness.ahead = -3 * HOUR
     harness.pass_time(900)
     harness.finish(ends)
@@ -280,8 +280,8 @@ def test_a_deletion_is_kept_where_the_store_does_not_say_what_time_it_is(harness
     harness.source.mirrors.pods.changed("DELETED", ends)
     answers += [False, True]  # the second question of the round
     with pytest.raises(StoreUnavailableError):
-        harness.round()
-    harness.round()
+        harness.reconcile()
+    harness.reconcile()
     assert harness.spent("a") == 1000 * GPU_SECOND
 
 
@@ -292,16 +292,16 @@ def test_a_running_pod_that_is_deleted_while_a_clock_is_behind_keeps_what_it_has
 ) -> None:
     harness.budget("a", ["team-a"])
     pod = harness.pod("p1", "team-a")
-    harness.round(100)
+    harness.reconcile(100)
     harness.ahead = -3 * HOUR
     if another:
         harness.lead()
     harness.pass_time(900)
     harness.remove("p1")
     harness.source.mirrors.pods.changed("DELETED", pod)
-    harness.round()
+    harness.reconcile()
     harness.ahead = 0
-    harness.round(10)
+    harness.reconcile(10)
     assert harness.spent("a") == 100 * GPU_SECOND
     assert differences(harness) == []
 
@@ -313,18 +313,18 @@ def test_a_pod_that_is_deleted_when_a_clock_that_was_ahead_is_right_again_has_no
     harness.lead(clocks=Clocks(harness.leaders_time, lambda: harness.now))
     harness.budget("a", ["team-a"])
     pod = harness.pod("p1", "team-a")
-    harness.round(100)
+    harness.reconcile(100)
     harness.ahead = 3 * HOUR
-    harness.round(10)
+    harness.reconcile(10)
     if received == "by the right clock":
         harness.ahead = 0
     harness.pass_time(10)
     harness.remove("p1")
     harness.source.mirrors.pods.changed("DELETED", pod)
     harness.ahead = 0
-    harness.round()
+    harness.reconcile()
     assert harness.spent("a") == 120 * GPU_SECOND
-    harness.round(10)
+    harness.reconcile(10)
     assert harness.spent("a") == 120 * GPU_SECOND
     assert differences(harness) == []
 
@@ -340,16 +340,16 @@ def test_a_pod_that_a_later_list_lacks_while_a_clock_is_behind_keeps_what_it_has
     harness.lead(clocks=clocks)
     harness.budget("a", ["team-a"])
     harness.pod("p1", "team-a")
-    harness.round(100)
+    harness.reconcile(100)
     harness.ahead = -3 * HOUR
     if another:
         harness.lead(clocks=clocks)
     harness.pass_time(900)
     harness.remove("p1")
     harness.source.mirrors.pods.replaced([])
-    harness.round()
+    harness.reconcile()
     harness.ahead = 0
-    harness.round(10)
+    harness.reconcile(10)
     assert harness.spent("a") == 100 * GPU_SECOND
     assert differences(harness) == []
 
@@ -359,13 +359,13 @@ def test_a_pod_that_is_deleted_between_two_leaders_keeps_what_it_cost_before_the
 ) -> None:
     harness.budget("a", ["team-a"])
     harness.pod("p1", "team-a")
-    harness.round(100)
+    harness.reconcile(100)
     harness.ahead = -3 * HOUR
-    harness.round(10)
+    harness.reconcile(10)
     harness.remove("p1")
     harness.ahead = 0
     harness.lead()
-    harness.round(900)
+    harness.reconcile(900)
     assert harness.spent("a") == 100 * GPU_SECOND
     assert differences(harness) == []
 
@@ -376,15 +376,15 @@ def test_a_pod_that_a_later_list_lacks_once_a_clock_that_was_ahead_is_right_has_
     harness.lead(clocks=Clocks(harness.leaders_time, lambda: harness.now))
     harness.budget("a", ["team-a"])
     harness.pod("p1", "team-a")
-    harness.round(100)
+    harness.reconcile(100)
     harness.ahead = 3 * HOUR
-    harness.round(10)
+    harness.reconcile(10)
     harness.ahead = 0
-    harness.round(10)
+    harness.reconcile(10)
     harness.now += 900 * SECOND
     harness.remove("p1")
     harness.source.mirrors.pods.replaced([])
-    harness.round()
+    harness.reconcile()
     assert harness.spent("a") == 120 * GPU_SECOND
     assert differences(harness) == []
 
@@ -398,21 +398,21 @@ def test_a_pod_that_was_last_seen_by_a_clock_ahead_has_ended_when_it_was_last_se
     harness.lead(clocks=Clocks(harness.leaders_time, lambda: harness.now))
     harness.budget("a", ["team-a"])
     harness.pod("p1", "team-a")
-    harness.round(100)
+    harness.reconcile(100)
     harness.ahead = 3 * HOUR
-    harness.round(10)
+    harness.reconcile(10)
     harness.ahead = 0
     for _ in range(2):
         harness.now += 900 * SECOND
-        assert harness.keeper is not None
-        harness.keeper.reconcile(harness.now)
+        assert harness.reconciler is not None
+        harness.reconciler.reconcile(harness.now)
     if another:
         harness.remove("p1")
         harness.lead()
     else:
         harness.source.mirrors.pods.replaced([])
         harness.remove("p1")
-    harness.round()
+    harness.reconcile()
     assert harness.spent("a") == 110 * GPU_SECOND
     assert differences(harness) == []
 
@@ -421,13 +421,13 @@ def test_a_pod_that_a_later_list_lacks_costs_the_same_where_redis_clock_is_behin
     harness.lead(clocks=Clocks(harness.leaders_time, lambda: harness.now - 3 * HOUR))
     harness.budget("a", ["team-a"])
     harness.pod("p1", "team-a")
-    harness.round(100)
+    harness.reconcile(100)
     harness.now += 900 * SECOND
-    assert harness.keeper is not None
-    harness.keeper.reconcile(harness.now)
+    assert harness.reconciler is not None
+    harness.reconciler.reconcile(harness.now)
     harness.source.mirrors.pods.replaced([])
     harness.remove("p1")
-    harness.round()
+    harness.reconcile()
     assert harness.spent("a") == 100 * GPU_SECOND
 
 
@@ -436,26 +436,26 @@ def test_nothing_is_taken_back_by_a_second_leader_whose_clock_is_behind(harness:
     """The first leader's clock is behind as well: it took the time from a pod that was created and is deleted again."""
     harness.budget("a", ["team-a"], gpu_hours=1)
     harness.pod("p1", "team-a")
-    harness.round(100)
+    harness.reconcile(100)
     harness.pass_time(HOUR // SECOND)
     harness.ahead = -HOUR
     harness.lead()
     harness.pod("p2", "team-b")
-    harness.round()
+    harness.reconcile()
     harness.remove("p2")
     harness.pass_time(10)
     harness.pod("p3", "team-a")
-    harness.round(full=full)
+    harness.reconcile(full=full)
     harness.remove("p3")
-    harness.round(full=full)
+    harness.reconcile(full=full)
     assert harness.spent("a") == (3700 + 10) * GPU_SECOND
     harness.ahead = -HOUR - 50 * SECOND
     harness.lead()
-    harness.round(20)
+    harness.reconcile(20)
     assert harness.spent("a") == (3700 + 10) * GPU_SECOND
     assert published(harness, "a").state is BudgetState.OVER
     harness.ahead = 0
-    harness.round(30)
+    harness.reconcile(30)
     assert harness.spent("a") == (3700 + 60) * GPU_SECOND
     assert differences(harness) == []
 
@@ -467,22 +467,22 @@ def test_a_capacity_stays_from_when_it_was_seen_under_a_second_leader_whose_cloc
     """The first leader's clock is behind as well: it took the time from a pod that was created and is deleted again."""
     harness.budget("a", ["team-a"])
     node(harness, "n1", 4)
-    harness.round(100)
+    harness.reconcile(100)
     first = harness.now
     harness.pass_time(HOUR // SECOND)
     harness.ahead = -HOUR
     harness.lead()
     harness.pod("p1", "team-a")
     node(harness, "n2", 4)
-    harness.round()
+    harness.reconcile()
     seen = harness.now
     harness.remove("p1")
-    harness.round(10)
+    harness.reconcile(10)
     assert capacity(harness.client) == {first: 4 * GPU_SECOND, seen: 8 * GPU_SECOND}
     harness.ahead = -HOUR - 50 * SECOND
     node(harness, "n2", gpus - 4)
     harness.lead()
-    harness.round(10)
+    harness.reconcile(10)
     found = capacity(harness.client)
     assert found.pop(first) == 4 * GPU_SECOND
     assert min(found) >= seen
@@ -496,16 +496,16 @@ def test_a_grant_that_is_made_while_a_new_leaders_clock_is_behind_adds_to_the_pe
 ) -> None:
     harness.budget("a", ["team-a"], period={"every": "hour"})
     harness.pod("p1", "team-a")
-    harness.round(3500)
+    harness.reconcile(3500)
     harness.ahead = -3 * HOUR
     harness.lead()
-    harness.round(10)
+    harness.reconcile(10)
     harness.pass_time(600)
     harness.grant("g", "a", 5, **spec)
-    harness.round(10)
+    harness.reconcile(10)
     harness.ahead = 0
     for _ in range(2):
-        harness.round(10)
+        harness.reconcile(10)
     given = [entry for entry in reading.ledger_page(harness.client, "a", "", 100) if entry.kind == Kind.GRANT]
     assert [(entry.period, entry.amount) for entry in given] == [(NOON + HOUR, 5 * GPU_HOUR)]
     assert published(harness, "a").available == 105 * GPU_HOUR
@@ -517,20 +517,20 @@ def test_no_pod_is_evicted_for_money_that_was_spent_by_a_clock_ahead_of_the_stor
 ) -> None:
     harness.budget("a", ["team-a"], gpu_hours=1, enforcement="evict", evictionNotice="1m")
     difference = [0]
-    keeper = harness.lead(clocks=Clocks(lambda: 0, lambda: harness.now + difference[0]))
+    reconciler = harness.lead(clocks=Clocks(lambda: 0, lambda: harness.now + difference[0]))
     harness.pod("p1", "team-a")
-    harness.round(100)
+    harness.reconcile(100)
     harness.ahead, difference[0] = (3 * HOUR if store_ahead == 0 else 0), store_ahead
-    harness.round(10 if store_ahead == 0 else 2 * HOUR // SECOND)
+    harness.reconcile(10 if store_ahead == 0 else 2 * HOUR // SECOND)
 
     def planned() -> tuple[PodWrite, ...] | None:
         now = harness.leaders_time()
-        return eviction_writes(keeper.books, now, keeper.past, now, 600)
+        return eviction_writes(reconciler.books, now, reconciler.past, now, 600)
 
     assert published(harness, "a").state is BudgetState.OVER
     assert planned() is None
     harness.ahead = difference[0] = 0
-    harness.round(10)
+    harness.reconcile(10)
     steps = [write.step for write in planned() or ()]
     assert steps == ([] if store_ahead == 0 else [Step.NOTICE])
 
@@ -539,48 +539,48 @@ def test_no_held_pod_starts_for_the_money_of_a_period_that_has_begun_by_a_wrong_
     harness: LedgerHarness,
 ) -> None:
     harness.budget("a", ["team-a"], gpu_hours="0.2", period={"every": "hour"}, onExhausted="hold")
-    keeper = harness.lead()
+    reconciler = harness.lead()
     harness.pod("p1", "team-a")
-    harness.round(700)
+    harness.reconcile(700)
     harness.remove("p1")
     harness.gated("p2", "team-a")
-    harness.round(10)
+    harness.reconcile(10)
 
     def released() -> list[str]:
         now = harness.leaders_time()
-        writes, _ = Releaser(harness.source, keeper.books).releases(now, keeper.past, Progress())
+        writes, _ = Releaser(harness.source, reconciler.books).releases(now, reconciler.past, Progress())
         return [write.uid for write in writes]
 
     assert released() == []
     harness.ahead = HOUR
-    harness.round(10)
+    harness.reconcile(10)
     assert published(harness, "a").period_start == NOON + HOUR
     assert released() == []
     harness.budget("a", ["team-a"], gpu_hours="0.2", period={"every": "hour"}, enforcement="observe")
-    harness.round()
+    harness.reconcile()
     assert released() == ["p2"], "a budget that is only observed holds no pod, whatever the time"
     harness.budget("a", ["team-a"], gpu_hours="0.2", period={"every": "hour"}, onExhausted="hold")
     harness.ahead = 0
-    harness.round(10)
+    harness.reconcile(10)
     assert released() == []
-    harness.round(HOUR // SECOND)
+    harness.reconcile(HOUR // SECOND)
     assert released() == ["p2"]
 
 
 def test_held_pods_start_in_a_period_that_has_begun_by_all_clocks_but_the_leaders(harness: LedgerHarness) -> None:
     harness.budget("a", ["team-a"], gpu_hours="0.2", period={"every": "hour"}, onExhausted="hold")
-    keeper = harness.lead()
+    reconciler = harness.lead()
     harness.pod("p1", "team-a")
-    harness.round(700)
+    harness.reconcile(700)
     harness.remove("p1")
     harness.gated("p2", "team-a")
-    harness.round(10)
+    harness.reconcile(10)
     harness.ahead = -3 * HOUR
     harness.pass_time(HOUR // SECOND)
     harness.gated("p3", "team-a")  # the API server's stamp says what time it is
-    harness.round(10)
+    harness.reconcile(10)
     assert published(harness, "a").period_start == NOON + HOUR
-    writes, _ = Releaser(harness.source, keeper.books).releases(harness.leaders_time(), keeper.past, Progress())
+    writes, _ = Releaser(harness.source, reconciler.books).releases(harness.leaders_time(), reconciler.past, Progress())
     assert "p2" in [write.uid for write in writes]
 
 
@@ -595,19 +595,19 @@ def test_the_clocks_of_one_machine_that_are_wrong_together_leave_no_trace_in_wha
     clocks = Clocks(lambda: 0, harness.leaders_time)
     harness.lead(clocks=clocks)
     harness.pod("p1", "team-a")
-    harness.round(1800)
+    harness.reconcile(1800)
     harness.ahead = ahead
     for _ in range(2):
-        harness.round(10)
+        harness.reconcile(10)
     harness.ahead = 0
     if another:
         harness.lead(clocks=clocks)
-    harness.round(10)
+    harness.reconcile(10)
     assert harness.spent("a", NOON) == 1830 * GPU_SECOND
     for _ in range(4):
-        harness.round(HOUR // SECOND)
+        harness.reconcile(HOUR // SECOND)
     assert [harness.spent("a", NOON + hour * HOUR) for hour in range(4)] == [3600 * GPU_SECOND] * 4
-    harness.round(10)
+    harness.reconcile(10)
     assert differences(harness) == []
 
 
@@ -616,17 +616,17 @@ def test_a_pod_that_the_wrong_clocks_of_one_machine_bound_is_charged_once_time_h
 ) -> None:
     harness.budget("a", ["team-a"])
     harness.lead(clocks=Clocks(lambda: 0, harness.leaders_time))
-    harness.round(10)
+    harness.reconcile(10)
     true, harness.ahead = harness.now, HOUR
     harness.now += HOUR
     item = harness.pod("p1", "team-a")
     harness.now = true
     harness.write_pod(item)
-    harness.round(10)
+    harness.reconcile(10)
     harness.ahead = 0
-    harness.round(1800)
+    harness.reconcile(1800)
     assert harness.spent("a") == 0
-    harness.round(2 * HOUR // SECOND)
+    harness.reconcile(2 * HOUR // SECOND)
     assert harness.spent("a") == (harness.now - true - HOUR) // SECOND * GPU_SECOND
 
 
@@ -651,18 +651,18 @@ def test_a_correction_that_comes_while_the_leaders_clock_is_ahead_changes_the_mo
     harness: LedgerHarness, every: str, ahead: int, *, another: bool
 ) -> None:
     harness.budget("a", ["team-a"], 10, period={"every": every}, rollover={"gpuHours": 10})
-    harness.round()
+    harness.reconcile()
     before = harness.now
-    harness.round({"hour": HOUR, "month": 31 * DAY}[every] / SECOND)
+    harness.reconcile({"hour": HOUR, "month": 31 * DAY}[every] / SECOND)
     harness.ahead = ahead
-    harness.round()
+    harness.reconcile()
     if another:
         harness.lead()
-        harness.round()
+        harness.reconcile()
     harness.correct("late", "a", 4, before)
-    harness.round()
+    harness.reconcile()
     harness.ahead = 0
-    harness.round(MINUTE / SECOND)
+    harness.reconcile(MINUTE / SECOND)
     assert differences(harness) == []
     period = reading.period_at(harness.client, "a", harness.now)
     assert period is not None

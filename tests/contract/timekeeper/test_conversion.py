@@ -28,9 +28,9 @@ def old_store(harness: LedgerHarness) -> LedgerHarness:
 
 def test_an_old_store_shows_the_same_once_a_leader_has_taken_it_over(old_store: LedgerHarness) -> None:
     old_store.lead()
-    old_store.round()
+    old_store.reconcile()
     check_converted(old_store)
-    old_store.round(3600)
+    old_store.reconcile(3600)
     assert (
         audit(
             AuditEnvironment(old_store.client, lambda: None, lambda: old_store.now, lambda _: False),
@@ -60,12 +60,12 @@ def test_a_leader_that_is_killed_at_any_step_leaves_the_rest_to_the_next_one(
         monkeypatch.setattr(old_store.client, "delete", delete)
         old_store.lead(step=step)
         try:
-            old_store.round()
+            old_store.reconcile()
         except KilledError:
             assert old_store.client.get(keys.BOOK_FORMAT) == b"2"
             monkeypatch.undo()
             old_store.lead()
-            old_store.round()
+            old_store.reconcile()
             check_converted(old_store)
         else:
             assert survived > len(STORE["usage"])
@@ -82,12 +82,12 @@ def test_a_question_that_comes_before_its_account_is_converted_is_refused_and_ne
 
 def test_a_store_that_went_back_to_its_old_format_is_converted_again(old_store: LedgerHarness) -> None:
     old_store.lead()
-    old_store.round()
-    keeper = old_store.keeper
-    assert keeper is not None
+    old_store.reconcile()
+    reconciler = old_store.reconciler
+    assert reconciler is not None
     old_store.client.flushall()
     fill(old_store.client)
-    Reconciler(old_store.client, old_store.source, ControllerRules(), keeper.epoch).reconcile(old_store.now)
+    Reconciler(old_store.client, old_store.source, ControllerRules(), reconciler.epoch).reconcile(old_store.now)
     check_converted(old_store)
 
 

@@ -22,8 +22,8 @@ def corrections(harness: LedgerHarness) -> list[tuple[int, str, str, int, str]]:
 
 
 def status(harness: LedgerHarness, name: str) -> dict[str, Any]:
-    assert harness.keeper is not None
-    OrderAnswers(harness.source, harness.keeper.books).write(harness.now)
+    assert harness.reconciler is not None
+    OrderAnswers(harness.source, harness.reconciler.books).write(harness.now)
     harness.source.refresh()
     (item,) = [item for item in harness.source.mirrors.corrections.items() if item["metadata"]["name"] == name]
     found: dict[str, Any] = item.get("status") or {}
@@ -33,11 +33,11 @@ def status(harness: LedgerHarness, name: str) -> dict[str, Any]:
 def test_a_correction_sets_right_what_the_present_period_has_spent_and_says_who_and_why(harness: LedgerHarness) -> None:
     harness.budget("a", ["team-a"], "0.01")
     harness.pod("p1", "team-a")
-    harness.round()
-    harness.round(36)
+    harness.reconcile()
+    harness.reconcile(36)
     assert published(harness, "a").state == "over"
     harness.correct("refund", "a", "-0.004", harness.now, namespace="team-a", requestedBy="finance")
-    harness.round(0, full=False)
+    harness.reconcile(0, full=False)
     month = published(harness, "a").period_start
     assert harness.spent("a") == 36 * GPU_SECOND - GPU_HOUR * 4 // 1000
     assert published(harness, "a").state == "open"
@@ -52,19 +52,19 @@ def test_a_correction_of_a_closed_period_leaves_the_present_one_alone_but_for_wh
 ) -> None:
     harness.budget("a", ["team-a"], 1, period={"every": "hour"}, rollover={"gpuHours": 1})
     harness.pod("p1", "team-a")
-    harness.round()
-    harness.round(3600)
-    harness.round(1800)
+    harness.reconcile()
+    harness.reconcile(3600)
+    harness.reconcile(1800)
     assert published(harness, "a").granted == 0
     harness.correct("refund", "a", "-0.5", NOON)
-    harness.round(1)
-    harness.round(1)
+    harness.reconcile(1)
+    harness.reconcile(1)
     assert harness.spent("a", NOON) == GPU_HOUR // 2
     assert harness.spent("a", NOON + HOUR) == 1802 * GPU_SECOND
     assert published(harness, "a").granted == GPU_HOUR // 2
-    harness.round(2 * 3600)
+    harness.reconcile(2 * 3600)
     harness.correct("again", "a", "0.25", NOON)
-    harness.round(1)
+    harness.reconcile(1)
     assert harness.spent("a", NOON) == GPU_HOUR * 3 // 4
     assert [entry[0] for entry in corrections(harness)] == [NOON, NOON]
 
@@ -73,29 +73,29 @@ def test_a_correction_is_made_once_under_every_leader_and_again_where_the_store_
     harness: LedgerHarness,
 ) -> None:
     harness.budget("a", ["team-a"])
-    harness.round()
+    harness.reconcile()
     harness.correct("extra", "a", 2, harness.now)
-    harness.round(1)
+    harness.reconcile(1)
     harness.lead()
-    harness.round(1)
+    harness.reconcile(1)
     assert harness.spent("a") == 2 * GPU_HOUR
     harness.client.flushall()
     harness.lead()
-    harness.round(1)
+    harness.reconcile(1)
     assert harness.spent("a") == 2 * GPU_HOUR
 
 
 def test_a_correction_that_cannot_be_applied_says_why_and_stops_no_other(harness: LedgerHarness) -> None:
     harness.budget("a", ["team-a"])
-    harness.round()
+    harness.reconcile()
     harness.correct("before", "a", 1, NOON - 400 * 24 * HOUR)
     harness.correct("too-much", "a", -3, harness.now)
     harness.correct("nonsense", "a", 0, harness.now)
     harness.correct("elsewhere", "a", 1, harness.now, namespace="taem-a")
     harness.correct("good", "a", 1, harness.now)
     harness.correct("of-nobody", "b", 1, harness.now)
-    harness.round(1)
-    harness.round(1)
+    harness.reconcile(1)
+    harness.reconcile(1)
     said = {name: status(harness, name) for name in ("before", "too-much", "nonsense", "elsewhere")}
     assert not any(found["applied"] for found in said.values())
     reasons = {name: found["conditions"][0]["message"] for name, found in said.items()}
@@ -112,18 +112,18 @@ def test_a_session_that_ended_earlier_than_was_charged_gives_back_what_a_correct
 ) -> None:
     harness.budget("a", ["team-a"])
     pod = harness.pod("p1", "team-a")
-    harness.round()
-    harness.round(36)
+    harness.reconcile()
+    harness.reconcile(36)
     harness.correct("refund", "a", "-0.01", harness.now)
-    harness.round()
+    harness.reconcile()
     assert harness.spent("a") == 0
     harness.finish(pod, seconds_ago=20)
-    harness.round()
+    harness.reconcile()
     assert harness.spent("a") == -20 * GPU_SECOND
     assert published(harness, "a").spent == -20 * GPU_SECOND
     harness.remove("p1")
     harness.pod("p2", "team-a")
-    harness.round(30)
+    harness.reconcile(30)
     assert harness.spent("a") == 10 * GPU_SECOND
     around = AuditEnvironment(harness.client, lambda: None, lambda: harness.now, lambda _: False)
     assert audit(around, AuditRequest(patience_seconds=0)).differences == ()
@@ -132,15 +132,15 @@ def test_a_session_that_ended_earlier_than_was_charged_gives_back_what_a_correct
 def test_spending_below_nothing_is_shown_as_it_is_and_the_auditor_agrees(harness: LedgerHarness) -> None:
     harness.budget("a", ["team-a"], 1, period={"every": "hour"}, rollover={"gpuHours": 1})
     pod = harness.pod("p1", "team-a")
-    harness.round()
-    harness.round(36)
+    harness.reconcile()
+    harness.reconcile(36)
     harness.correct("refund", "a", "-0.01", harness.now)
-    harness.round()
+    harness.reconcile()
     harness.finish(pod, seconds_ago=20)
-    harness.round()
-    keeper = harness.keeper
-    assert keeper is not None
-    StatusWriter(harness.source, keeper.books).write(harness.now)
+    harness.reconcile()
+    reconciler = harness.reconciler
+    assert reconciler is not None
+    StatusWriter(harness.source, reconciler.books).write(harness.now)
     harness.source.refresh()
     (shown,) = [item["status"] for item in harness.source.mirrors.budgets.items()]
     assert shown["spent"] == {"gpuHours": "-0.005556", "microGPUSeconds": str(-20 * GPU_SECOND)}
@@ -149,7 +149,7 @@ def test_spending_below_nothing_is_shown_as_it_is_and_the_auditor_agrees(harness
         harness.client, lambda: read_cluster(harness.source.mirrors, None), lambda: harness.now, lambda _: False
     )
     assert audit(around, AuditRequest(patience_seconds=0)).differences == ()
-    harness.round(3600)
+    harness.reconcile(3600)
     assert published(harness, "a").granted == GPU_HOUR
 
 
@@ -158,14 +158,14 @@ def test_one_that_was_applied_is_applied_again_where_the_store_was_lost_before_a
 ) -> None:
     harness.budget("a", ["team-a"])
     harness.pod("p1", "team-a")
-    harness.round()
-    harness.round(3600)
+    harness.reconcile()
+    harness.reconcile(3600)
     harness.correct("refund", "a", "-0.5", harness.now)
-    harness.round(0)
+    harness.reconcile(0)
     assert status(harness, "refund")["applied"] is True
     harness.client.flushall()
     harness.lead()
-    harness.round(1)
+    harness.reconcile(1)
     assert harness.spent("a") == GPU_HOUR // 2 + GPU_SECOND
 
 
@@ -174,13 +174,13 @@ def test_one_that_a_leader_has_refused_is_refused_by_those_who_follow_whatever_i
 ) -> None:
     harness.budget("a", ["team-a"])
     harness.pod("p1", "team-a")
-    harness.round()
+    harness.reconcile()
     harness.correct("too-much", "a", -1, harness.now)
-    harness.round(10)
+    harness.reconcile(10)
     assert status(harness, "too-much")["conditions"][0]["reason"] == "Refused"
-    harness.round(7200)
+    harness.reconcile(7200)
     harness.lead()
-    harness.round(1)
+    harness.reconcile(1)
     assert harness.spent("a") == 7211 * GPU_SECOND
     assert status(harness, "too-much")["applied"] is False
 
@@ -188,18 +188,18 @@ def test_one_that_a_leader_has_refused_is_refused_by_those_who_follow_whatever_i
 def test_a_closed_period_that_is_corrected_leaves_what_its_own_allowance_left(harness: LedgerHarness) -> None:
     harness.budget("a", ["team-a"], 1, period={"every": "hour"}, rollover={"gpuHours": 1})
     harness.pod("p1", "team-a")
-    harness.round()
-    harness.round(1800)
+    harness.reconcile()
+    harness.reconcile(1800)
     harness.remove("p1")
-    harness.round()
-    harness.round(1801)
+    harness.reconcile()
+    harness.reconcile(1801)
     assert published(harness, "a").granted == GPU_HOUR // 2
     harness.budget("a", ["team-a"], 10, period={"every": "hour"}, rollover={"gpuHours": 20})
-    harness.round(1)
+    harness.reconcile(1)
     harness.lead()
     harness.correct("refund", "a", "-0.25", NOON)
-    harness.round(1)
-    harness.round(1)
+    harness.reconcile(1)
+    harness.reconcile(1)
     assert published(harness, "a").granted == GPU_HOUR * 3 // 4
 
 
@@ -208,14 +208,14 @@ def test_what_an_ended_pod_cost_counts_once_in_the_balance_of_a_period_that_is_c
 ) -> None:
     harness.budget("a", ["team-a"], 10, period={"every": "hour"}, rollover={"gpuHours": 20})
     harness.pod("p1", "team-a")
-    harness.round()
-    harness.round(3600)
-    harness.round(600)
+    harness.reconcile()
+    harness.reconcile(3600)
+    harness.reconcile(600)
     harness.finish(harness.source_pod("p1"))
-    harness.round()
+    harness.reconcile()
     harness.correct("refund", "a", "-0.5", NOON)
-    harness.round()
-    harness.round(60)
+    harness.reconcile()
+    harness.reconcile(60)
     assert harness.spent("a", NOON) == GPU_HOUR // 2
     assert published(harness, "a").granted == GPU_HOUR * 19 // 2
 
@@ -223,11 +223,11 @@ def test_what_an_ended_pod_cost_counts_once_in_the_balance_of_a_period_that_is_c
 def test_usage_and_the_audit_count_it(harness: LedgerHarness) -> None:
     harness.budget("a", ["team-a"])
     harness.pod("p1", "team-a")
-    harness.round()
+    harness.reconcile()
     harness.correct("extra", "a", 2, harness.now, namespace="team-a")
-    harness.round(10)
+    harness.reconcile(10)
     harness.remove("p1")
-    harness.round(1)
+    harness.reconcile(1)
     (usage,) = accounts_usage(harness.client, ["a"], {})
     rows = [row for row in usage.rows() if row.dimensions.namespace == "team-a"]
     assert sum(row.figures.billed for row in rows) == 2 * GPU_HOUR + 11 * GPU_SECOND
@@ -237,9 +237,9 @@ def test_usage_and_the_audit_count_it(harness: LedgerHarness) -> None:
 
 def test_one_of_a_time_to_come_waits_for_it(harness: LedgerHarness) -> None:
     harness.budget("a", ["team-a"])
-    harness.round()
+    harness.reconcile()
     harness.correct("later", "a", 1, harness.now + HOUR)
-    harness.round(1)
+    harness.reconcile(1)
     assert corrections(harness) == []
-    harness.round(3600)
+    harness.reconcile(3600)
     assert len(corrections(harness)) == 1

@@ -47,8 +47,8 @@ class Leader:
     def __init__(self, harness: LedgerHarness, name: str) -> None:
         self.clock = 0.0
         self.term = Term(lambda: self.clock)
-        world = TaskEnvironment(harness.client, harness.source, self.term, lambda: harness.now, holder=name)
-        self.work = LeaderTasks(world, ControllerRules(), JobMeasures())
+        environment = TaskEnvironment(harness.client, harness.source, self.term, lambda: harness.now, holder=name)
+        self.work = LeaderTasks(environment, ControllerRules(), JobMeasures())
         self.latest = 0
         """The latest term that the Lease gave it."""
         self._left = 0
@@ -267,14 +267,14 @@ def test_a_paused_leader_keeps_no_reports_apart_as_its_successor_does_not(
     rules = ControllerRules(bill=Bill.USED)
     harness.budget("a", ["team-a"], period={"every": "hour"})
     first = harness.lead(rules)
-    harness.round(1)
+    harness.reconcile(1)
 
     def succeed() -> None:
         harness.budget("a", ["team-b"], period={"every": "hour"})
         harness.budget("b", ["team-a"], period={"cron": "7 * * * *"})
         harness.lead(rules)
-        harness.round(60)
-        harness.round()
+        harness.reconcile(60)
+        harness.reconcile()
 
     read, once = settle_accounts.close_and_read, [succeed]
 
@@ -290,6 +290,6 @@ def test_a_paused_leader_keeps_no_reports_apart_as_its_successor_does_not(
     for sequence, (at, busy) in enumerate([(300, 90), (410, 100), (430, 110), (640, 120)]):
         harness.pass_time((NOON - harness.now) / SECOND + at)
         report(harness, "p1", sequence, busy)
-    harness.round(10)
+    harness.reconcile(10)
     begun = NOON - 53 * MINUTE, NOON + 7 * MINUTE
     assert [harness.spent("b", start) for start in begun] == [100 * GPU_SECOND, 20 * GPU_SECOND]

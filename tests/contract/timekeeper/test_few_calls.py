@@ -47,15 +47,15 @@ def test_an_account_is_called_once_when_one_of_its_pods_ends_and_when_it_is_dele
 ) -> None:
     harness.budget("a", ["team-a"])
     pods = [harness.pod(name, "team-a") for name in ("p1", "p2", "p3")]
-    harness.round()
+    harness.reconcile()
     report(harness, "p1", 1, 0)
     harness.finish(pods[0])
     calls.clear()
-    harness.round(10)
+    harness.reconcile(10)
     assert (calls["settle"], calls["read_report"], calls["end_report"]) == (1, 1, 1)
     harness.remove("p1")
     calls.clear()
-    harness.round(10)
+    harness.reconcile(10)
     assert (calls["settle"], calls["read_report"], calls["end_report"]) == (1, 0, 1)
     assert harness.spent("a") == 40 * GPU_SECOND
 
@@ -63,11 +63,11 @@ def test_an_account_is_called_once_when_one_of_its_pods_ends_and_when_it_is_dele
 def test_reports_are_closed_read_and_ended_a_hundred_at_a_time(harness: LedgerHarness, calls: Counter[str]) -> None:
     for team in TEAMS:
         harness.pod(f"{team}-runs", team)
-    harness.round()
+    harness.reconcile()
     calls.clear()
     for team in TEAMS:
         harness.remove(f"{team}-runs")
-    harness.round(10)
+    harness.reconcile(10)
     assert calls["read_report"] == 1
     assert calls["end_report"] <= 2
 
@@ -86,8 +86,8 @@ def test_the_use_of_four_accounts_is_read_by_one_call(harness: LedgerHarness, ca
     for team in TEAMS:
         harness.budget(team, [team])
         harness.pod(f"{team}-runs", team)
-    harness.round()
-    harness.round(10)
+    harness.reconcile()
+    harness.reconcile(10)
     calls.clear()
     found = {each.account: each for each in accounts_usage(harness.client, [*TEAMS, "unknown"], {})}
     assert calls["read_usage"] == 3
@@ -104,11 +104,11 @@ def test_a_script_has_the_shared_functions_that_it_needs_and_no_others() -> None
 def test_a_finalized_sessions_last_point_is_written_once(harness: LedgerHarness) -> None:
     harness.budget("a", ["team-a"])
     pod = harness.pod("p1", "team-a")
-    harness.round()
-    harness.round(10)
+    harness.reconcile()
+    harness.reconcile(10)
     harness.finish(pod)
-    harness.round(10)
+    harness.reconcile(10)
     before = harness.client.hgetall(AccountKeys("a").hour_index)
     harness.remove("p1")
-    harness.round(10)
+    harness.reconcile(10)
     assert harness.client.hgetall(AccountKeys("a").hour_index) == before

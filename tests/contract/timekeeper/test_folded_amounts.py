@@ -26,27 +26,27 @@ def harness(harness: LedgerHarness) -> LedgerHarness:
     harness.lead()
     for uid in ("running", "ended", "gone"):
         harness.pod(uid, "team-a", core=10)
-    harness.round()
+    harness.reconcile()
     harness.pass_time(3600)
     harness.finish(harness.source_pod("ended"))
     harness.remove("gone")
-    harness.round()
+    harness.reconcile()
     return harness
 
 
 def archive(harness: LedgerHarness) -> None:
     """Runs the leader's hourly archiving."""
-    assert harness.keeper is not None
-    Archivist(harness.client, harness.source, harness.keeper.books, harness.keeper.epoch, Retention()).archive(
+    assert harness.reconciler is not None
+    Archivist(harness.client, harness.source, harness.reconciler.books, harness.reconciler.epoch, Retention()).archive(
         harness.now
     )
 
 
 def pass_days(harness: LedgerHarness, days: int) -> None:
     for _ in range(days * 24):
-        harness.round(3600)
-        assert harness.keeper is not None
-        harness.keeper.books.finalized = []  # checkpoints are written
+        harness.reconcile(3600)
+        assert harness.reconciler is not None
+        harness.reconciler.books.finalized = []  # checkpoints are written
         archive(harness)
 
 
@@ -77,24 +77,24 @@ def test_a_pod_that_is_still_there_keeps_its_amount_however_long_ago_it_ended(ha
     pass_days(harness, 5)
     assert b"ended" in harness.client.hkeys(KEYS.amounts(MONTH))
     harness.remove("ended")
-    harness.round(60)
+    harness.reconcile(60)
     pass_days(harness, 2)
     assert harness.client.hkeys(KEYS.amounts(MONTH)) == [b"running"]
     harness.finish(harness.source_pod("running"))
-    harness.round(60)
+    harness.reconcile(60)
     assert differences(harness) == []
 
 
 def test_a_pod_that_only_seemed_to_be_gone_goes_on_where_it_was(harness: LedgerHarness) -> None:
     hidden = harness.source_pod("running")
     harness.remove("running")
-    harness.round(60)
+    harness.reconcile(60)
     pass_days(harness, 1)
     assert b"@" in (harness.client.hget(KEYS.amounts(MONTH), "running") or b"")
     harness.write_pod(hidden)
     harness.lead()
-    harness.round(60)
-    harness.round(2 * 3600)
+    harness.reconcile(60)
+    harness.reconcile(2 * 3600)
     assert b"@" not in (harness.client.hget(KEYS.amounts(MONTH), "running") or b"")
     pass_days(harness, 2)
     assert b"running" in harness.client.hkeys(KEYS.amounts(MONTH))
@@ -105,8 +105,8 @@ def test_a_pod_that_only_seemed_to_be_gone_goes_on_where_it_was(harness: LedgerH
 
 def parse_start(harness: LedgerHarness) -> int:
     """When the running pod's session began."""
-    assert harness.keeper is not None
-    metered = harness.keeper.books.pods.sessions.get("running")
+    assert harness.reconciler is not None
+    metered = harness.reconciler.books.pods.sessions.get("running")
     assert metered is not None
     return metered.session.start
 
@@ -116,7 +116,7 @@ def test_sessions_that_went_on_when_a_period_ended_are_folded_in_it_once_they_ar
     february = MONTH + 31 * DAY
     harness.remove("running")
     harness.remove("ended")
-    harness.round(60)
+    harness.reconcile(60)
     pass_days(harness, 3)
     assert harness.client.hlen(KEYS.amounts(MONTH)) == 0
     assert harness.client.hlen(KEYS.amounts(february)) == 0
@@ -131,11 +131,11 @@ def test_sessions_that_went_on_when_a_period_ended_are_folded_in_it_once_they_ar
 def test_the_next_leader_goes_on_with_what_was_noted_and_folds_once(harness: LedgerHarness) -> None:
     pass_days(harness, 1)
     harness.lead()
-    harness.round(60)
+    harness.reconcile(60)
     pass_days(harness, 1)
     before = sums(harness)
     harness.lead()
-    harness.round(60)
+    harness.reconcile(60)
     pass_days(harness, 1)
     assert sums(harness) == before
     assert before[1] > 0

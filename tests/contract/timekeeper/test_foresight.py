@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 def pass_hours(harness: LedgerHarness, hours: float) -> None:
     for _ in range(int(hours * 20)):
-        harness.round(180)
+        harness.reconcile(180)
 
 
 def figures(harness: LedgerHarness) -> Figures:
-    assert harness.keeper is not None
-    return harness.keeper.books.figures["a"]
+    assert harness.reconciler is not None
+    return harness.reconciler.books.figures["a"]
 
 
 def test_the_hour_and_the_day_are_distinguished(harness: LedgerHarness) -> None:
@@ -45,7 +45,7 @@ def test_a_later_leader_knows_what_was_spent_under_the_earlier_one(harness: Ledg
     pass_hours(harness, 3)
     before = figures(harness).burns
     harness.lead()
-    harness.round()
+    harness.reconcile()
     assert figures(harness).burns == before
     assert before.day == Burn(harness.now - 3 * HOUR + 3 * MINUTE, harness.now, 3 * GPU_HOUR - 180 * GPU_SECOND)
 
@@ -56,7 +56,7 @@ def test_a_store_that_was_emptied_begins_a_new_record(harness: LedgerHarness) ->
     pass_hours(harness, 1)
     harness.client.flushall()
     harness.lead()
-    harness.round()
+    harness.reconcile()
     assert figures(harness).burns.hour is None
     pass_hours(harness, 1)
     hour = figures(harness).burns.hour
@@ -79,8 +79,8 @@ def test_the_status_shows_both_and_whether_the_money_outlasts_the_period(harness
     harness.budget("a", ["team-a"], 100)
     harness.pod("p1", "team-a")
     pass_hours(harness, 30)
-    assert harness.keeper is not None
-    found, account = figures(harness), harness.keeper.books.accounts["a"]
+    assert harness.reconciler is not None
+    found, account = figures(harness), harness.reconciler.books.accounts["a"]
     status = budget_status(account, found, harness.now)
     assert status["forecast"]["lastHour"]["burnRate"] == "1.00"
     assert status["forecast"]["lastDay"]["projectedExhaustion"] == "2026-01-19T16:00:00Z"

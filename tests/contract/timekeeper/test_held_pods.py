@@ -46,8 +46,8 @@ def deleted(harness: LedgerHarness, pod: dict[str, Any], grace: int) -> None:
 
 
 def released(harness: LedgerHarness) -> int:
-    assert harness.keeper is not None
-    return PodJobs(harness.source, harness.keeper.books).remove_finalizers()
+    assert harness.reconciler is not None
+    return PodJobs(harness.source, harness.reconciler.books).remove_finalizers()
 
 
 def finalizers(harness: LedgerHarness, uid: str) -> list[str]:
@@ -60,14 +60,14 @@ def finalizers(harness: LedgerHarness, uid: str) -> list[str]:
 def test_a_pod_is_held_until_the_store_has_its_end_and_then_its_own_finalizers_stay(harness: LedgerHarness) -> None:
     harness.lead(HOLDING)
     pod = held(harness, "p1")
-    harness.round()
+    harness.reconcile()
     deleted(harness, pod, grace=30)
-    harness.round(10)
+    harness.reconcile(10)
     assert released(harness) == 0
     harness.finish(pod)
     harness.source.refresh()
     assert released(harness) == 0, "the books have not seen it end yet"
-    harness.round(0.5)
+    harness.reconcile(0.5)
     assert released(harness) == 1
     assert finalizers(harness, "p1") == ["example.org/own"]
     assert harness.spent("a") == 10 * GPU_SECOND
@@ -77,7 +77,7 @@ def test_a_pod_is_held_until_the_store_has_its_end_and_then_its_own_finalizers_s
 def test_every_leader_charges_a_held_pod_to_the_same_instant_at_any_time(harness: LedgerHarness, away: int) -> None:
     harness.lead(HOLDING)
     finished, forced, refused = held(harness, "finished"), held(harness, "forced"), held(harness, "refused")
-    harness.round()
+    harness.reconcile()
     harness.pass_time(20)
     harness.finish(finished, seconds_ago=5)
     deleted(harness, finished, grace=0)
@@ -88,7 +88,7 @@ def test_every_leader_charges_a_held_pod_to_the_same_instant_at_any_time(harness
     harness.write_pod(refused)
     harness.pass_time(away)
     harness.lead(HOLDING)
-    harness.round()
+    harness.reconcile()
     assert harness.spent("a") == (15 + 20 + 17) * GPU_SECOND
     notes = {entry.session: entry.note.split()[0] for entry in reading.ledger_page(harness.client, "a", "", 10)}
     assert notes == {"finished": "finished", "forced": "deleted", "refused": "terminal"}
@@ -97,13 +97,13 @@ def test_every_leader_charges_a_held_pod_to_the_same_instant_at_any_time(harness
 
 def test_a_pod_that_began_and_ended_while_no_leader_watched_is_charged_to_the_second(harness: LedgerHarness) -> None:
     harness.lead(HOLDING)
-    harness.round()
+    harness.reconcile()
     pod = held(harness, "p1")
     harness.now += 7 * SECOND
     deleted(harness, pod, grace=0)
     harness.now += 5000 * SECOND
     harness.lead(HOLDING)
-    harness.round()
+    harness.reconcile()
     assert harness.spent("a") == 7 * GPU_SECOND
     assert released(harness) == 1
 
@@ -115,10 +115,10 @@ def test_a_pod_that_never_held_anything_goes_as_soon_as_it_is_deleted(harness: L
     (pod,) = harness.source.mirrors.pods.items()
     pod = {**pod, "metadata": {**pod["metadata"], "finalizers": [METER]}}
     harness.write_pod(pod)
-    harness.round()
+    harness.reconcile()
     assert released(harness) == 0
     deleted(harness, pod, grace=0)
-    harness.round(1)
+    harness.reconcile(1)
     assert released(harness) == 1
     assert not (harness.folder / "pods" / "p1.json").exists()
 
@@ -126,11 +126,11 @@ def test_a_pod_that_never_held_anything_goes_as_soon_as_it_is_deleted(harness: L
 def test_switching_it_off_lets_every_pod_go_and_charges_on(harness: LedgerHarness) -> None:
     harness.lead(HOLDING)
     held(harness, "p1")
-    harness.round()
+    harness.reconcile()
     harness.lead(ControllerRules())
-    harness.round(10)
+    harness.reconcile(10)
     assert released(harness) == 1
-    harness.round(10)
+    harness.reconcile(10)
     assert harness.spent("a") == 20 * GPU_SECOND
 
 
@@ -140,8 +140,8 @@ def test_a_refusal_is_tried_again_later_and_delays_no_other(
     harness.lead(HOLDING)
     for uid in ("p1", "p2", "p3"):
         harness.finish(held(harness, uid))
-    harness.round(1)
-    assert harness.keeper is not None
+    harness.reconcile(1)
+    assert harness.reconciler is not None
     tried: list[str] = []
     remove = harness.source.remove_finalizer
 
@@ -154,7 +154,7 @@ def test_a_refusal_is_tried_again_later_and_delays_no_other(
         remove(pod)
 
     monkeypatch.setattr(harness.source, "remove_finalizer", sometimes)
-    jobs = PodJobs(harness.source, harness.keeper.books, lambda: harness.now / SECOND)
+    jobs = PodJobs(harness.source, harness.reconciler.books, lambda: harness.now / SECOND)
     assert jobs.remove_finalizers() == 1
     harness.now += SECOND
     assert jobs.remove_finalizers() == 0
@@ -167,14 +167,14 @@ def test_a_refusal_is_tried_again_later_and_delays_no_other(
 def test_a_finalizer_that_is_added_again_is_removed_again(harness: LedgerHarness) -> None:
     harness.lead()
     pod = held(harness, "p1")
-    harness.round()
-    assert harness.keeper is not None
-    jobs = PodJobs(harness.source, harness.keeper.books, lambda: harness.now / SECOND)
+    harness.reconcile()
+    assert harness.reconciler is not None
+    jobs = PodJobs(harness.source, harness.reconciler.books, lambda: harness.now / SECOND)
     assert jobs.remove_finalizers() == 1
-    harness.round(1)
+    harness.reconcile(1)
     harness.write_pod(pod)
-    harness.round(1)
+    harness.reconcile(1)
     jobs.remove_finalizers()
-    harness.round(10)
+    harness.reconcile(10)
     assert jobs.remove_finalizers() == 1
     assert finalizers(harness, "p1") == ["example.org/own"]

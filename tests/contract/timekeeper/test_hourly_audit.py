@@ -30,10 +30,10 @@ def harness(redis_server: RedisServer, tmp_path: Path) -> Iterator[LedgerHarness
         harness = LedgerHarness(tmp_path, client)
         harness.budget("a", ["team-a"])
         harness.pod("p", "team-a")
-        harness.round()
-        harness.round(60)
-        assert harness.keeper is not None
-        StatusWriter(harness.source, harness.keeper.books).write(harness.now)
+        harness.reconcile()
+        harness.reconcile(60)
+        assert harness.reconciler is not None
+        StatusWriter(harness.source, harness.reconciler.books).write(harness.now)
         harness.source.refresh()
         yield harness
 

@@ -27,8 +27,8 @@ class Claims:
             spec = {"driver": driver, "nodeName": "n1", "pool": {"name": "n1", "generation": 1}, "devices": devices}
             write_json(harness.folder / "slices" / f"{driver}.json", {"metadata": {"uid": driver}, "spec": spec})
         harness.budget("a", ["team-a"], **EVICT)
-        keeper = harness.lead(RULES)
-        self.jobs = PodJobs(harness.source, keeper.books, lambda: harness.now / SECOND)
+        reconciler = harness.lead(RULES)
+        self.jobs = PodJobs(harness.source, reconciler.books, lambda: harness.now / SECOND)
 
     def pod(self, name: str, namespace: str = "team-a", phase: str = "Running", **metadata: Any) -> None:
         stamp = format_instant(self.harness.now)
@@ -55,9 +55,9 @@ class Claims:
 
     def labelled(self) -> list[str]:
         """Lets the leader do a round and write the labels that are due; returns the pods that have one then."""
-        self.harness.round(1)
+        self.harness.reconcile(1)
         self.jobs.label()
-        self.harness.round(1)
+        self.harness.reconcile(1)
         found = self.harness.source.mirrors.pods.items()
         return sorted(
             item["metadata"]["name"] for item in found if item["metadata"].get("labels") == {"fairgpu.io/pod": "gpu"}
@@ -122,13 +122,13 @@ def test_a_spent_budget_evicts_it_as_any_other_pod_and_leaves_one_with_a_network
     claims.claim("p1")
     claims.pod("nic")
     claims.claim("nic", driver="nic.example.com")
-    harness.round(1)
+    harness.reconcile(1)
     jobs.evict(harness.now, harness.now)
     assert jobs.counted("evictions_total", outcome="notice") == 0
     assert claims.labelled() == ["p1"]
     jobs.evict(harness.now, harness.now)
     assert jobs.counted("evictions_total", outcome="notice") == 1
-    harness.round(2)
+    harness.reconcile(2)
     jobs.evict(harness.now, harness.now)
-    harness.round(1)
+    harness.reconcile(1)
     assert [item["metadata"]["name"] for item in harness.source.mirrors.pods.items()] == ["nic"]

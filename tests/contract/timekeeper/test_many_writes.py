@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.support.ledger.fake_cluster import KeptWorld, budget_object
+from tests.support.ledger.fake_cluster import LedCluster, budget_object
 from tests.support.ledger.pod_jobs import PodJobs
 from tests.support.waiting import wait_until
 from timekeeper.controller.report.status_writer import StatusWriter
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tests.support.servers.redis_server import RedisServer
 
 
-class World(KeptWorld):
+class Cluster(LedCluster):
     """A cluster that counts what is written to it, takes its time for it, and refuses some."""
 
     def __init__(self, client: redis.Redis, folder: Path) -> None:
@@ -32,8 +32,8 @@ class World(KeptWorld):
         self.away = False
         self.asked: list[str] = []
         super().__init__(client, folder)
-        self.writer = StatusWriter(self, self.keeper.books, lambda: self.monotonic)
-        self.jobs = PodJobs(self, self.keeper.books, lambda: self.now / SECOND + self.monotonic)
+        self.writer = StatusWriter(self, self.reconciler.books, lambda: self.monotonic)
+        self.jobs = PodJobs(self, self.reconciler.books, lambda: self.now / SECOND + self.monotonic)
 
     def write_budget_status(self, name: str, status: dict[str, Any], version: str = "") -> None:
         self._ask(name)
@@ -55,113 +55,113 @@ class World(KeptWorld):
 
 
 @pytest.fixture
-def world(redis_server: RedisServer, tmp_path: Path) -> Iterator[World]:
+def cluster(redis_server: RedisServer, tmp_path: Path) -> Iterator[Cluster]:
     with redis_server.client() as client:
-        yield World(client, tmp_path)
+        yield Cluster(client, tmp_path)
 
 
 def budgets(count: int) -> list[dict[str, Any]]:
     return [budget_object(f"b{number}", [f"team-{number}"]) for number in range(count)]
 
 
-def test_a_budget_of_which_nothing_is_new_is_not_written_every_minute(world: World) -> None:
-    world.replace("budgets", budgets(2))
-    world.replace("pods", [world.harness.pod("p1", "team-1")])
-    world.round()
-    assert world.writer.write(world.now) == 2
-    world.round(61)
-    assert world.writer.write(world.now) == 1
-    assert sorted(world.asked) == ["b0", "b1", "b1"]
+def test_a_budget_of_which_nothing_is_new_is_not_written_every_minute(cluster: Cluster) -> None:
+    cluster.replace("budgets", budgets(2))
+    cluster.replace("pods", [cluster.harness.pod("p1", "team-1")])
+    cluster.reconcile()
+    assert cluster.writer.write(cluster.now) == 2
+    cluster.reconcile(61)
+    assert cluster.writer.write(cluster.now) == 1
+    assert sorted(cluster.asked) == ["b0", "b1", "b1"]
 
 
-def test_writing_stops_for_the_other_jobs_and_goes_on_where_it_stopped(world: World) -> None:
-    world.replace("budgets", budgets(200))
-    world.round()
-    written = [world.writer.write(world.now)]
-    while world.writer.waiting:
-        written.append(world.writer.write(world.now))
+def test_writing_stops_for_the_other_jobs_and_goes_on_where_it_stopped(cluster: Cluster) -> None:
+    cluster.replace("budgets", budgets(200))
+    cluster.reconcile()
+    written = [cluster.writer.write(cluster.now)]
+    while cluster.writer.waiting:
+        written.append(cluster.writer.write(cluster.now))
     assert len(written) > 1
     assert sum(written) == 200
-    assert sorted(world.asked) == sorted(f"b{number}" for number in range(200))
+    assert sorted(cluster.asked) == sorted(f"b{number}" for number in range(200))
 
 
-def test_a_writer_whose_term_is_over_sends_nothing_more(world: World) -> None:
-    world.replace("budgets", budgets(3))
-    world.round()
-    world.writer.leading = lambda: False
-    assert world.writer.write(world.now) == 0
-    assert world.budget_statuses == {}
+def test_a_writer_whose_term_is_over_sends_nothing_more(cluster: Cluster) -> None:
+    cluster.replace("budgets", budgets(3))
+    cluster.reconcile()
+    cluster.writer.leading = lambda: False
+    assert cluster.writer.write(cluster.now) == 0
+    assert cluster.budget_statuses == {}
 
 
-def test_an_api_server_that_does_not_answer_is_said_and_all_is_written_once_it_does(world: World) -> None:
-    world.replace("budgets", budgets(3))
-    world.round()
-    world.away = True
+def test_an_api_server_that_does_not_answer_is_said_and_all_is_written_once_it_does(cluster: Cluster) -> None:
+    cluster.replace("budgets", budgets(3))
+    cluster.reconcile()
+    cluster.away = True
     with pytest.raises(SourceError):
-        world.writer.write(world.now)
-    world.away = False
+        cluster.writer.write(cluster.now)
+    cluster.away = False
 
     def goes_on() -> bool:
         with suppress(SourceError):  # of those that were under way when it came back
-            world.writer.write(world.now)
-        return len(world.budget_statuses) == 3
+            cluster.writer.write(cluster.now)
+        return len(cluster.budget_statuses) == 3
 
     wait_until(goes_on, "all are written")
-    assert sorted(world.budget_statuses) == ["b0", "b1", "b2"]
+    assert sorted(cluster.budget_statuses) == ["b0", "b1", "b2"]
 
 
-def test_a_status_that_is_refused_holds_up_no_other_and_is_not_sent_again_at_once(world: World) -> None:
-    world.replace("budgets", budgets(3))
-    world.refused = {"b0", "b1"}
-    world.round()
-    world.writer.write(world.now)
-    assert "b2" in world.budget_statuses
-    world.round(10)
-    world.writer.write(world.now)
-    assert len(world.asked) == 3
+def test_a_status_that_is_refused_holds_up_no_other_and_is_not_sent_again_at_once(cluster: Cluster) -> None:
+    cluster.replace("budgets", budgets(3))
+    cluster.refused = {"b0", "b1"}
+    cluster.reconcile()
+    cluster.writer.write(cluster.now)
+    assert "b2" in cluster.budget_statuses
+    cluster.reconcile(10)
+    cluster.writer.write(cluster.now)
+    assert len(cluster.asked) == 3
 
 
-def held(world: World, uid: str, namespace: str) -> dict[str, Any]:
-    pod = world.harness.pod(uid, namespace)
+def held(cluster: Cluster, uid: str, namespace: str) -> dict[str, Any]:
+    pod = cluster.harness.pod(uid, namespace)
     pod["spec"] = {"containers": pod["spec"]["containers"], "schedulingGates": [{"name": "fairgpu.io/budget"}]}
     pod["status"] = {"phase": "Pending"}
     return pod
 
 
-def test_releasing_thousands_of_one_team_keeps_no_other_team_waiting(world: World) -> None:
-    many = [held(world, f"p{number:02}", "team-0") for number in range(40)]
-    world.replace("budgets", [budget_object(f"b{team}", [f"team-{team}"], onExhausted="hold") for team in (0, 1)])
-    world.replace("pods", [*many, held(world, "other", "team-1")])
-    world.round()
-    assert world.jobs.release(world.now) == 41
-    assert world.asked[:3] == ["p00", "other", "p01"]
-    assert sorted(world.asked) == sorted(["other", *(f"p{number:02}" for number in range(40))])
+def test_releasing_thousands_of_one_team_keeps_no_other_team_waiting(cluster: Cluster) -> None:
+    many = [held(cluster, f"p{number:02}", "team-0") for number in range(40)]
+    cluster.replace("budgets", [budget_object(f"b{team}", [f"team-{team}"], onExhausted="hold") for team in (0, 1)])
+    cluster.replace("pods", [*many, held(cluster, "other", "team-1")])
+    cluster.reconcile()
+    assert cluster.jobs.release(cluster.now) == 41
+    assert cluster.asked[:3] == ["p00", "other", "p01"]
+    assert sorted(cluster.asked) == sorted(["other", *(f"p{number:02}" for number in range(40))])
 
 
-def test_a_held_pod_whose_release_is_refused_holds_up_no_other_and_is_not_tried_again_at_once(world: World) -> None:
-    world.replace("budgets", [budget_object("b0", ["team-0"], onExhausted="hold")])
-    world.replace("pods", [held(world, uid, "team-0") for uid in ("p1", "p2")])
-    world.refused = {"p1"}
-    world.round()
-    assert world.jobs.release(world.now) == 1
-    world.round(1)
-    assert world.jobs.release(world.now) == 0
-    assert world.asked == ["p1", "p2"]
-    world.refused = set()
-    world.round(60)
-    assert world.jobs.release(world.now) == 1
+def test_a_held_pod_whose_release_is_refused_holds_up_no_other_and_is_not_tried_again_at_once(cluster: Cluster) -> None:
+    cluster.replace("budgets", [budget_object("b0", ["team-0"], onExhausted="hold")])
+    cluster.replace("pods", [held(cluster, uid, "team-0") for uid in ("p1", "p2")])
+    cluster.refused = {"p1"}
+    cluster.reconcile()
+    assert cluster.jobs.release(cluster.now) == 1
+    cluster.reconcile(1)
+    assert cluster.jobs.release(cluster.now) == 0
+    assert cluster.asked == ["p1", "p2"]
+    cluster.refused = set()
+    cluster.reconcile(60)
+    assert cluster.jobs.release(cluster.now) == 1
 
 
-def test_who_left_is_not_remembered_for_ever_where_no_checkpoint_can_be_written(world: World) -> None:
-    world.replace("budgets", budgets(1))
-    world.replace("pods", [world.harness.pod("p1", "team-0")])
-    world.refused = {"b0"}
-    world.round()
-    world.replace("pods", [])
+def test_who_left_is_not_remembered_for_ever_where_no_checkpoint_can_be_written(cluster: Cluster) -> None:
+    cluster.replace("budgets", budgets(1))
+    cluster.replace("pods", [cluster.harness.pod("p1", "team-0")])
+    cluster.refused = {"b0"}
+    cluster.reconcile()
+    cluster.replace("pods", [])
     for seconds in (10, 3600):
-        world.round(seconds)
-        world.writer.write(world.now)
-        assert len(world.keeper.books.finalized) == 1
-    world.round(86400)
-    world.writer.write(world.now)
-    assert world.keeper.books.finalized == []
+        cluster.reconcile(seconds)
+        cluster.writer.write(cluster.now)
+        assert len(cluster.reconciler.books.finalized) == 1
+    cluster.reconcile(86400)
+    cluster.writer.write(cluster.now)
+    assert cluster.reconciler.books.finalized == []

@@ -25,8 +25,8 @@ class Term:
 
     def __init__(self, harness: LedgerHarness) -> None:
         self.harness = harness
-        keeper = harness.lead()
-        self.books = keeper.books
+        reconciler = harness.lead()
+        self.books = reconciler.books
         source = harness.source
         self.answers, self.writer = OrderAnswers(source, self.books), StatusWriter(source, self.books)
         self.recorder, self.jobs = (
@@ -41,15 +41,15 @@ class Term:
         harness.gated(uid, "team-a") if gated else harness.pod(uid, "team-a")
         harness.grant(f"g{number}", "a", "0.5", expires=format_instant(harness.now + 2 * HOUR))
         harness.correct(f"c{number}", "a", "0.001", harness.now)
-        self.round(1)
+        self.reconcile(1)
         harness.remove(uid)
         for kind in ("grants", "corrections"):
             for file in (harness.folder / kind).iterdir():
                 file.unlink()
-        self.round(3599)
+        self.reconcile(3599)
 
-    def round(self, seconds: float) -> None:
-        self.harness.round(seconds)
+    def reconcile(self, seconds: float) -> None:
+        self.harness.reconcile(seconds)
         now = self.harness.now
         self.jobs.release(now)
         self.recorder.record_changes()

@@ -190,7 +190,7 @@ class Day:
         if new_leader:
             self.harness.lead(RULES)
         watched = self.harness.now
-        self.harness.round(ROUND_SECONDS)
+        self.harness.reconcile(ROUND_SECONDS)
         seen = copy.deepcopy(self.pods)
         self.bill.see(self.harness.now, seen, self.nodes, watched if new_leader else self.harness.now)
         self.bill.see_claims(self.harness.now, self.claims, seen, SLICES)
@@ -213,7 +213,7 @@ def begin(harness: LedgerHarness, random: Random) -> Day:
         day._write("slices", item["metadata"]["name"], item)
     day.nodes["dra"] = {"metadata": {"name": "dra", "labels": {}}, "status": {"capacity": {}}}
     harness.lead(RULES)
-    harness.round()
+    harness.reconcile()
     return day
 
 

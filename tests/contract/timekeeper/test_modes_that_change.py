@@ -29,16 +29,16 @@ UNLISTED = ACCOUNT
 
 def archive(harness: LedgerHarness) -> None:
     """Compacts what is due; the leader has forgotten what it finalized before."""
-    assert harness.keeper is not None
-    books = harness.keeper.books
+    assert harness.reconciler is not None
+    books = harness.reconciler.books
     books.finalized = []
-    Archivist(harness.client, harness.source, books, harness.keeper.epoch, Retention()).archive(harness.now)
+    Archivist(harness.client, harness.source, books, harness.reconciler.epoch, Retention()).archive(harness.now)
 
 
 def pass_days(harness: LedgerHarness, days: int, rules: ControllerRules | None = None) -> None:
     """Lets days pass, each with a round and what is compacted; another leader follows each, if rules are given."""
     for _ in range(days):
-        harness.round(DAY)
+        harness.reconcile(DAY)
         archive(harness)
         if rules is not None:
             harness.lead(rules)
@@ -64,22 +64,22 @@ def test_a_pod_of_another_stack_that_is_metered_again_is_charged_once(
     """It costs nothing while it is not metered, and its whole time once it is."""
     harness.budget("a", ["team-a"], period={"every": every})
     harness.lead(ACCOUNT)
-    harness.round()
+    harness.reconcile()
     harness.pod_of_another_stack("stays")
     harness.pod_of_another_stack("goes")
     harness.pod("own", "team-a")
-    harness.round()
-    harness.round(100)
+    harness.reconcile()
+    harness.reconcile(100)
     harness.lead(SHARE)
-    harness.round(100)
+    harness.reconcile(100)
     assert spent(harness) == 200 + 200
     pass_days(harness, days, SHARE)
     harness.remove("goes")
     assert spent(harness) == 200 + 200 + days * DAY
     assert differences(harness) == []
     harness.lead(ACCOUNT)
-    harness.round(10)
-    harness.round(10)
+    harness.reconcile(10)
+    harness.reconcile(10)
     assert spent(harness) == 100 + 2 * (220 + days * DAY)
     assert differences(harness) == []
     assert reading.unmetered(harness.client).keys() == {"goes"}
@@ -92,19 +92,19 @@ def test_a_pod_of_another_stack_that_is_metered_again_is_charged_once(
 def test_a_pod_whose_resource_is_listed_again_is_charged_once(harness: LedgerHarness, days: int) -> None:
     harness.budget("a", ["team-a"])
     harness.lead(LISTED)
-    harness.round()
+    harness.reconcile()
     harness.pod_of_another_stack("stays", resource=NPU)
     harness.pod_of_another_stack("goes", resource=NPU)
     harness.pod_of_another_stack("metered", resource="nvidia.com/gpu")
-    harness.round()
-    harness.round(100)
+    harness.reconcile()
+    harness.reconcile(100)
     harness.lead(UNLISTED)
-    harness.round(100)
+    harness.reconcile(100)
     assert spent(harness) == 200 + 200
     pass_days(harness, days, UNLISTED)
     harness.remove("goes")
     harness.lead(LISTED)
-    harness.round(10)
+    harness.reconcile(10)
     assert spent(harness) == 100 + 2 * (210 + days * DAY)
     assert differences(harness) == []
     assert reading.unmetered(harness.client).keys() == {"goes"}
@@ -117,13 +117,13 @@ def test_a_session_that_ended_unseen_is_noted_as_long_as_a_period_may_have_its_a
     harness.budget("a", ["team-a"])
     harness.lead(ACCOUNT)
     harness.pod_of_another_stack("goes")
-    harness.round()
-    harness.round(100)
+    harness.reconcile()
+    harness.reconcile(100)
     harness.remove("goes")
     harness.lead(ACCOUNT)
     noted = []
     for _ in range(15):
-        harness.round(31 * DAY)
+        harness.reconcile(31 * DAY)
         archive(harness)
         noted.append("goes" in reading.unmetered(harness.client))
     assert noted == [True] * 13 + [False] * 2
@@ -139,29 +139,29 @@ def test_each_payer_and_each_price_count_for_their_time_where_modes_change_too(h
     harness.budget("b", ["team-b"])
     before = prices((0, 1))
     harness.lead(replace(ACCOUNT, prices=before))
-    harness.round()
+    harness.reconcile()
     harness.pod_of_another_stack("nv")
     harness.pod("own", "team-a")
-    harness.round()
-    harness.round(100)
+    harness.reconcile()
+    harness.reconcile(100)
     harness.lead(replace(SHARE, prices=before))
-    harness.round(50)
+    harness.reconcile(50)
     harness.budget("a", ["team-c"])
     harness.budget("b", ["team-a", "team-b"])
-    harness.round()
+    harness.reconcile()
     assert (spent(harness, "a"), spent(harness, "b")) == (100 + 150, 0)
     after = prices((0, 1), (harness.now, 3))
     harness.lead(replace(SHARE, prices=after))
-    harness.round()
-    harness.round(50)
+    harness.reconcile()
+    harness.reconcile(50)
     assert (spent(harness, "a"), spent(harness, "b")) == (100 + 150, 3 * 50)
     harness.lead(replace(ACCOUNT, prices=after))
-    harness.round()
+    harness.reconcile()
     assert (spent(harness, "a"), spent(harness, "b")) == (150 + 150, 2 * 3 * 50)
     harness.budget("b", ["team-b"])
     harness.budget("a", ["team-a"])
-    harness.round(100)
-    harness.round(100)
+    harness.reconcile(100)
+    harness.reconcile(100)
     assert spent(harness, "a") + spent(harness, "b") == 300 + 2 * 3 * 250
     assert spent(harness, "b") == 2 * 3 * 150
     assert differences(harness) == []

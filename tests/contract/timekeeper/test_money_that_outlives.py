@@ -35,9 +35,9 @@ def standing(harness: LedgerHarness, period: int) -> PeriodTotals:
     return found
 
 
-def keeper_of(harness: LedgerHarness) -> Reconciler:
-    assert harness.keeper is not None
-    return harness.keeper
+def reconciler_of(harness: LedgerHarness) -> Reconciler:
+    assert harness.reconciler is not None
+    return harness.reconciler
 
 
 def expiring(harness: LedgerHarness, name: str, gpu_hours: Any, seconds: int) -> None:
@@ -46,29 +46,29 @@ def expiring(harness: LedgerHarness, name: str, gpu_hours: Any, seconds: int) ->
 
 def test_a_negative_grant_takes_money_away_and_says_so(harness: LedgerHarness) -> None:
     harness.budget("a", ["team-a"], 10)
-    harness.round()
+    harness.reconcile()
     harness.grant("less", "a", -4)
-    harness.round(1)
+    harness.reconcile(1)
     assert (published(harness, "a").available, published(harness, "a").granted) == (6 * GPU_HOUR, -4 * GPU_HOUR)
     assert money(harness, "a") == [("grant", "less", -4 * GPU_HOUR)]
     harness.grant("all", "a", "-7.5")
-    harness.round(1)
+    harness.reconcile(1)
     assert published(harness, "a").available == -3 * GPU_HOUR // 2
     assert published(harness, "a").state == "over"
     harness.lead()
-    harness.round(1)
+    harness.reconcile(1)
     assert published(harness, "a").granted == -23 * GPU_HOUR // 2
 
 
 def test_a_grant_that_expires_takes_what_is_left_of_it_then(harness: LedgerHarness) -> None:
     harness.budget("a", ["team-a"], HUNDRED, period={"every": "day"})
     harness.pod("p1", "team-a")
-    harness.round()
-    harness.round(10)
+    harness.reconcile()
+    harness.reconcile(10)
     expiring(harness, "tonight", 1, 60)
-    harness.round(1)
+    harness.reconcile(1)
     assert published(harness, "a").granted == GPU_HOUR
-    harness.round(100)
+    harness.reconcile(100)
     assert money(harness, "a") == [("grant", "tonight", GPU_HOUR), ("lapse", "tonight", 60 * GPU_SECOND - GPU_HOUR)]
     assert published(harness, "a").granted == 60 * GPU_SECOND
 
@@ -77,37 +77,37 @@ def test_the_amount_that_expires_is_the_same_under_every_leader(harness: LedgerH
     harness.budget("a", ["team-a"], HUNDRED, period={"every": "day"})
     ends = harness.pod("p1", "team-a")
     harness.pod("p2", "team-a", core=50)
-    harness.round()
-    harness.round(10)
+    harness.reconcile()
+    harness.reconcile(10)
     expiring(harness, "tonight", 1, 60)
-    harness.round(1)
+    harness.reconcile(1)
     harness.pass_time(30)
     harness.finish(ends)
     harness.pass_time(5000)
     harness.lead()
-    harness.round()
+    harness.reconcile()
     spent_meanwhile = 31 * GPU_SECOND + 30 * GPU_SECOND
     assert money(harness, "a")[1:] == [("lapse", "tonight", spent_meanwhile - GPU_HOUR)]
 
 
 def test_a_grant_that_outlives_its_period_begins_the_next_one_with_what_was_left_of_it(harness: LedgerHarness) -> None:
     harness.budget("a", ["team-a"], HUNDRED, period=HOURLY)
-    harness.round()
+    harness.reconcile()
     expiring(harness, "spring", 1, 3 * 3600)
     harness.pod("p1", "team-a")
-    harness.round(1800)
-    harness.round(1800)
+    harness.reconcile(1800)
+    harness.reconcile(1800)
     allowance = ALLOWANCE + 800
     left = GPU_HOUR - (3600 * GPU_SECOND - allowance)
     assert standing(harness, NOON + HOUR).granted == left
     assert standing(harness, NOON).granted == GPU_HOUR
-    harness.round(50)
+    harness.reconcile(50)
     assert published(harness, "a").available == allowance + left
     harness.remove("p1")
-    harness.round(5)
-    harness.round(3600)
+    harness.reconcile(5)
+    harness.reconcile(3600)
     assert standing(harness, NOON + 2 * HOUR).granted == left
-    harness.round(3600)
+    harness.reconcile(3600)
     assert standing(harness, NOON + 3 * HOUR).granted == 0
     assert [entry[:2] for entry in money(harness, "a")] == [
         ("grant", "spring"),
@@ -118,13 +118,13 @@ def test_a_grant_that_outlives_its_period_begins_the_next_one_with_what_was_left
 
 def test_hours_without_a_timekeeper_carry_the_same_from_period_to_period(harness: LedgerHarness) -> None:
     harness.budget("a", ["team-a"], HUNDRED, period=HOURLY)
-    harness.round()
+    harness.reconcile()
     expiring(harness, "spring", 10, 5 * 3600 + 1800)
     harness.pod("p1", "team-a")
-    harness.round(60)
+    harness.reconcile(60)
     harness.pass_time(6 * 3600)
     harness.lead()
-    harness.round()
+    harness.reconcile()
     burned = 3600 * GPU_SECOND - ALLOWANCE - 800
     granted = [standing(harness, NOON + hour * HOUR).granted for hour in range(5)]
     assert granted == [10 * GPU_HOUR - hour * burned for hour in range(5)]
@@ -135,15 +135,15 @@ def test_hours_without_a_timekeeper_carry_the_same_from_period_to_period(harness
 
 def test_unspent_allowance_rolls_over_up_to_its_cap_and_not_what_was_granted(harness: LedgerHarness) -> None:
     harness.budget("a", ["team-a"], 10, period=HOURLY, rollover={"gpuHours": 12})
-    harness.round()
+    harness.reconcile()
     harness.grant("gift", "a", 5)
     harness.pod("p1", "team-a")
-    harness.round(1800)
+    harness.reconcile(1800)
     harness.remove("p1")
-    harness.round(0)
-    harness.round(3600)
+    harness.reconcile(0)
+    harness.reconcile(3600)
     assert published(harness, "a").available == 20 * GPU_HOUR
-    harness.round(3600)
+    harness.reconcile(3600)
     assert published(harness, "a").available == 22 * GPU_HOUR
     assert money(harness, "a")[1:] == [("carry", "", 10 * GPU_HOUR), ("carry", "", 12 * GPU_HOUR)]
 
@@ -151,72 +151,72 @@ def test_unspent_allowance_rolls_over_up_to_its_cap_and_not_what_was_granted(har
 def test_what_the_overspent_leave_is_nothing(harness: LedgerHarness) -> None:
     harness.budget("a", ["team-a"], HUNDRED, period=HOURLY, rollover={"gpuHours": 12})
     harness.pod("p1", "team-a")
-    harness.round()
-    harness.round(3600)
+    harness.reconcile()
+    harness.reconcile(3600)
     assert published(harness, "a").granted == 0
     assert money(harness, "a") == []
 
 
 def test_a_rollover_that_is_written_later_reaches_no_earlier_period(harness: LedgerHarness) -> None:
     harness.budget("a", ["team-a"], 10, period=HOURLY)
-    harness.round()
-    harness.round(3600)
+    harness.reconcile()
+    harness.reconcile(3600)
     harness.budget("a", ["team-a"], 10, period=HOURLY, rollover={"gpuHours": 3})
     harness.lead()
-    harness.round(60)
+    harness.reconcile(60)
     assert published(harness, "a").granted == 0
-    harness.round(3600)
+    harness.reconcile(3600)
     assert published(harness, "a").granted == 3 * GPU_HOUR
 
 
 def test_what_is_carried_follows_when_the_spend_of_the_period_before_is_set_right(harness: LedgerHarness) -> None:
     harness.budget("a", ["team-a"], 1, period=HOURLY, rollover={"gpuHours": 1})
     pod = harness.pod("p1", "team-a")
-    harness.round()
-    harness.round(3605)
+    harness.reconcile()
+    harness.reconcile(3605)
     assert published(harness, "a").granted == 0
     harness.finish(pod, seconds_ago=605)
-    harness.round(1)
-    harness.round(10)
+    harness.reconcile(1)
+    harness.reconcile(10)
     assert published(harness, "a").granted == 600 * GPU_SECOND
     assert harness.spent("a", NOON) == GPU_HOUR - published(harness, "a").granted
 
 
 def test_an_emptied_store_gets_back_what_was_carried_and_burned(harness: LedgerHarness) -> None:
     harness.budget("a", ["team-a"], 10, period=HOURLY, rollover={"gpuHours": 4})
-    harness.round()
+    harness.reconcile()
     expiring(harness, "spring", 7, 7200)
     expiring(harness, "soon", 2, 3700)
-    harness.round(3600)
-    harness.round(200)
-    keeper = keeper_of(harness)
-    StatusWriter(harness.source, keeper.books).write(harness.now)
+    harness.reconcile(3600)
+    harness.reconcile(200)
+    reconciler = reconciler_of(harness)
+    StatusWriter(harness.source, reconciler.books).write(harness.now)
     before = standing(harness, NOON + HOUR)
     assert before.granted == 11 * GPU_HOUR
     harness.client.flushall()
     harness.lead()
-    harness.round(1)
+    harness.reconcile(1)
     after = standing(harness, NOON + HOUR)
     assert (after.granted, after.previous_spent) == (before.granted, before.previous_spent)
     assert reading.credits_of(harness.client, "a", NOON + HOUR)["soon"].expired
-    harness.round(3600)
+    harness.reconcile(3600)
     assert standing(harness, NOON + 2 * HOUR).granted == 4 * GPU_HOUR
 
 
 def test_a_grant_that_was_spent_does_not_come_back_with_an_emptied_store(harness: LedgerHarness) -> None:
     harness.budget("a", ["team-a"], HUNDRED, period=HOURLY)
-    harness.round()
+    harness.reconcile()
     expiring(harness, "spring", "0.1", 3 * 3600)
     harness.pod("p1", "team-a")
-    harness.round(1800)
-    harness.round(1800)
+    harness.reconcile(1800)
+    harness.reconcile(1800)
     assert standing(harness, NOON + HOUR).granted == 0
-    books = keeper_of(harness).books
+    books = reconciler_of(harness).books
     OrderAnswers(harness.source, books).write(harness.now)
     StatusWriter(harness.source, books).write(harness.now)
     harness.client.flushall()
     harness.lead()
-    harness.round(1)
+    harness.reconcile(1)
     assert standing(harness, NOON + HOUR).granted == 0
 
 
@@ -228,30 +228,30 @@ def test_a_grant_whose_answer_was_lost_expires_as_any_other(
         raise StoreUnavailableError("the answer was lost")
 
     harness.budget("a", ["team-a"], 10, period=HOURLY)
-    harness.round()
+    harness.reconcile()
     expiring(harness, "spring", 1, 7200)
     expiring(harness, "soon", 2, 60)
     monkeypatch.setattr(apply_orders, "apply_grants", apply_unheard)
     with pytest.raises(StoreUnavailableError):
-        harness.round(1)
+        harness.reconcile(1)
     monkeypatch.undo()
-    harness.round(1)
+    harness.reconcile(1)
     assert standing(harness, NOON).granted == 3 * GPU_HOUR
-    harness.round(60)
+    harness.reconcile(60)
     assert standing(harness, NOON).granted == GPU_HOUR
-    harness.round(3600)
+    harness.reconcile(3600)
     assert standing(harness, NOON + HOUR).granted == GPU_HOUR
 
 
 def test_a_status_shows_what_is_left_of_each_grant(harness: LedgerHarness) -> None:
     harness.budget("a", ["team-a"], 1, period={"every": "day"})
-    harness.round()
+    harness.reconcile()
     expiring(harness, "later", 2, 3 * 86400)
     expiring(harness, "sooner", 1, 3600)
     harness.pod("p1", "team-a")
-    harness.round(0)
-    harness.round(1800)
-    StatusWriter(harness.source, keeper_of(harness).books).write(harness.now)
+    harness.reconcile(0)
+    harness.reconcile(1800)
+    StatusWriter(harness.source, reconciler_of(harness).books).write(harness.now)
     harness.source.refresh()
     (item,) = harness.source.mirrors.budgets.items()
     shown = [(entry["grant"], entry["gpuHours"], entry["expires"]) for entry in item["status"]["expiring"]]
@@ -264,13 +264,13 @@ def test_readers_are_shown_what_is_left_of_each_grant_that_expires_at_the_moment
 ) -> None:
     harness.budget("a", ["team-a"], 1)
     harness.pod("p1", "team-a")
-    harness.round()
+    harness.reconcile()
     expiring(harness, "spring", 5, 40 * 24 * 3600)
     expiring(harness, "soon", 2, 7200)
     expiring(harness, "tonight", "0.5", 1000)
-    harness.round(1)
-    harness.round(3600)
-    StatusWriter(harness.source, keeper_of(harness).books).write(harness.now)
+    harness.reconcile(1)
+    harness.reconcile(3600)
+    StatusWriter(harness.source, reconciler_of(harness).books).write(harness.now)
     harness.source.refresh()
     (item,) = harness.source.mirrors.budgets.items()
     shown = item["status"]["expiring"]
@@ -287,16 +287,16 @@ def test_a_credit_that_has_expired_stays_as_stored_where_a_later_report_changes_
     harness.lead(ControllerRules(bill=Bill.USED))
     harness.grant("soon", "a", "0.5", expires=format_instant(NOON + 3700 * SECOND))
     harness.pod("p1", "team-a")
-    harness.round()
+    harness.reconcile()
     harness.pass_time(3500)
     report(harness, "p1", 1, 500)
-    harness.round()
+    harness.reconcile()
     harness.pass_time(90)
     report(harness, "p1", 2, 590)
     for seconds in (200, 10, 10):
-        harness.round(seconds)
+        harness.reconcile(seconds)
 
     later = NOON + HOUR
     assert reading.credits_of(harness.client, "a", later)["soon"].expired
-    assert keeper_of(harness).books.accounts["a"].credits[later] == reading.credits_of(harness.client, "a", later)
+    assert reconciler_of(harness).books.accounts["a"].credits[later] == reading.credits_of(harness.client, "a", later)
     assert published(harness, "a").credits == tuple(reading.credits_of(harness.client, "a", later).values())

@@ -11,15 +11,15 @@ from timekeeper.domain.money import GPU_HOUR, GPU_SECOND, SECOND
 def test_a_budget_goes_from_open_to_grace_to_over_and_a_grant_brings_it_back(harness: LedgerHarness) -> None:
     harness.budget("a", ["team-a"], "0.01", grace={"gpuHours": "0.005"})
     harness.pod("p1", "team-a")
-    harness.round()
+    harness.reconcile()
     assert state_answer(harness, "team-a")["state"] == "open"
-    harness.round(36)
+    harness.reconcile(36)
     assert state_answer(harness, "team-a")["state"] == "grace"
     assert published(harness, "a").exhausted_at == NOON + 36 * SECOND
-    harness.round(18)
+    harness.reconcile(18)
     assert state_answer(harness, "team-a")["state"] == "over"
     harness.grant("more", "a", 1)
-    harness.round(1, full=False)
+    harness.reconcile(1, full=False)
     assert state_answer(harness, "team-a") == {
         "namespace": "team-a",
         "budget": "a",
@@ -29,24 +29,24 @@ def test_a_budget_goes_from_open_to_grace_to_over_and_a_grant_brings_it_back(har
         "rate": "1000000",
     }
     assert published(harness, "a").exhausted_at is None
-    harness.round(1)
+    harness.reconcile(1)
     assert published(harness, "a").granted == GPU_HOUR
 
 
 def test_a_state_that_is_due_changes_without_a_full_reconciliation(harness: LedgerHarness) -> None:
     harness.budget("a", ["team-a"], "0.01", onExhausted="hold")
     harness.pod("p1", "team-a")
-    harness.round()
-    harness.round(35.9, full=False)
+    harness.reconcile()
+    harness.reconcile(35.9, full=False)
     assert state_answer(harness, "team-a")["state"] == "open"
-    harness.round(0.1, full=False)
+    harness.reconcile(0.1, full=False)
     assert state_answer(harness, "team-a")["state"] == "held"
 
 
 def test_a_namespace_without_a_budget_is_metered_and_unlimited(harness: LedgerHarness) -> None:
     harness.pod("p1", "nobodys")
-    harness.round()
-    harness.round(10)
+    harness.reconcile()
+    harness.reconcile(10)
     assert harness.spent("namespace:nobodys") == 10 * GPU_SECOND
     assert (state_answer(harness, "nobodys")["state"], state_answer(harness, "nobodys")["budget"]) == ("unlimited", "")
 
@@ -55,6 +55,6 @@ def test_a_default_budget_is_one_for_each_namespace(harness: LedgerHarness) -> N
     harness.lead(ControllerRules(template=Budget("default", allowance=5 * GPU_SECOND)))
     harness.pod("p1", "one")
     harness.pod("p2", "two", core=10)
-    harness.round()
-    harness.round(10)
+    harness.reconcile()
+    harness.reconcile(10)
     assert (state_answer(harness, "one")["state"], state_answer(harness, "two")["state"]) == ("over", "open")

@@ -35,29 +35,29 @@ def harness(redis_server: RedisServer, tmp_path: Path) -> Iterator[LedgerHarness
         yield harness
 
 
-def keeper_of(harness: LedgerHarness) -> CheckpointKeeper:
-    assert harness.keeper is not None
-    return CheckpointKeeper(harness.source, harness.keeper.books)
+def reconciler_of(harness: LedgerHarness) -> CheckpointKeeper:
+    assert harness.reconciler is not None
+    return CheckpointKeeper(harness.source, harness.reconciler.books)
 
 
 def spend(harness: LedgerHarness) -> None:
     """A pod of 30 seconds that is gone, and one that runs."""
     harness.pod("gone", "team-x")
     harness.pod("runs", "team-x")
-    harness.round()
-    harness.round(30)
+    harness.reconcile()
+    harness.reconcile(30)
     harness.remove("gone")
-    harness.round()
+    harness.reconcile()
 
 
 def test_an_emptied_store_starts_again_from_what_pods_that_are_gone_had_spent_under_a_new_leader(
     harness: LedgerHarness,
 ) -> None:
     spend(harness)
-    assert keeper_of(harness).write(harness.now) == 1
+    assert reconciler_of(harness).write(harness.now) == 1
     harness.client.flushall()
     harness.lead(RULES)
-    harness.round(10)
+    harness.reconcile(10)
     assert harness.spent(ACCOUNT) == (30 + 40) * GPU_SECOND
     standing = reading.period_totals(harness.client, ACCOUNT, MONTH)
     assert standing is not None
@@ -67,41 +67,41 @@ def test_an_emptied_store_starts_again_from_what_pods_that_are_gone_had_spent_un
 def test_so_does_one_in_which_no_pod_runs_any_more(harness: LedgerHarness) -> None:
     spend(harness)
     harness.remove("runs")
-    harness.round(5)
-    keeper_of(harness).write(harness.now)
+    harness.reconcile(5)
+    reconciler_of(harness).write(harness.now)
     harness.client.flushall()
     harness.lead(RULES)
-    harness.round(10)
+    harness.reconcile(10)
     assert harness.spent(ACCOUNT) == 65 * GPU_SECOND
     harness.pod("next", "team-x")
-    harness.round(1)
+    harness.reconcile(1)
     assert harness.spent(ACCOUNT) == 66 * GPU_SECOND
 
 
 def test_a_store_that_went_back_is_brought_up_to_it(harness: LedgerHarness) -> None:
     harness.pod("first", "team-x")
-    harness.round()
-    harness.round(10)
+    harness.reconcile()
+    harness.reconcile(10)
     before = {key: harness.client.dump(key) for key in harness.client.scan_iter()}
     spend(harness)
     harness.remove("first")
-    harness.round()
-    keeper_of(harness).write(harness.now)
+    harness.reconcile()
+    reconciler_of(harness).write(harness.now)
     harness.client.flushall()
     for key, content in before.items():
         harness.client.restore(key, 0, content)
     harness.lead(RULES)
-    harness.round(10)
+    harness.reconcile(10)
     assert harness.spent(ACCOUNT) == (40 + 30 + 40) * GPU_SECOND
 
 
 def test_a_budget_that_pays_by_now_is_not_charged_what_the_namespace_had_spent_before(harness: LedgerHarness) -> None:
     spend(harness)
-    keeper_of(harness).write(harness.now)
+    reconciler_of(harness).write(harness.now)
     harness.client.flushall()
     harness.budget("x", ["team-x"])
     harness.lead(RULES)
-    harness.round(10)
+    harness.reconcile(10)
     assert harness.spent("x") == 40 * GPU_SECOND
 
 
@@ -112,21 +112,21 @@ def test_what_was_metered_is_not_priced_again_by_a_new_leader_of_a_store_that_lo
     rules = [replace(RULES, prices={"A100": (PricePoint(0, Fraction(price)),)}) for price in (1, 2)]
     harness.lead(rules[0])
     harness.pod("runs", "team-x")
-    harness.round()
-    harness.round(30)
+    harness.reconcile()
+    harness.reconcile(30)
     before = {key: harness.client.dump(key) for key in harness.client.scan_iter()} if loss == "went back" else {}
     harness.lead(rules[1])
-    harness.round(0)
-    harness.round(20)
-    assert keeper_of(harness).write(harness.now) == 1
+    harness.reconcile(0)
+    harness.reconcile(20)
+    assert reconciler_of(harness).write(harness.now) == 1
     harness.client.flushall()
     for key, content in before.items():
         harness.client.restore(key, 0, content)
     harness.lead(rules[1])
-    harness.round(10)
+    harness.reconcile(10)
     assert harness.spent(ACCOUNT) == (30 + 2 * 30) * GPU_SECOND
     harness.lead(rules[1])
-    harness.round(10)
+    harness.reconcile(10)
     assert harness.spent(ACCOUNT) == (30 + 2 * 40) * GPU_SECOND
 
 
@@ -143,24 +143,24 @@ def test_prices_that_the_settings_tell_are_not_kept_and_what_is_none_is_passed_o
 
 def test_what_has_not_changed_is_not_written_again_and_what_is_over_leaves(harness: LedgerHarness) -> None:
     spend(harness)
-    keeper = keeper_of(harness)
-    assert keeper.write(harness.now) == 1
-    harness.round(10)
-    assert keeper.write(harness.now) == 0
-    harness.round(CONFIRM // SECOND)
-    assert keeper.write(harness.now) == 1
+    reconciler = reconciler_of(harness)
+    assert reconciler.write(harness.now) == 1
+    harness.reconcile(10)
+    assert reconciler.write(harness.now) == 0
+    harness.reconcile(CONFIRM // SECOND)
+    assert reconciler.write(harness.now) == 1
     harness.remove("runs")
-    harness.round(1)
-    assert keeper.write(harness.now) == 1
-    harness.round(40 * 24 * 3600)
-    assert keeper_of(harness).write(harness.now) == 1
+    harness.reconcile(1)
+    assert reconciler.write(harness.now) == 1
+    harness.reconcile(40 * 24 * 3600)
+    assert reconciler_of(harness).write(harness.now) == 1
     assert harness.source.read_checkpoints() == {}
 
 
 def test_one_who_does_not_lead_any_more_writes_nothing(harness: LedgerHarness) -> None:
     spend(harness)
-    assert harness.keeper is not None
-    assert CheckpointKeeper(harness.source, harness.keeper.books, leading=lambda: False).write(harness.now) == 0
+    assert harness.reconciler is not None
+    assert CheckpointKeeper(harness.source, harness.reconciler.books, leading=lambda: False).write(harness.now) == 0
     assert harness.source.read_checkpoints() == {}
 
 

@@ -32,16 +32,16 @@ def test_a_changed_price_holds_under_every_later_leader(harness: LedgerHarness) 
     harness.budget("a", ["team-a"])
     harness.pod("p1", "team-a")
     harness.lead(priced(1))
-    harness.round()
+    harness.reconcile()
     harness.pass_time(10)
     harness.lead(priced(3))
-    harness.round()
-    harness.round(10)
+    harness.reconcile()
+    harness.reconcile(10)
     assert harness.spent("a") == 40 * GPU_SECOND
     harness.lead(priced(3))
-    harness.round()
+    harness.reconcile()
     assert harness.spent("a") == 40 * GPU_SECOND
-    harness.round(10)
+    harness.reconcile(10)
     assert harness.spent("a") == 70 * GPU_SECOND
 
 
@@ -49,7 +49,7 @@ def test_a_changed_price_holds_where_the_leader_that_brought_it_ended_at_any_ste
     harness.budget("a", ["team-a"])
     harness.pod("p1", "team-a")
     harness.lead(priced(1))
-    harness.round()
+    harness.reconcile()
     harness.pass_time(10)
     for ending in ("assign", "settle", "index", "prices", "publish"):
 
@@ -59,32 +59,32 @@ def test_a_changed_price_holds_where_the_leader_that_brought_it_ended_at_any_ste
 
         harness.lead(priced(3), step=step)
         with pytest.raises(KeyboardInterrupt):
-            harness.round()
+            harness.reconcile()
     harness.lead(priced(3))
-    harness.round()
-    harness.round(10)
+    harness.reconcile()
+    harness.reconcile(10)
     assert harness.spent("a") == 40 * GPU_SECOND
 
 
 def test_a_pod_that_is_there_after_all_goes_on_being_charged_with_the_gap(harness: LedgerHarness) -> None:
     harness.budget("a", ["team-a"], period={"every": "hour"})
     pod = harness.pod("p1", "team-a")
-    harness.round(10)
+    harness.reconcile(10)
     harness.remove("p1")
     harness.pass_time(10)
     harness.lead()
-    harness.round()
+    harness.reconcile()
     assert harness.spent("a", NOON) == 10 * GPU_SECOND
     harness.pass_time(3600)
     harness.write_pod(pod)
-    harness.round(10)
-    harness.round(10)
+    harness.reconcile(10)
+    harness.reconcile(10)
     assert harness.spent("a", NOON) == 3600 * GPU_SECOND
     assert harness.spent("a", NOON + HOUR) == 40 * GPU_SECOND
     assert reading.open_sessions(harness.client, "", 1) == [("p1", "a")]
     harness.remove("p1")
-    harness.round(10)
-    harness.round(10)
+    harness.reconcile(10)
+    harness.reconcile(10)
     assert harness.spent("a", NOON + HOUR) == 50 * GPU_SECOND
     standing = reading.period_totals(harness.client, "a", NOON + HOUR)
     assert standing is not None
@@ -98,17 +98,17 @@ def test_a_pod_that_left_between_two_leaders_is_still_billed_what_it_used(
     harness.budget("a", ["team-a"])
     harness.lead(ControllerRules(bill=Bill.USED))
     pod = harness.pod("p1", "team-a")
-    harness.round()
+    harness.reconcile()
     harness.pass_time(100)
     report(harness, "p1", 1, 7)
     if finished:
         harness.finish(pod)
-    harness.round()
+    harness.reconcile()
     assert harness.spent("a") == 7 * GPU_SECOND
     harness.remove("p1")
     harness.pass_time(10)
     harness.lead(ControllerRules(bill=Bill.USED))
-    harness.round()
+    harness.reconcile()
     assert harness.spent("a") == 7 * GPU_SECOND
 
 
@@ -122,25 +122,25 @@ def test_reports_are_taken_of_a_pod_whose_opening_was_the_last_thing_that_a_lead
     harness.lead(step=step)
     shared.index_sessions(harness.client, 10**9, [("left", "a")], [])
     with pytest.raises(KeyboardInterrupt):
-        harness.round()
+        harness.reconcile()
     harness.lead()
-    harness.round(10)
+    harness.reconcile(10)
     assert reading.open_sessions(harness.client, "", 10) == [("p1", "a")]
 
 
 def test_a_budget_that_is_made_again_under_its_name_has_the_periods_that_it_says(harness: LedgerHarness) -> None:
     harness.budget("a", ["team-a"], period={"every": "hour"})
     harness.pod("p1", "team-a")
-    harness.round(10)
+    harness.reconcile(10)
     harness.budgets = []
     harness.write_budgets()
-    harness.round(7200)
+    harness.reconcile(7200)
     assert harness.spent("a", NOON) == 3600 * GPU_SECOND
     harness.budget("a", ["team-a"], period={"every": "hour"})
-    harness.round(10)
-    harness.round(10)
-    assert harness.keeper is not None
-    account = harness.keeper.books.accounts["a"]
+    harness.reconcile(10)
+    harness.reconcile(10)
+    assert harness.reconciler is not None
+    account = harness.reconciler.books.accounts["a"]
     assert [period.end - period.start for period in account.periods] == [HOUR] * 3
     assert harness.spent("a", NOON + 2 * HOUR) == 20 * GPU_SECOND
     assert harness.spent("a", NOON + HOUR) == 3600 * GPU_SECOND
@@ -154,16 +154,16 @@ def test_an_end_that_was_taken_without_the_amount_of_an_earlier_period_is_settle
     harness.budget("a", ["team-a"], period={"every": "hour"})
     pod = harness.pod("p1", "team-a")
     harness.lead(ControllerRules(bill=bill))
-    harness.round()
+    harness.reconcile()
     mend = break_amount(harness, AccountKeys("a").amounts(NOON), "p1")
     for _ in range(hours):
-        harness.round(3600)
+        harness.reconcile(3600)
     harness.pass_time(60)
     harness.finish(pod)
-    harness.round()
+    harness.reconcile()
     mend()
     harness.lead(ControllerRules(bill=bill))
-    harness.round()
+    harness.reconcile()
     assert harness.spent("a", NOON) == 3600 * GPU_SECOND
     assert harness.spent("a", NOON + (hours - 1) * HOUR) == 3600 * GPU_SECOND
     assert harness.spent("a", NOON + hours * HOUR) == 60 * GPU_SECOND
@@ -177,18 +177,18 @@ def test_an_end_that_was_taken_without_the_amount_under_an_earlier_payer_is_sett
     harness.budget("b", ["team-b"], period={"every": "hour"})
     pod = harness.pod("p1", "team-a")
     harness.lead(ControllerRules(bill=bill))
-    harness.round()
+    harness.reconcile()
     mend = break_amount(harness, AccountKeys("a").amounts(NOON), "p1")
     harness.pass_time(60)
     harness.budget("a", ["team-c"], period={"every": "hour"})
     harness.budget("b", ["team-b", "team-a"], period={"every": "hour"})
     for _ in range(4):
-        harness.round(3600)
+        harness.reconcile(3600)
     harness.finish(pod)
-    harness.round()
+    harness.reconcile()
     mend()
     harness.lead(ControllerRules(bill=bill))
-    harness.round()
+    harness.reconcile()
     assert harness.spent("a", NOON) == 3600 * GPU_SECOND
     assert harness.spent("a", NOON + HOUR) == 60 * GPU_SECOND
 
@@ -197,11 +197,11 @@ def test_a_namespace_that_moves_as_a_period_ends_leaves_no_open_session_behind(h
     harness.budget("a", ["team-a"], period={"every": "hour"})
     harness.budget("b", ["team-b"])
     harness.pod("p1", "team-a")
-    harness.round()
+    harness.reconcile()
     harness.pass_time(3600)
     harness.budget("a", ["team-c"], period={"every": "hour"})
     harness.budget("b", ["team-b", "team-a"])
-    harness.round()
+    harness.reconcile()
     assert harness.client.hkeys(AccountKeys("a").sessions) == []
     assert harness.client.hkeys(AccountKeys("b").sessions) == [b"p1"]
     assert (harness.spent("a", NOON), harness.spent("b")) == (3600 * GPU_SECOND, 0)
@@ -212,13 +212,13 @@ def test_a_period_that_a_leader_could_not_read_when_it_began_is_charged_in_full_
 ) -> None:
     harness.budget("a", ["team-a"], period={"every": "hour"})
     harness.pod("p1", "team-a")
-    harness.round(1800)
+    harness.reconcile(1800)
     mend = break_amount(harness, AccountKeys("a").amounts(NOON), "p1")
-    harness.round(1860)
+    harness.reconcile(1860)
     harness.lead()
-    harness.round()
+    harness.reconcile()
     mend()
-    harness.round(60)
+    harness.reconcile(60)
     assert harness.spent("a", NOON) == 3600 * GPU_SECOND
     assert harness.spent("a", NOON + HOUR) == 120 * GPU_SECOND
 
@@ -226,13 +226,13 @@ def test_a_period_that_a_leader_could_not_read_when_it_began_is_charged_in_full_
 def test_an_amount_that_no_leader_could_read_is_charged_in_full_once_it_is_mended(harness: LedgerHarness) -> None:
     harness.budget("a", ["team-a"], period={"every": "hour"})
     harness.pod("p1", "team-a")
-    harness.round(10)
+    harness.reconcile(10)
     mend = break_amount(harness, AccountKeys("a").amounts(NOON), "p1")
-    harness.round(9000)
+    harness.reconcile(9000)
     harness.lead()
-    harness.round()
+    harness.reconcile()
     mend()
-    harness.round(10)
+    harness.reconcile(10)
     assert harness.spent("a", NOON) == 3600 * GPU_SECOND
     assert harness.spent("a", NOON + HOUR) == 3600 * GPU_SECOND
 
@@ -244,24 +244,24 @@ def test_an_amount_of_an_ended_pod_that_a_leader_could_not_read_stands_once_it_i
     harness.budget("a", ["team-a"], period={"every": "hour"})
     harness.lead(ControllerRules(bill=bill))
     pod = harness.pod("p1", "team-a")
-    harness.round()
+    harness.reconcile()
     harness.pass_time(100)
     report(harness, "p1", 1, 7)
     harness.finish(pod)
-    harness.round()
+    harness.reconcile()
     spent = harness.spent("a", NOON)
     assert spent == {Bill.USED: 7, Bill.MAX: 100}[bill] * GPU_SECOND
     mend = break_amount(harness, AccountKeys("a").amounts(NOON), "p1")
-    keeper = harness.lead(ControllerRules(bill=bill))
-    harness.round()
+    reconciler = harness.lead(ControllerRules(bill=bill))
+    harness.reconcile()
     harness.remove("p1")
-    harness.round(10)
-    assert "p1" in keeper.books.not_settled["a"]
+    harness.reconcile(10)
+    assert "p1" in reconciler.books.not_settled["a"]
     mend()
-    harness.round(600)
-    harness.round(10)
+    harness.reconcile(600)
+    harness.reconcile(10)
     assert harness.spent("a", NOON) == spent
-    assert "a" not in keeper.books.not_settled
+    assert "a" not in reconciler.books.not_settled
     standing = reading.period_totals(harness.client, "a", NOON)
     assert standing is not None
     assert standing.finalized == spent
@@ -276,27 +276,27 @@ def test_a_leader_that_ends_between_naming_a_new_payer_and_opening_its_account_l
 
     harness.budget("a", ["team-a"])
     harness.pod("p1", "team-a")
-    harness.round(10)
+    harness.reconcile(10)
     harness.budget("a", ["team-b"])
     harness.lead(step=step)
     with pytest.raises(KeyboardInterrupt):
-        harness.round(10)
+        harness.reconcile(10)
     harness.lead()
-    harness.round(10)
+    harness.reconcile(10)
     assert (harness.spent("a"), harness.spent("namespace:team-a")) == (20 * GPU_SECOND, 10 * GPU_SECOND)
 
 
 def test_an_account_that_a_leader_named_as_payer_and_did_not_list_is_listed_by_the_next(harness: LedgerHarness) -> None:
     harness.budget("a", ["team-a"])
-    harness.round(10)
+    harness.reconcile(10)
     shared.write_assignments(harness.client, 10**9, {"team-a": ((0, "a"), (harness.now, "namespace:team-a"))})
     harness.client.srem(keys.ACCOUNTS, "namespace:team-a")  # it ended before it listed the account
     harness.budget("a", ["team-b"])
     harness.lead()
     harness.pod("p1", "team-a")
-    harness.round()
+    harness.reconcile()
     harness.lead()
-    harness.round(10)
+    harness.reconcile(10)
     assert "namespace:team-a" in reading.account_names(harness.client)
     assert harness.spent("namespace:team-a") == 10 * GPU_SECOND
 
@@ -310,7 +310,7 @@ def test_a_charge_after_an_end_that_the_store_refused_to_take_back_is_taken_back
     harness.budget("b", ["team-b"], period={"every": "hour"})
     pod = harness.pod("p1", "team-a")
     harness.lead(ControllerRules(bill=bill))
-    harness.round()
+    harness.reconcile()
     later = ("a", NOON + HOUR)
     if moves:
         harness.pass_time(3590 - 3600)
@@ -319,14 +319,14 @@ def test_a_charge_after_an_end_that_the_store_refused_to_take_back_is_taken_back
     if moves:
         harness.budget("a", ["team-c"], period={"every": "hour"})
         harness.budget("b", ["team-b", "team-a"], period={"every": "hour"})
-    harness.round()
-    harness.round(2)
+    harness.reconcile()
+    harness.reconcile(2)
     mend = break_amount(harness, AccountKeys(later[0]).amounts(later[1]), "p1")
     harness.finish(pod, 5)
-    harness.round()
+    harness.reconcile()
     mend()
     harness.lead(ControllerRules(bill=bill))
-    harness.round()
+    harness.reconcile()
     assert harness.spent(*later) == 0
     assert harness.spent("a", NOON) == (3587 if moves else 3597) * GPU_SECOND
 
@@ -339,20 +339,20 @@ def test_a_store_that_is_read_again_leaves_pods_that_have_left_as_they_were_bill
     harness.lead(ControllerRules(bill=bill))
     ended = harness.pod("ended", "team-a")
     harness.pod("leaves", "team-a")
-    harness.round()
+    harness.reconcile()
     harness.pass_time(3599)
     report(harness, "leaves", 1, 7)
-    harness.round(101)
+    harness.reconcile(101)
     harness.finish(ended)
-    harness.round()
+    harness.reconcile()
     mend = break_amount(harness, AccountKeys("a").amounts(NOON + HOUR), "ended")
     harness.lead(ControllerRules(bill=bill))
-    harness.round()
+    harness.reconcile()
     harness.remove("leaves")
-    harness.round()
+    harness.reconcile()
     mend()
-    harness.round(600)
-    harness.round(1)
+    harness.reconcile(600)
+    harness.reconcile(1)
     first, second = {Bill.USED: (7, 0)}.get(bill, (3600, 100))
     assert (harness.spent("a", NOON), harness.spent("a", NOON + HOUR)) == (
         (3600 + first) * GPU_SECOND,

@@ -46,7 +46,7 @@ HOUR = 3600.0
 SECRET = "a key of the test's own"
 
 
-class World:
+class Setup:
     """A harness with a budget of ten GPU-hours, the one that decides, and the one that delivers."""
 
     def __init__(self, harness: LedgerHarness, server: Server, folder: Path) -> None:
@@ -70,12 +70,12 @@ class World:
 
     def lead(self, most: int = 100) -> None:
         """A new leader, who knows what the store holds."""
-        keeper = self.harness.lead()
-        self.notifier = Notifier(self.harness.client, keeper.books, keeper.epoch, most, self.counter)
+        reconciler = self.harness.lead()
+        self.notifier = Notifier(self.harness.client, reconciler.books, reconciler.epoch, most, self.counter)
 
     def after(self, hours: float) -> int:
         """Lets time pass; returns the number of messages that are put into the outbox."""
-        self.harness.round(hours * HOUR)
+        self.harness.reconcile(hours * HOUR)
         return self.notifier.notify(self.harness.now)
 
     def deliver(self, random: float = 0.5) -> float:
@@ -92,29 +92,29 @@ class World:
 
 
 @pytest.fixture
-def world(redis_server: RedisServer, tmp_path: Path) -> Iterator[World]:
+def setup(redis_server: RedisServer, tmp_path: Path) -> Iterator[Setup]:
     with redis_server.client() as client, webhook_receiver() as server:
-        yield World(LedgerHarness(tmp_path, client), server, tmp_path)
+        yield Setup(LedgerHarness(tmp_path, client), server, tmp_path)
 
 
-def queue(world: World, count: int, most: int = 100) -> int:
+def queue(setup: Setup, count: int, most: int = 100) -> int:
     """Messages of their own, so many; how many were given up."""
-    assert world.harness.keeper is not None
+    assert setup.harness.reconciler is not None
     changes = [Change(f"u{n}", Announced(1, 1), json.dumps({"text": f"message {n}"})) for n in range(count)]
-    return outbox.write(world.harness.client, world.harness.keeper.epoch, most, changes)
+    return outbox.write(setup.harness.client, setup.harness.reconciler.epoch, most, changes)
 
 
-def texts(world: World) -> list[str]:
-    return [json.loads(taken.body)["text"] for taken in world.server.taken]
+def texts(setup: Setup) -> list[str]:
+    return [json.loads(taken.body)["text"] for taken in setup.server.taken]
 
 
-def test_a_budget_shows_each_milestone_once_from_half_to_open_again(world: World) -> None:
-    assert [world.after(hours) for hours in (0, 1, 4, 1, 2, 2, 1)] == [0, 1, 1, 0, 1, 1, 0]
-    world.harness.grant("more", "vision", 10)
-    assert world.after(0.01) == 1
-    while world.deliver() == 0:
+def test_a_budget_shows_each_milestone_once_from_half_to_open_again(setup: Setup) -> None:
+    assert [setup.after(hours) for hours in (0, 1, 4, 1, 2, 2, 1)] == [0, 1, 1, 0, 1, 1, 0]
+    setup.harness.grant("more", "vision", 10)
+    assert setup.after(0.01) == 1
+    while setup.deliver() == 0:
         pass
-    assert world.said() == [
+    assert setup.said() == [
         "RunsOutEarly",
         "HalfSpent",
         "MostlySpent",
@@ -123,11 +123,11 @@ def test_a_budget_shows_each_milestone_once_from_half_to_open_again(world: World
     ]
 
 
-def test_the_message_is_one_that_slack_takes_and_is_signed(world: World) -> None:
-    assert [world.after(hours) for hours in (0, 1, 5)] == [0, 1, 1]
+def test_the_message_is_one_that_slack_takes_and_is_signed(setup: Setup) -> None:
+    assert [setup.after(hours) for hours in (0, 1, 5)] == [0, 1, 1]
     before = int(time.time())
-    assert [world.deliver(), world.deliver()] == [0, 0]
-    _, taken = world.server.taken
+    assert [setup.deliver(), setup.deliver()] == [0, 0]
+    _, taken = setup.server.taken
     document = json.loads(taken.body)
     assert document["text"].startswith("GPU budget vision: 60 percent spent. 6.00 of 10.00 GPU-hours are spent")
     (attachment,) = document["attachments"]
@@ -138,103 +138,103 @@ def test_the_message_is_one_that_slack_takes_and_is_signed(world: World) -> None
     assert before <= int(timestamp) <= time.time()
     expected = hmac.new(SECRET.encode(), f"v1:{timestamp}:".encode() + taken.body, hashlib.sha256).hexdigest()
     assert taken.headers["fairgpu-signature"] == f"v1={expected}"
-    assert world.outcome("delivered") == 2
+    assert setup.outcome("delivered") == 2
 
 
-def test_a_receiver_that_fails_gets_the_same_message_again_and_the_next_ones_in_order(world: World) -> None:
-    queue(world, 3)
-    world.server.answers = [(500, {}), (503, {"Retry-After": "7"}), (429, {}), (404, {})]
-    waits = [world.deliver() for _ in range(4)]
+def test_a_receiver_that_fails_gets_the_same_message_again_and_the_next_ones_in_order(setup: Setup) -> None:
+    queue(setup, 3)
+    setup.server.answers = [(500, {}), (503, {"Retry-After": "7"}), (429, {}), (404, {})]
+    waits = [setup.deliver() for _ in range(4)]
     assert waits == [1.0, 7.0, 4.0, 8.0]
-    while world.deliver() == 0:
+    while setup.deliver() == 0:
         pass
-    assert texts(world) == ["message 0"] * 5 + ["message 1", "message 2"]
-    ids = [taken.headers["fairgpu-delivery"] for taken in world.server.taken]
+    assert texts(setup) == ["message 0"] * 5 + ["message 1", "message 2"]
+    ids = [taken.headers["fairgpu-delivery"] for taken in setup.server.taken]
     assert len(set(ids[:5])) == 1
     assert len(set(ids)) == 3
-    assert (world.outcome("failed"), world.outcome("delivered")) == (4, 3)
+    assert (setup.outcome("failed"), setup.outcome("delivered")) == (4, 3)
 
 
-def test_a_message_that_the_receiver_never_takes_delays_no_other(world: World) -> None:
-    queue(world, 2)
-    world.server.answers = [(400, {})]
-    assert world.deliver() == 0
-    assert world.deliver() == 0
-    assert texts(world) == ["message 0", "message 1"]
-    assert world.outcome("refused") == 1
+def test_a_message_that_the_receiver_never_takes_delays_no_other(setup: Setup) -> None:
+    queue(setup, 2)
+    setup.server.answers = [(400, {})]
+    assert setup.deliver() == 0
+    assert setup.deliver() == 0
+    assert texts(setup) == ["message 0", "message 1"]
+    assert setup.outcome("refused") == 1
 
 
-def test_a_notification_of_yesterday_is_dropped(world: World) -> None:
-    queue(world, 1)
-    assert world.sender.step(time.time() + EXPIRES_SECONDS + 1, 0.5) == 0
-    assert world.server.taken == []
-    assert world.outcome("expired") == 1
+def test_a_notification_of_yesterday_is_dropped(setup: Setup) -> None:
+    queue(setup, 1)
+    assert setup.sender.step(time.time() + EXPIRES_SECONDS + 1, 0.5) == 0
+    assert setup.server.taken == []
+    assert setup.outcome("expired") == 1
 
 
-def test_of_too_many_the_oldest_are_given_up(world: World) -> None:
-    assert queue(world, 7, most=5) == 2
-    while world.deliver() == 0:
+def test_of_too_many_the_oldest_are_given_up(setup: Setup) -> None:
+    assert queue(setup, 7, most=5) == 2
+    while setup.deliver() == 0:
         pass
-    assert texts(world) == [f"message {n}" for n in range(2, 7)]
+    assert texts(setup) == [f"message {n}" for n in range(2, 7)]
 
 
-def test_a_receiver_that_is_away_or_never_answers_is_tried_again_and_no_job_waits(world: World) -> None:
-    world.after(0)
-    world.server.silent.set()
-    assert world.after(9) == 1
+def test_a_receiver_that_is_away_or_never_answers_is_tried_again_and_no_job_waits(setup: Setup) -> None:
+    setup.after(0)
+    setup.server.silent.set()
+    assert setup.after(9) == 1
     ending = threading.Event()
-    sender = world.delivering_within(3.0)
+    sender = setup.delivering_within(3.0)
     thread = threading.Thread(target=sender.run, args=(ending.wait, time.time, lambda: 0.5), daemon=True)
     thread.start()
-    assert world.after(2) == 1
-    assert outbox.length(world.harness.client) == 2
-    world.server.silent.clear()
-    wait_until(lambda: outbox.length(world.harness.client) == 0, "both are delivered")
+    assert setup.after(2) == 1
+    assert outbox.length(setup.harness.client) == 2
+    setup.server.silent.clear()
+    wait_until(lambda: outbox.length(setup.harness.client) == 0, "both are delivered")
     ending.set()
     thread.join(LIMIT_S)
-    deliveries = (taken.headers["fairgpu-delivery"] for taken in world.server.taken)
-    said = dict(zip(deliveries, world.said(), strict=True))  # once each: what is answered too late comes again
+    deliveries = (taken.headers["fairgpu-delivery"] for taken in setup.server.taken)
+    said = dict(zip(deliveries, setup.said(), strict=True))  # once each: what is answered too late comes again
     assert list(said.values()) == ["RunsOutEarly", "BudgetExhausted"]
 
 
-def test_a_failover_neither_repeats_nor_drops(world: World) -> None:
-    assert [world.after(hours) for hours in (0, 1, 5)] == [0, 1, 1]
-    world.lead()
-    assert world.after(0.1) == 0
-    assert world.after(3) == 1
-    world.lead()
-    assert world.after(0.1) == 0
-    while world.deliver() == 0:
+def test_a_failover_neither_repeats_nor_drops(setup: Setup) -> None:
+    assert [setup.after(hours) for hours in (0, 1, 5)] == [0, 1, 1]
+    setup.lead()
+    assert setup.after(0.1) == 0
+    assert setup.after(3) == 1
+    setup.lead()
+    assert setup.after(0.1) == 0
+    while setup.deliver() == 0:
         pass
-    assert world.said() == ["RunsOutEarly", "HalfSpent", "MostlySpent"]
+    assert setup.said() == ["RunsOutEarly", "HalfSpent", "MostlySpent"]
 
 
-def test_a_leader_that_was_followed_writes_nothing_more(world: World) -> None:
-    world.after(0)
-    late = world.notifier
-    world.harness.round(6 * HOUR)
-    world.lead()
-    assert world.after(0.1) == 1
+def test_a_leader_that_was_followed_writes_nothing_more(setup: Setup) -> None:
+    setup.after(0)
+    late = setup.notifier
+    setup.harness.reconcile(6 * HOUR)
+    setup.lead()
+    assert setup.after(0.1) == 1
     with pytest.raises(FencedError):
-        late.notify(world.harness.now)
-    assert outbox.length(world.harness.client) == 1
+        late.notify(setup.harness.now)
+    assert outbox.length(setup.harness.client) == 1
 
 
-def test_who_does_not_lead_delivers_nothing(world: World) -> None:
-    queue(world, 1)
-    world.term.lose()
-    assert world.deliver() == IDLE_SECONDS
-    assert world.server.taken == []
+def test_who_does_not_lead_delivers_nothing(setup: Setup) -> None:
+    queue(setup, 1)
+    setup.term.lose()
+    assert setup.deliver() == IDLE_SECONDS
+    assert setup.server.taken == []
 
 
-def test_what_was_reported_a_budget_that_is_gone_is_forgotten(world: World) -> None:
-    world.after(0)
-    world.after(6)
-    assert len(outbox.announced(world.harness.client)) == 1
-    world.harness.budgets = []
-    world.harness.write_budgets()
-    world.after(0.1)
-    assert outbox.announced(world.harness.client) == {}
+def test_what_was_reported_a_budget_that_is_gone_is_forgotten(setup: Setup) -> None:
+    setup.after(0)
+    setup.after(6)
+    assert len(outbox.announced(setup.harness.client)) == 1
+    setup.harness.budgets = []
+    setup.harness.write_budgets()
+    setup.after(0.1)
+    assert outbox.announced(setup.harness.client) == {}
 
 
 def test_the_process_of_the_jobs_decides_and_delivers(redis_server: RedisServer, tmp_path: Path) -> None:
@@ -261,18 +261,18 @@ def test_the_process_of_the_jobs_decides_and_delivers(redis_server: RedisServer,
 
 
 @pytest.mark.parametrize("broken", ["missing", "no-url", "no-address", "refused"])
-def test_neither_the_url_nor_the_secret_is_ever_logged(world: World, broken: str) -> None:
-    queue(world, 1)
+def test_neither_the_url_nor_the_secret_is_ever_logged(setup: Setup, broken: str) -> None:
+    queue(setup, 1)
     if broken == "missing":
-        world.secret.unlink()
+        setup.secret.unlink()
     elif broken == "no-url":
-        world.url.write_text("hooks.example.org/XyZ")
+        setup.url.write_text("hooks.example.org/XyZ")
     elif broken == "no-address":
-        world.url.write_text("https://[::1/services/T0/B0/XyZ")
+        setup.url.write_text("https://[::1/services/T0/B0/XyZ")
     else:
-        world.url.write_text("http://127.0.0.1:9/services/T0/B0/XyZ")
+        setup.url.write_text("http://127.0.0.1:9/services/T0/B0/XyZ")
     with capture_logs() as logs:
-        assert world.deliver() == 1.0
+        assert setup.deliver() == 1.0
     text = str(logs)
     assert "XyZ" not in text
     assert SECRET not in text
@@ -292,16 +292,16 @@ def test_a_signature_covers_the_time_and_the_body() -> None:
     assert len(made) == 4
 
 
-def test_milestones_are_kept_as_they_were_shown(world: World) -> None:
+def test_milestones_are_kept_as_they_were_shown(setup: Setup) -> None:
     record = Announced(5, None, frozenset({Milestone.HALF_SPENT, Milestone.HELD}))
-    assert world.harness.keeper is not None
-    outbox.write(world.harness.client, world.harness.keeper.epoch, 10, [Change("u", record)])
-    assert outbox.announced(world.harness.client) == {"u": record}
+    assert setup.harness.reconciler is not None
+    outbox.write(setup.harness.client, setup.harness.reconciler.epoch, 10, [Change("u", record)])
+    assert outbox.announced(setup.harness.client) == {"u": record}
 
 
 @pytest.mark.parametrize("broken", [b"nonsense", b"\xff", b"[]", b'["x",null,[]]', b"[1,null,null]", b"[" * 100_000])
-def test_what_was_reported_one_budget_and_cannot_be_read_hides_no_other(world: World, broken: bytes) -> None:
-    client, shown = world.harness.client, Announced(7, None, frozenset())
+def test_what_was_reported_one_budget_and_cannot_be_read_hides_no_other(setup: Setup, broken: bytes) -> None:
+    client, shown = setup.harness.client, Announced(7, None, frozenset())
     outbox.write(client, 1, 100, [Change("u1", shown), Change("u2", shown)])
     client.hset(keys.NOTICES_ANNOUNCED, "u1", broken)
     assert outbox.announced(client) == {"u2": shown}

@@ -30,8 +30,8 @@ def delete(harness: LedgerHarness, kind: str) -> None:
 
 def condition_of(harness: LedgerHarness, kind: str) -> tuple[str, str]:
     """Why it was or was not applied, and in which words."""
-    assert harness.keeper is not None
-    OrderAnswers(harness.source, harness.keeper.books).write(harness.now)
+    assert harness.reconciler is not None
+    OrderAnswers(harness.source, harness.reconciler.books).write(harness.now)
     harness.source.refresh()
     mirror = harness.source.mirrors.grants if kind == "grant" else harness.source.mirrors.corrections
     (item,) = mirror.items()
@@ -46,8 +46,8 @@ def held(harness: LedgerHarness, kind: str) -> int:
 
 
 def account(harness: LedgerHarness) -> Account:
-    assert harness.keeper is not None
-    return harness.keeper.books.accounts["a"]
+    assert harness.reconciler is not None
+    return harness.reconciler.books.accounts["a"]
 
 
 @pytest.mark.parametrize("kind", ["grant", "correction"])
@@ -56,17 +56,17 @@ def test_another_order_under_a_used_name_changes_nothing_and_says_so_under_every
 ) -> None:
     harness.budget("a", ["team-a"])
     order(harness, kind, 5)
-    harness.round()
+    harness.reconcile()
     assert condition_of(harness, kind)[0] in {"Added", "Corrected"}
     delete(harness, kind)
-    harness.round(10)
+    harness.reconcile(10)
     order(harness, kind, 7)
-    harness.round(10)
+    harness.reconcile(10)
     reason, message = condition_of(harness, kind)
     assert reason == "NameTaken"
     assert f"a {kind} of this name, of 5.00 GPU-hours in the period from 2026-01-01T00:00:00Z" in message
     harness.lead()
-    harness.round(10)
+    harness.reconcile(10)
     assert condition_of(harness, kind)[0] == "NameTaken"
     assert held(harness, kind) == 5 * GPU_HOUR
 
@@ -74,12 +74,12 @@ def test_another_order_under_a_used_name_changes_nothing_and_says_so_under_every
 def test_a_grant_of_a_later_period_does_not_pass_for_the_earlier_one_of_its_name(harness: LedgerHarness) -> None:
     harness.budget("a", ["team-a"], period={"every": "day"})
     order(harness, "grant", 5)
-    harness.round()
+    harness.reconcile()
     assert condition_of(harness, "grant")[0] == "Added"
     delete(harness, "grant")
-    harness.round(DAY // 10**9)
+    harness.reconcile(DAY // 10**9)
     order(harness, "grant", 5)
-    harness.round(10)
+    harness.reconcile(10)
     assert condition_of(harness, "grant")[0] == "NameTaken"
     assert published(harness, "a").granted == 0
 
@@ -90,13 +90,13 @@ def test_the_same_order_made_anew_as_from_a_backup_of_the_cluster_is_the_same_on
 ) -> None:
     harness.budget("a", ["team-a"])
     order(harness, kind, 5)
-    harness.round()
+    harness.reconcile()
     said = condition_of(harness, kind)
     delete(harness, kind)
-    harness.round(10)
+    harness.reconcile(10)
     order(harness, kind, 5)
     harness.lead()
-    harness.round(10)
+    harness.reconcile(10)
     assert condition_of(harness, kind) == said
     assert held(harness, kind) == 5 * GPU_HOUR
 
@@ -107,16 +107,16 @@ def test_one_that_was_asked_to_come_too_late_for_its_name_does_not_come_with_an_
 ) -> None:
     harness.budget("a", ["team-a"])
     order(harness, kind, 5)
-    harness.round()
+    harness.reconcile()
     condition_of(harness, kind)
     delete(harness, kind)
-    harness.round(10)
+    harness.reconcile(10)
     order(harness, kind, 7)
-    harness.round(10)
+    harness.reconcile(10)
     assert condition_of(harness, kind)[0] == "NameTaken"
     harness.client.flushall()
     harness.lead()
-    harness.round(10)
+    harness.reconcile(10)
     assert held(harness, kind) == 0
 
 
@@ -125,10 +125,10 @@ def test_a_name_counts_once_for_each_budget(harness: LedgerHarness) -> None:
     harness.budget("b", ["team-b"])
     for budget, again in (("a", False), ("b", False), ("a", True)):
         harness.grant("extra", budget, 7 if again else 5)
-        harness.round(10)
+        harness.reconcile(10)
         assert condition_of(harness, "grant")[0] == ("NameTaken" if again else "Added")
         delete(harness, "grant")
-        harness.round(10)
+        harness.reconcile(10)
     assert [published(harness, name).granted for name in "ab"] == [5 * GPU_HOUR] * 2
 
 
@@ -136,11 +136,11 @@ def test_a_new_leader_knows_what_the_store_has_taken(harness: LedgerHarness) -> 
     harness.budget("a", ["team-a"])
     harness.grant("more", "a", 2)
     harness.correct("refund", "a", 1, NOON)
-    harness.round()
-    harness.round(1)
+    harness.reconcile()
+    harness.reconcile(1)
     before = account(harness)
     harness.lead()
-    harness.round(1)
+    harness.reconcile(1)
     found = account(harness)
     assert (found.grants, found.corrections, found.unconfirmed) == (before.grants, before.corrections, set())
     assert (found.grants.keys(), found.corrections.keys()) == ({"more"}, {"refund"})
@@ -151,9 +151,9 @@ def test_an_order_for_a_budget_that_is_not_there_says_so_and_is_applied_once_it_
     harness: LedgerHarness, kind: str
 ) -> None:
     order(harness, kind, 5)
-    harness.round()
-    assert harness.keeper is not None
-    answers = OrderAnswers(harness.source, harness.keeper.books)
+    harness.reconcile()
+    assert harness.reconciler is not None
+    answers = OrderAnswers(harness.source, harness.reconciler.books)
     assert answers.write(harness.now) == 0  # both may have been applied together
     assert answers.write(harness.now + PATIENCE) == 1
     reason, message = condition_of(harness, kind)
@@ -164,8 +164,8 @@ def test_an_order_for_a_budget_that_is_not_there_says_so_and_is_applied_once_it_
     )
     assert answers.write(harness.now + 2 * PATIENCE) == 0
     harness.budget("a", ["team-a"])
-    harness.round(1)
-    harness.round(1)
+    harness.reconcile(1)
+    harness.reconcile(1)
     assert answers.write(harness.now) == 1
     assert condition_of(harness, kind)[0] in {"Added", "Corrected"}
     assert held(harness, kind) == 5 * GPU_HOUR

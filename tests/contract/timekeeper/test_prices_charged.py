@@ -18,8 +18,8 @@ def test_a_price_from_an_instant_on_changes_the_rate_from_there(harness: LedgerH
     harness.budget("a", ["team-a"])
     harness.lead(rules)
     harness.pod("p1", "team-a")
-    harness.round()
-    harness.round(20)
+    harness.reconcile()
+    harness.reconcile(20)
     assert harness.spent("a") == 35 * GPU_SECOND
     assert published(harness, "a").rate == 2_500_000
 
@@ -27,11 +27,11 @@ def test_a_price_from_an_instant_on_changes_the_rate_from_there(harness: LedgerH
 def test_a_price_that_is_changed_for_the_past_counts_from_the_restart_on(harness: LedgerHarness) -> None:
     harness.budget("a", ["team-a"])
     harness.pod("p1", "team-a")
-    harness.round()
-    harness.round(10)
+    harness.reconcile()
+    harness.reconcile(10)
     harness.lead(ControllerRules(prices={"A100": (PricePoint(0, Fraction(2)),)}))
-    harness.round(0)
-    harness.round(10)
+    harness.reconcile(0)
+    harness.reconcile(10)
     assert harness.spent("a") == 30 * GPU_SECOND
 
 
@@ -40,11 +40,11 @@ def test_a_leader_that_reads_keys_as_words_charges_a_running_pod_so_from_its_sta
     harness.budget("a", ["team-a"])
     harness.lead(ControllerRules(prices=prices))
     harness.pod("p1", "team-a", model="NVIDIA A100-SXM4-80GB")
-    harness.round()
-    harness.round(10)
+    harness.reconcile()
+    harness.reconcile(10)
     harness.lead(ControllerRules(prices=prices | {BY_WORDS: (PricePoint(0, Fraction(1)),)}))
-    harness.round(0)
-    harness.round(10)
+    harness.reconcile(0)
+    harness.reconcile(10)
     assert harness.spent("a") == 40 * GPU_SECOND
 
 
@@ -53,8 +53,8 @@ def test_money_beyond_two_to_the_53_is_exact_through_all_of_it(harness: LedgerHa
     harness.budget("a", ["team-a"], 999_999_999)
     harness.lead(ControllerRules(prices={"*": (PricePoint(0, price),)}))
     harness.pod("p1", "team-a", core=33)
-    harness.round()
-    harness.round(33.333333333)
+    harness.reconcile()
+    harness.reconcile(33.333333333)
     expected = 297_000_000_000_000 * (harness.now - NOON) // SECOND
     assert expected > 2**53
     assert harness.spent("a") == expected
@@ -71,25 +71,25 @@ def test_an_account_that_fails_while_prices_change_is_charged_the_new_ones_from_
         harness.budget(team, [f"team-{team}"])
         for pod in ("runs", "ends"):
             harness.pod(f"{pod}-{team}", f"team-{team}")
-    harness.round()
-    harness.round(60)
+    harness.reconcile()
+    harness.reconcile(60)
     account = keys.AccountKeys("a")
     key = account.sessions if broken == "its records cannot be read" else account.amounts(MONTH)
     before = harness.client.dump(key)
     harness.client.delete(key)
     harness.client.set(key, "text")
     harness.lead(doubled)
-    harness.round()
-    harness.round(10)
+    harness.reconcile()
+    harness.reconcile(10)
     harness.finish(harness.source_pod("ends-a"))
     harness.finish(harness.source_pod("ends-b"))
-    harness.round(20)
+    harness.reconcile(20)
     harness.client.delete(key)
     harness.client.restore(key, 0, before)
     if leader == "another leader follows":
         harness.lead(doubled)
-    harness.round(600)
-    harness.round(5)
+    harness.reconcile(600)
+    harness.reconcile(5)
     running, ended = 60 + 2 * (10 + 20 + 605), 60 + 2 * 10
     assert harness.spent("b") == (running + ended) * GPU_SECOND
     assert harness.spent("a") == harness.spent("b")
@@ -103,21 +103,21 @@ def test_a_pod_that_leaves_while_its_accounts_writes_fail_is_charged_prices_that
     for team in ("a", "b"):
         harness.budget(team, [f"team-{team}"])
         harness.pod(f"p-{team}", f"team-{team}", core=percent)
-    harness.round()
-    harness.round(60)
+    harness.reconcile()
+    harness.reconcile(60)
     key = keys.AccountKeys("a").amounts(MONTH)
     before = harness.client.dump(key)
     harness.client.delete(key)
     harness.client.set(key, "text")
     harness.lead(changed)
-    harness.round()
-    harness.round(10)
+    harness.reconcile()
+    harness.reconcile(10)
     harness.remove("p-a")
     harness.remove("p-b")
-    harness.round()
+    harness.reconcile()
     harness.client.delete(key)
     harness.client.restore(key, 0, before)
     harness.lead(changed)
-    harness.round()
+    harness.reconcile()
     assert harness.spent("b") == (60 * 100 + 10 * 250) * percent * GPU_SECOND // 10_000
     assert harness.spent("a") == harness.spent("b")

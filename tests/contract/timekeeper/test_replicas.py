@@ -66,8 +66,8 @@ def thaw(server: RedisServer) -> None:
 
 
 def is_on_the_meter(harness: LedgerHarness, uid: str) -> bool:
-    assert harness.keeper is not None
-    return uid in harness.keeper.books.pods.sessions
+    assert harness.reconciler is not None
+    return uid in harness.reconciler.books.pods.sessions
 
 
 def test_the_end_of_a_session_is_believed_once_a_replica_holds_it_and_counts_once(
@@ -76,16 +76,18 @@ def test_the_end_of_a_session_is_believed_once_a_replica_holds_it_and_counts_onc
     harness.budget("a", ["team-a"])
     harness.pod("ends", "team-a")
     harness.pod("runs-on", "team-a", core=50)
-    harness.round()
+    harness.reconcile()
     freeze(replica)
     harness.remove("ends")
-    harness.round(10)
-    harness.round(10)
+    harness.reconcile(10)
+    harness.reconcile(10)
     assert is_on_the_meter(harness, "ends")
     assert ("ends", "a") in reading.open_sessions(harness.client, "", 10)
     thaw(replica)
-    harness.round(10)
-    wait_until(lambda: harness.round() or not is_on_the_meter(harness, "ends"), "the end of the session is believed")
+    harness.reconcile(10)
+    wait_until(
+        lambda: harness.reconcile() or not is_on_the_meter(harness, "ends"), "the end of the session is believed"
+    )
     assert reading.open_sessions(harness.client, "", 10) == [("runs-on", "a")]
     assert harness.spent("a") == (10 + 15) * GPU_SECOND
     assert [entry.kind for entry in reading.ledger_page(harness.client, "a", "", 10)] == ["close"]
@@ -99,14 +101,14 @@ def test_what_goes_on_is_settled_and_published_while_a_replica_is_frozen(
     harness.budget("a", ["team-a"])
     harness.pod("ends", "team-a")
     harness.pod("runs-on", "team-a")
-    harness.round()
+    harness.reconcile()
     freeze(replica)
     harness.remove("ends")
-    harness.round(10)
-    harness.round(10)
+    harness.reconcile(10)
+    harness.reconcile(10)
     assert harness.spent("a") == 30 * GPU_SECOND
-    assert harness.keeper is not None
-    assert harness.keeper.books.figures["a"].spent == 30 * GPU_SECOND
+    assert harness.reconciler is not None
+    assert harness.reconciler.books.figures["a"].spent == 30 * GPU_SECOND
     thaw(replica)
 
 
@@ -115,16 +117,16 @@ def test_a_grant_is_believed_once_a_replica_holds_it_and_adds_once(
     harness: LedgerHarness, replica: RedisServer, spec: dict[str, str]
 ) -> None:
     harness.budget("a", ["team-a"])
-    harness.round()
+    harness.reconcile()
     freeze(replica)
     harness.grant("g", "a", 5, **spec)
-    harness.round(10)
-    harness.round(10)
-    assert harness.keeper is not None
-    account = harness.keeper.books.accounts["a"]
+    harness.reconcile(10)
+    harness.reconcile(10)
+    assert harness.reconciler is not None
+    account = harness.reconciler.books.accounts["a"]
     assert "g" not in account.grants
     thaw(replica)
-    wait_until(lambda: harness.round() or "g" in account.grants, "the grant is believed")
+    wait_until(lambda: harness.reconcile() or "g" in account.grants, "the grant is believed")
     assert [entry.amount for entry in reading.ledger_page(harness.client, "a", "", 10)] == [5 * GPU_HOUR]
 
 

@@ -80,7 +80,7 @@ def looking(harness: LedgerHarness) -> LedgerHarness:
     harness.budget("a", ["team-a"])
     write_slice(harness)
     harness.lead(RULES)
-    harness.round()
+    harness.reconcile()
     return harness
 
 
@@ -89,8 +89,8 @@ def test_a_claim_is_charged_from_the_binding_of_its_earliest_pod(looking: Ledger
     claiming(looking, "p1", bound_ago=20)
     claiming(looking, "p2", bound_ago=30)
     write_claim(looking, "c1", ["gpu-0"], ["p1", "p2"])
-    looking.round()
-    looking.round(10)
+    looking.reconcile()
+    looking.reconcile(10)
 
     assert looking.spent("a") == 4 * 40 * GPU_SECOND
 
@@ -98,14 +98,14 @@ def test_a_claim_is_charged_from_the_binding_of_its_earliest_pod(looking: Ledger
 def test_pods_that_share_a_claim_in_turn_are_one_holding(looking: LedgerHarness) -> None:
     first = claiming(looking, "p1")
     write_claim(looking, "c1", ["gpu-0"], ["p1"])
-    looking.round(10)
+    looking.reconcile(10)
     claiming(looking, "p2")
     write_claim(looking, "c1", ["gpu-0"], ["p1", "p2"])
     looking.finish(first)
-    looking.round(10)
+    looking.reconcile(10)
     write_claim(looking, "c1", ["gpu-0"], ["p2"])
     looking.remove("p1")
-    looking.round(10)
+    looking.reconcile(10)
 
     assert looking.spent("a") == 4 * 30 * GPU_SECOND
 
@@ -113,12 +113,12 @@ def test_pods_that_share_a_claim_in_turn_are_one_holding(looking: LedgerHarness)
 def test_a_claim_ends_with_the_last_of_the_pods_that_reserved_it(looking: LedgerHarness) -> None:
     pods = [claiming(looking, "p1"), claiming(looking, "p2")]
     write_claim(looking, "c1", ["gpu-0"], ["p1", "p2"])
-    looking.round(10)
+    looking.reconcile(10)
     looking.finish(pods[0], seconds_ago=5)
     looking.finish(pods[1], seconds_ago=3)
-    looking.round()
+    looking.reconcile()
     write_claim(looking, "c1", [], [])
-    looking.round(60)
+    looking.reconcile(60)
 
     assert looking.spent("a") == 4 * 7 * GPU_SECOND
 
@@ -126,33 +126,33 @@ def test_a_claim_ends_with_the_last_of_the_pods_that_reserved_it(looking: Ledger
 def test_a_deleted_pods_end_is_that_of_its_claim(looking: LedgerHarness) -> None:
     claiming(looking, "p1")
     write_claim(looking, "c1", ["gpu-0"], ["p1"])
-    looking.round(10)
+    looking.reconcile(10)
     looking.remove("p1")
-    looking.round()
+    looking.reconcile()
     (looking.folder / "claims" / "c1.json").unlink()
-    looking.round(30)
+    looking.reconcile(30)
 
     assert looking.spent("a") == 4 * 10 * GPU_SECOND
 
 
 def test_a_claim_that_no_pod_reserves_is_charged_and_shown_as_held_idle(looking: LedgerHarness) -> None:
     write_claim(looking, "c1", ["gpu-0", "gpu-1"], [])
-    looking.round()
-    looking.round(10)
-    keeper = looking.keeper
+    looking.reconcile()
+    looking.reconcile(10)
+    reconciler = looking.reconciler
     (text,) = looking.client.hvals(AccountKeys("a").sessions)
 
-    assert keeper is not None
+    assert reconciler is not None
     assert looking.spent("a") == 8 * 10 * GPU_SECOND
-    assert held_idle(keeper.books, looking.now) == 8 * GPU_SECOND
+    assert held_idle(reconciler.books, looking.now) == 8 * GPU_SECOND
     assert (decode_session(text).pod, decode_session(text).idle) == ("resourceclaim/c1", True)
 
 
 def test_devices_that_no_claim_has_are_idle_capacity(looking: LedgerHarness) -> None:
     claiming(looking, "p1")
     write_claim(looking, "c1", ["gpu-0", "gpu-1"], ["p1"])
-    looking.round()
-    looking.round(3600)
+    looking.reconcile()
+    looking.reconcile(3600)
     query = Query(Window(NOON, NOON + HOUR), None, ("namespace",), 10, idle=True)
     cores = {item.key[0]: item.figures.core for item in find(looking.client, query, looking.now).items}
 
@@ -162,8 +162,8 @@ def test_devices_that_no_claim_has_are_idle_capacity(looking: LedgerHarness) -> 
 def test_idle_capacity_is_known_by_model(looking: LedgerHarness) -> None:
     write_slice(looking, "NVIDIA L4", "gpu.amd.com")
     write_claim(looking, "c1", ["gpu-0", "gpu-1"], [])
-    looking.round()
-    looking.round(3600)
+    looking.reconcile()
+    looking.reconcile(3600)
     arguments = {"window": f"{format_instant(NOON)},{format_instant(NOON + HOUR)}", "idle": "model"}
     for by, before in (("model", ()), ("namespace,model", (IDLE,))):
         found = find(looking.client, read_query({**arguments, "aggregate": by}, (), looking.now), looking.now)
@@ -177,27 +177,27 @@ def test_idle_capacity_is_known_by_model(looking: LedgerHarness) -> None:
 def test_idle_capacity_follows_the_devices_that_are_published(looking: LedgerHarness) -> None:
     assert max(capacity(looking.client).items())[1] == 8 * GPU_SECOND
     (looking.folder / "slices" / "n1-gpu.nvidia.com.json").unlink()
-    looking.round(60)
+    looking.reconcile(60)
     assert max(capacity(looking.client).items())[1] == 0
 
 
 def test_a_claim_is_held_idle_no_longer_once_a_pod_reserves_it(looking: LedgerHarness) -> None:
     write_claim(looking, "c1", ["gpu-0"], [])
-    looking.round(10)
+    looking.reconcile(10)
     claiming(looking, "p1")
     write_claim(looking, "c1", ["gpu-0"], ["p1"])
-    looking.round(10)
-    keeper = looking.keeper
+    looking.reconcile(10)
+    reconciler = looking.reconciler
 
-    assert keeper is not None
-    assert held_idle(keeper.books, looking.now) == 0
+    assert reconciler is not None
+    assert held_idle(reconciler.books, looking.now) == 0
 
 
 def test_administrative_access_and_devices_of_other_kinds_cost_nothing(looking: LedgerHarness) -> None:
     claiming(looking, "p1")
     write_claim(looking, "c1", ["gpu-0"], ["p1"], adminAccess=True)
     write_claim(looking, "c2", ["nic-0"], ["p1"], driver="dra.net")
-    looking.round(10)
+    looking.reconcile(10)
 
     assert reading.stored_amounts(looking.client, "a", MONTH) == {}
 
@@ -206,10 +206,10 @@ def test_a_driver_that_the_admin_lists_is_charged(harness: LedgerHarness) -> Non
     harness.budget("a", ["team-a"])
     write_slice(harness, "NPU 9", "npu.example.com")
     harness.lead(ControllerRules(prices=PRICES, own_resources={}, drivers=frozenset({"npu.example.com"})))
-    harness.round()
+    harness.reconcile()
     claiming(harness, "p1")
     write_claim(harness, "c1", ["gpu-0"], ["p1"], driver="npu.example.com")
-    harness.round(10)
+    harness.reconcile(10)
 
     assert harness.spent("a") == 10 * GPU_SECOND
 
@@ -217,14 +217,14 @@ def test_a_driver_that_the_admin_lists_is_charged(harness: LedgerHarness) -> Non
 def test_a_claim_that_is_allocated_anew_is_another_session(looking: LedgerHarness) -> None:
     claiming(looking, "p1")
     write_claim(looking, "c1", ["gpu-0"], ["p1"])
-    looking.round(10)
+    looking.reconcile(10)
     looking.remove("p1")
     write_claim(looking, "c1", [], [])
-    looking.round()
+    looking.reconcile()
     looking.pass_time(100)
     claiming(looking, "p2")
     write_claim(looking, "c1", ["gpu-1"], ["p2"])
-    looking.round(10)
+    looking.reconcile(10)
 
     assert looking.spent("a") == 4 * 20 * GPU_SECOND
     assert len(reading.stored_amounts(looking.client, "a", MONTH)) == 2
@@ -233,12 +233,12 @@ def test_a_claim_that_is_allocated_anew_is_another_session(looking: LedgerHarnes
 def test_the_next_leader_continues_a_claims_session(looking: LedgerHarness) -> None:
     claiming(looking, "p1")
     write_claim(looking, "c1", ["gpu-0"], ["p1"])
-    looking.round(10)
+    looking.reconcile(10)
     claiming(looking, "p2")
     write_claim(looking, "c1", ["gpu-0"], ["p2"])
     looking.remove("p1")
     looking.lead(RULES)
-    looking.round(10)
+    looking.reconcile(10)
 
     assert looking.spent("a") == 4 * 20 * GPU_SECOND
     assert len(reading.stored_amounts(looking.client, "a", MONTH)) == 1
@@ -247,11 +247,11 @@ def test_the_next_leader_continues_a_claims_session(looking: LedgerHarness) -> N
 def test_a_claim_that_ended_without_a_leader_ended_when_it_was_last_observed(looking: LedgerHarness) -> None:
     claiming(looking, "p1")
     write_claim(looking, "c1", ["gpu-0"], ["p1"])
-    looking.round(10)
+    looking.reconcile(10)
     write_claim(looking, "c1", [], [])
     looking.pass_time(100)
     looking.lead(RULES)
-    looking.round()
+    looking.reconcile()
 
     assert looking.spent("a") == 4 * 10 * GPU_SECOND
 
@@ -295,13 +295,13 @@ def test_a_claim_whose_record_could_not_be_read_is_charged_once_from_its_start_t
 def test_slices_that_come_late_count_from_the_claims_start(harness: LedgerHarness) -> None:
     harness.budget("a", ["team-a"])
     harness.lead(RULES)
-    harness.round()
+    harness.reconcile()
     claiming(harness, "p1")
     write_claim(harness, "c1", ["gpu-0"], ["p1"])
-    harness.round(120)
+    harness.reconcile(120)
     before = harness.spent("a")
     write_slice(harness)
-    harness.round(60)
+    harness.reconcile(60)
 
     assert (before, harness.spent("a")) == (120 * GPU_SECOND, 4 * 180 * GPU_SECOND)
 
@@ -309,11 +309,11 @@ def test_slices_that_come_late_count_from_the_claims_start(harness: LedgerHarnes
 def test_what_a_claim_holds_is_kept_when_its_device_is_published_anew(looking: LedgerHarness) -> None:
     claiming(looking, "p1")
     write_claim(looking, "c1", ["gpu-0"], ["p1"])
-    looking.round(10)
+    looking.reconcile(10)
     write_slice(looking, "Tesla T4")
-    looking.round(10)
+    looking.reconcile(10)
     looking.lead(RULES)
-    looking.round(10)
+    looking.reconcile(10)
 
     assert looking.spent("a") == 4 * 30 * GPU_SECOND
 
@@ -321,17 +321,17 @@ def test_what_a_claim_holds_is_kept_when_its_device_is_published_anew(looking: L
 def test_what_a_claim_holds_outlives_an_emptied_store_and_a_new_leader(looking: LedgerHarness) -> None:
     claiming(looking, "p1")
     write_claim(looking, "c1", ["gpu-0"], ["p1"])
-    looking.round(10)
+    looking.reconcile(10)
     claiming(looking, "p2")
     write_claim(looking, "c1", ["gpu-0"], ["p2"])
     looking.remove("p1")
-    looking.round(10)
-    assert looking.keeper is not None
-    CheckpointKeeper(looking.source, looking.keeper.books).write(looking.now)
+    looking.reconcile(10)
+    assert looking.reconciler is not None
+    CheckpointKeeper(looking.source, looking.reconciler.books).write(looking.now)
     looking.client.flushall()
     write_slice(looking, "Tesla T4")
     looking.lead(RULES)
-    looking.round(10)
+    looking.reconcile(10)
 
     assert looking.spent("a") == 4 * 30 * GPU_SECOND
 
@@ -339,7 +339,7 @@ def test_what_a_claim_holds_outlives_an_emptied_store_and_a_new_leader(looking: 
 def test_an_extended_resource_that_a_claim_covers_is_no_second_bill(looking: LedgerHarness) -> None:
     having_by_claim(looking)
     write_claim(looking, "c1", ["gpu-0"], ["p1"])
-    looking.round(10)
+    looking.reconcile(10)
 
     assert looking.spent("a") == 4 * 10 * GPU_SECOND
 
@@ -351,30 +351,30 @@ def test_it_is_none_either_once_the_pod_has_ended_and_kubernetes_has_deleted_the
 ) -> None:
     pod = having_by_claim(looking)
     write_claim(looking, "c1", ["gpu-0"], ["p1"])
-    looking.round(10)
+    looking.reconcile(10)
     looking.finish(pod)
     (looking.folder / "claims" / "c1.json").unlink()
-    looking.round(10)
+    looking.reconcile(10)
     if new_leader:
         looking.lead(RULES)
-    looking.round(10)
+    looking.reconcile(10)
 
     assert looking.spent("a") == 4 * 10 * GPU_SECOND
 
 
 def test_a_pod_that_had_one_by_a_claim_and_ended_while_no_timekeeper_ran_costs_nothing(looking: LedgerHarness) -> None:
-    looking.round(10)
+    looking.reconcile(10)
     pod = having_by_claim(looking)
     looking.finish(pod)
     looking.lead(RULES)
-    looking.round(10)
+    looking.reconcile(10)
 
     assert looking.spent("a") == 0
 
 
 def test_an_extended_resource_without_its_claim_is_charged_as_the_device_plugins(looking: LedgerHarness) -> None:
     having_by_claim(looking)
-    looking.round(10)
+    looking.reconcile(10)
 
     assert looking.spent("a") == 10 * GPU_SECOND
 
@@ -385,12 +385,12 @@ def test_a_claim_that_is_seen_after_its_pod_is_the_only_bill_from_the_start(
     new_leader: bool,  # noqa: FBT001
 ) -> None:
     having_by_claim(looking)
-    looking.round(10)
+    looking.reconcile(10)
     write_claim(looking, "c1", ["gpu-0"], ["p1"])
-    looking.round(10)
+    looking.reconcile(10)
     if new_leader:
         looking.lead(RULES)
-    looking.round(10)
+    looking.reconcile(10)
 
     assert looking.spent("a") == 4 * 30 * GPU_SECOND
     write_statuses(looking)
@@ -403,8 +403,8 @@ def test_metering_of_claims_begins_with_the_first_term(harness: LedgerHarness) -
     claiming(harness, "p1", bound_ago=3600)
     write_claim(harness, "c1", ["gpu-0"], ["p1"])
     harness.lead(RULES)
-    harness.round()
-    harness.round(10)
+    harness.reconcile()
+    harness.reconcile(10)
 
     assert harness.spent("a") == 4 * 10 * GPU_SECOND
 
@@ -415,7 +415,7 @@ def test_claims_cost_nothing_where_the_admin_does_not_ask_for_it(harness: Ledger
     claiming(harness, "p1")
     write_claim(harness, "c1", ["gpu-0"], ["p1"])
     harness.lead()
-    harness.round(10)
+    harness.reconcile(10)
 
     assert harness.spent("a") == 0
 
@@ -424,14 +424,14 @@ def test_the_audit_agrees_with_a_day_of_claims(looking: LedgerHarness) -> None:
     first = claiming(looking, "p1")
     write_claim(looking, "c1", ["gpu-0"], ["p1"])
     write_claim(looking, "idle", ["gpu-1"], [])
-    looking.round(HOUR / SECOND)
+    looking.reconcile(HOUR / SECOND)
     looking.finish(first)
     write_claim(looking, "c1", [], [])
     looking.lead(RULES)
-    looking.round(HOUR / SECOND)
+    looking.reconcile(HOUR / SECOND)
     claiming(looking, "p2")
     write_claim(looking, "c2", ["gpu-2"], ["p2"])
-    looking.round(HOUR / SECOND)
+    looking.reconcile(HOUR / SECOND)
     write_statuses(looking)
 
     assert audited(looking).differences == ()
@@ -439,7 +439,7 @@ def test_the_audit_agrees_with_a_day_of_claims(looking: LedgerHarness) -> None:
 
 def test_the_audit_names_a_claim_without_a_session(looking: LedgerHarness) -> None:
     claiming(looking, "p1", bound_ago=600)
-    looking.round(600)
+    looking.reconcile(600)
     write_claim(looking, "c1", ["gpu-0"], ["p1"])
     looking.source.refresh()
     write_statuses(looking)
@@ -455,8 +455,8 @@ def test_a_claim_that_is_deleted_while_a_clock_is_behind_keeps_what_it_has_cost(
     seen: str,
 ) -> None:
     write_claim(looking, "c1", ["gpu-0"], [])
-    looking.round()
-    looking.round(100)
+    looking.reconcile()
+    looking.reconcile(100)
     looking.ahead = -3 * HOUR
     if another:
         looking.lead(RULES)
@@ -467,9 +467,9 @@ def test_a_claim_that_is_deleted_while_a_clock_is_behind_keeps_what_it_has_cost(
         looking.source.mirrors.claims.changed("DELETED", claim)
     else:
         looking.source.mirrors.claims.replaced([])
-    looking.round()
+    looking.reconcile()
     looking.ahead = 0
-    looking.round(10)
+    looking.reconcile(10)
 
     assert looking.spent("a") == 4 * 100 * GPU_SECOND
 
@@ -480,10 +480,10 @@ def test_a_claim_that_is_deleted_when_a_clock_that_was_ahead_is_right_again_has_
 ) -> None:
     looking.lead(RULES, clocks=Clocks(looking.leaders_time, lambda: looking.now))
     write_claim(looking, "c1", ["gpu-0"], [])
-    looking.round()
-    looking.round(100)
+    looking.reconcile()
+    looking.reconcile(100)
     looking.ahead = 3 * HOUR
-    looking.round(10)
+    looking.reconcile(10)
     if received == "by the right clock":
         looking.ahead = 0
     looking.pass_time(10)
@@ -491,7 +491,7 @@ def test_a_claim_that_is_deleted_when_a_clock_that_was_ahead_is_right_again_has_
     (looking.folder / "claims" / "c1.json").unlink()
     looking.source.mirrors.claims.changed("DELETED", claim)
     looking.ahead = 0
-    looking.round()
+    looking.reconcile()
 
     assert looking.spent("a") == 4 * 120 * GPU_SECOND
 
@@ -508,10 +508,10 @@ def test_a_claim_that_is_deleted_behind_a_silent_node_is_charged_to_the_last_sig
     if reserved:
         claiming(looking, "p1")
     write_claim(looking, "c1", ["gpu-0"], ["p1"] if reserved else [])
-    looking.round()
-    looking.round(40)
+    looking.reconcile()
+    looking.reconcile(40)
     looking.silence("n1", looking.now - 10 * SECOND)
-    looking.round(60)
+    looking.reconcile(60)
     assert looking.spent("a") == 4 * 30 * GPU_SECOND
     if reserved:
         looking.remove("p1")
@@ -528,17 +528,17 @@ def test_a_claim_that_is_deleted_behind_a_silent_node_is_charged_to_the_last_sig
         (looking.folder / "nodes" / "n1.json").unlink()
         looking.renewed.clear()
         looking.lead(RULES)
-    looking.round(60)
+    looking.reconcile(60)
 
     assert looking.spent("a") == 4 * 30 * GPU_SECOND
 
 
 def unwatched(harness: LedgerHarness, seconds: int) -> None:
     """Lets time pass in which the watch of claims is broken, and that of pods is not; the leader does one round."""
-    assert harness.keeper is not None
+    assert harness.reconciler is not None
     harness.now += seconds * SECOND
     harness.source.mirrors.pods.confirmed()
-    harness.keeper.reconcile(harness.now)
+    harness.reconciler.reconcile(harness.now)
 
 
 @pytest.mark.parametrize("another", [False, True])
@@ -547,15 +547,15 @@ def test_a_claim_that_vanishes_while_claims_are_not_watched_has_ended_when_it_wa
     another: bool,  # noqa: FBT001
 ) -> None:
     write_claim(looking, "c1", ["gpu-0"], [])
-    looking.round()
-    looking.round(100)
+    looking.reconcile()
+    looking.reconcile(100)
     unwatched(looking, 9000)
     (looking.folder / "claims" / "c1.json").unlink()
     if another:
         looking.lead(RULES)
     else:
         looking.source.mirrors.claims.replaced([])
-    looking.round(10)
+    looking.reconcile(10)
 
     assert looking.spent("a") == 4 * 100 * GPU_SECOND
     (*_, last) = reading.ledger_page(looking.client, "a", "", 10)
@@ -567,15 +567,15 @@ def test_a_claim_that_vanishes_while_claims_are_not_watched_did_not_end_before_i
 ) -> None:
     pod = claiming(looking, "p1")
     write_claim(looking, "c1", ["gpu-0"], ["p1"])
-    looking.round()
-    looking.round(100)
+    looking.reconcile()
+    looking.reconcile(100)
     unwatched(looking, 100)
     looking.remove("p1")
     looking.source.mirrors.pods.changed("DELETED", pod)
     unwatched(looking, 100)
     (looking.folder / "claims" / "c1.json").unlink()
     looking.source.mirrors.claims.replaced([])
-    looking.round(100)
+    looking.reconcile(100)
 
     assert looking.spent("a") == 4 * 200 * GPU_SECOND
 
@@ -593,8 +593,8 @@ def test_a_claim_that_is_replaced_while_claims_are_not_watched_has_ended_when_it
     if reserved:
         claiming(looking, "p1")
     write_claim(looking, "c1", ["gpu-0"], ["p1"] if reserved else [])
-    looking.round()
-    looking.round(100)
+    looking.reconcile()
+    looking.reconcile(100)
     unwatched(looking, 9000)
     (before,) = looking.source.mirrors.claims.items()
     after = {**before, "metadata": {**before["metadata"], "creationTimestamp": format_instant(looking.now)}}
@@ -610,8 +610,8 @@ def test_a_claim_that_is_replaced_while_claims_are_not_watched_has_ended_when_it
         looking.source.mirrors.claims.replaced([after])
     else:
         looking.lead(RULES)
-    looking.round()
-    looking.round(50)
+    looking.reconcile()
+    looking.reconcile(50)
 
     assert looking.spent("a") == 4 * (100 + (0 if becomes == "no allocation" else 50)) * GPU_SECOND
 
@@ -619,12 +619,12 @@ def test_a_claim_that_is_replaced_while_claims_are_not_watched_has_ended_when_it
 def test_a_claim_that_vanished_before_an_upgrade_has_ended_when_pods_were_last_seen(looking: LedgerHarness) -> None:
     """A store of an earlier version does not say up to when claims were watched."""
     write_claim(looking, "c1", ["gpu-0"], [])
-    looking.round()
-    looking.round(100)
+    looking.reconcile()
+    looking.reconcile(100)
     looking.client.delete(WATCHED_CLAIMS)
     (looking.folder / "claims" / "c1.json").unlink()
     looking.lead(RULES)
-    looking.round(60)
+    looking.reconcile(60)
 
     assert looking.spent("a") == 4 * 100 * GPU_SECOND
 
@@ -640,21 +640,21 @@ def test_a_claim_that_is_not_metered_for_a_while_is_charged_once(
         looking.pass_time(10)
     looking.pass_time(-10 * len(pods))
     write_claim(looking, "c1", ["gpu-0"], pods)
-    looking.round()
-    looking.round(100)
+    looking.reconcile()
+    looking.reconcile(100)
     charged = looking.spent("a")
     assert charged == 4 * 100 * GPU_SECOND
     for _ in range(leaders):
         looking.lead(ControllerRules(prices=PRICES))
-        looking.round(100)
+        looking.reconcile(100)
     assert looking.spent("a") == charged
     if pods:
         looking.remove("p1")
         write_claim(looking, "c1", ["gpu-0"], ["p2"])
     looking.lead(RULES)
-    looking.round()
+    looking.reconcile()
     again = looking.spent("a")
-    looking.round(50)
+    looking.reconcile(50)
 
     assert again == charged + (4 * leaders * 100 * GPU_SECOND if pods else 0)
     assert looking.spent("a") == again + 4 * 50 * GPU_SECOND
@@ -664,8 +664,8 @@ def test_a_list_that_comes_while_claims_are_read_counts_as_unwatched_once_it_is_
     looking: LedgerHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_claim(looking, "c1", ["gpu-0"], [])
-    looking.round()
-    looking.round(100)
+    looking.reconcile()
+    looking.reconcile(100)
     mirror = looking.source.mirrors.claims
     (before,) = mirror.items()
     write_claim(looking, "c2", ["gpu-1"], [])
@@ -682,6 +682,6 @@ def test_a_list_that_comes_while_claims_are_read_counts_as_unwatched_once_it_is_
     monkeypatch.setattr(mirror, "take_departures", listed_meanwhile)
     unwatched(looking, 1000)
     unwatched(looking, 50)
-    looking.round()
+    looking.reconcile()
 
     assert looking.spent("a") == 4 * (100 + 50) * GPU_SECOND

@@ -59,8 +59,8 @@ def lift(harness: LedgerHarness, uid: str, gate: str) -> None:
 
 
 def safe_admission(harness: LedgerHarness) -> SafeAdmission:
-    assert harness.keeper is not None
-    found = harness.keeper.books.published["team-a"].safe
+    assert harness.reconciler is not None
+    found = harness.reconciler.books.published["team-a"].safe
     assert found is not None
     return found
 
@@ -69,11 +69,11 @@ def test_running_pods_are_committed_to_what_is_left_of_their_deadline_or_to_the_
     safe_budget(harness, 100, defaultCommit="2h")
     run(harness, "limited", 8)
     run(harness, "endless", None)
-    harness.round()
+    harness.reconcile()
     assert safe_admission(harness) == SafeAdmission(10 * GPU_HOUR, 7200, hold=True)
-    harness.round(3 * HOUR)
+    harness.reconcile(3 * HOUR)
     assert safe_admission(harness).committed == 7 * GPU_HOUR
-    harness.round(6 * HOUR)
+    harness.reconcile(6 * HOUR)
     assert safe_admission(harness).committed == 2 * GPU_HOUR
 
 
@@ -82,10 +82,10 @@ def test_what_waits_at_the_gate_comes_before_any_newcomer(harness: LedgerHarness
     harness.lead()
     wait(harness, "first", 6, gates=(OURS,), state="held")
     wait(harness, "never", 11, gates=(OURS,), state="held")
-    harness.round()
+    harness.reconcile()
     assert safe_admission(harness).committed == 6 * GPU_HOUR
-    assert harness.keeper is not None
-    assert harness.keeper.books.figures["a"].committed == 0
+    assert harness.reconciler is not None
+    assert harness.reconciler.books.figures["a"].committed == 0
 
 
 def test_pods_that_were_admitted_and_wait_are_committed_too_and_no_others(harness: LedgerHarness) -> None:
@@ -93,10 +93,10 @@ def test_pods_that_were_admitted_and_wait_are_committed_too_and_no_others(harnes
     harness.lead()
     wait(harness, "promised", 5)
     wait(harness, "over", 9, state="over")
-    harness.round()
+    harness.reconcile()
     assert safe_admission(harness).committed == 5 * GPU_HOUR
     harness.remove("promised")
-    harness.round(1, full=False)
+    harness.reconcile(1, full=False)
     assert safe_admission(harness).committed == 0
 
 
@@ -106,31 +106,31 @@ def test_what_never_gets_a_node_keeps_money_for_as_long_as_the_budget_says_and_c
     safe_budget(harness, 100, pendingCommit="2h")
     harness.lead()
     wait(harness, "stuck", 5)
-    harness.round(2 * HOUR - 1)
+    harness.reconcile(2 * HOUR - 1)
     assert safe_admission(harness).committed == 5 * GPU_HOUR
-    harness.round(1)
+    harness.reconcile(1)
     assert safe_admission(harness).committed == 0
-    assert harness.keeper is not None
-    assert harness.keeper.books.figures["a"].overdue == 1
+    assert harness.reconciler is not None
+    assert harness.reconciler.books.figures["a"].overdue == 1
     harness.lead()
-    harness.round(1)
+    harness.reconcile(1)
     assert safe_admission(harness).committed == 0
     run(harness, "stuck", 5)
-    harness.round(1)
+    harness.reconcile(1)
     assert safe_admission(harness).committed == 5 * GPU_HOUR - GPU_SECOND
-    assert harness.keeper.books.figures["a"].overdue == 0
+    assert harness.reconciler.books.figures["a"].overdue == 0
 
 
 def test_what_was_held_keeps_money_from_when_it_was_released(harness: LedgerHarness) -> None:
     safe_budget(harness, 10, pendingCommit="2h")
     harness.lead()
     wait(harness, "held", 5, gates=(OURS,), state="held")
-    harness.round(5 * HOUR)
+    harness.reconcile(5 * HOUR)
     lift(harness, "held", OURS)
-    harness.round(1)
-    harness.round(2 * HOUR - 1)
+    harness.reconcile(1)
+    harness.reconcile(2 * HOUR - 1)
     assert safe_admission(harness).committed == 5 * GPU_HOUR
-    harness.round(1)
+    harness.reconcile(1)
     assert safe_admission(harness).committed == 0
 
 
@@ -139,13 +139,13 @@ def test_a_pod_behind_somebody_elses_gate_is_promised_nothing_before_that_gate_i
     harness.lead()
     wait(harness, "queued", 8, gates=(KUEUES,))
     wait(harness, "behind-both", 4, gates=(KUEUES, OURS), state="held")
-    harness.round(5 * HOUR)
+    harness.reconcile(5 * HOUR)
     assert safe_admission(harness).committed == 0
     lift(harness, "queued", KUEUES)
-    harness.round(1)
-    harness.round(2 * HOUR - 1)
+    harness.reconcile(1)
+    harness.reconcile(2 * HOUR - 1)
     assert safe_admission(harness).committed == 8 * GPU_HOUR
-    harness.round(1)
+    harness.reconcile(1)
     assert safe_admission(harness).committed == 0
 
 
@@ -153,12 +153,12 @@ def test_a_pod_behind_two_gates_keeps_money_from_when_the_last_of_them_is_gone(h
     safe_budget(harness, 10, pendingCommit="2h")
     harness.lead()
     wait(harness, "queued", 8, gates=(KUEUES, OURS), state="held")
-    harness.round(1)
+    harness.reconcile(1)
     lift(harness, "queued", OURS)
-    harness.round(5 * HOUR)
+    harness.reconcile(5 * HOUR)
     lift(harness, "queued", KUEUES)
-    harness.round(1)
-    harness.round(HOUR)
+    harness.reconcile(1)
+    harness.reconcile(HOUR)
     assert safe_admission(harness).committed == 8 * GPU_HOUR
 
 
@@ -172,9 +172,9 @@ def test_a_pod_behind_another_projects_gate_is_not_released_and_holds_back_no_ot
     wait(harness, "let-in", 8, gates=(KUEUES,))
     harness.now += 1
     wait(harness, "next", 8, gates=(OURS,), state="held")
-    harness.round()
-    assert harness.keeper is not None
-    assert PodJobs(harness.source, harness.keeper.books).release(harness.now) == 1
+    harness.reconcile()
+    assert harness.reconciler is not None
+    assert PodJobs(harness.source, harness.reconciler.books).release(harness.now) == 1
     assert harness.source_pod("next")["spec"]["schedulingGates"] == []
     assert harness.source_pod("queued")["spec"]["schedulingGates"] == [{"name": KUEUES}, {"name": OURS}]
 
@@ -193,10 +193,10 @@ def test_what_is_kept_for_pods_that_do_not_run_is_bounded_and_that_of_those_that
         harness.lead()
         begun = []
         for index, (minutes, hours, runs) in enumerate(pods):
-            harness.round(minutes * 60)
+            harness.reconcile(minutes * 60)
             run(harness, f"p{index}", hours) if runs else wait(harness, f"p{index}", hours)
             begun.append(harness.now)
-        harness.round(0)
+        harness.reconcile(0)
         longest = parse_duration(kept)
         expected = 0
         for (_, hours, runs), since in zip(pods, begun, strict=True):
@@ -205,20 +205,20 @@ def test_what_is_kept_for_pods_that_do_not_run_is_bounded_and_that_of_those_that
                 expected += max(int(hours * GPU_HOUR) - ran // 1000, 0)
             elif ran < longest:
                 expected += int(hours * GPU_HOUR)
-        assert harness.keeper is not None
-        assert harness.keeper.books.figures["a"].committed == expected
+        assert harness.reconciler is not None
+        assert harness.reconciler.books.figures["a"].committed == expected
 
 
 def test_a_pod_that_comes_is_shown_at_once_and_passing_time_is_not(harness: LedgerHarness) -> None:
     safe_budget(harness, 1000)
     run(harness, "limited", 8)
-    harness.round()
-    before = harness.keeper.books.published["team-a"] if harness.keeper else None
-    harness.round(600)
-    assert harness.keeper is not None
-    assert harness.keeper.books.published["team-a"] is before
+    harness.reconcile()
+    before = harness.reconciler.books.published["team-a"] if harness.reconciler else None
+    harness.reconcile(600)
+    assert harness.reconciler is not None
+    assert harness.reconciler.books.published["team-a"] is before
     wait(harness, "next", 5)
-    harness.round(1, full=False)
+    harness.reconcile(1, full=False)
     assert safe_admission(harness).committed == 13 * GPU_HOUR - 601 * GPU_SECOND
 
 
@@ -229,23 +229,23 @@ def test_a_held_pod_is_released_once_its_whole_run_is_paid_for_first_come_first_
     wait(harness, "long", 4, gates=(OURS,), state="held")
     harness.now += 1
     wait(harness, "short", 1, gates=(OURS,), state="held")
-    harness.round()
-    assert harness.keeper is not None
-    jobs = PodJobs(harness.source, harness.keeper.books)
+    harness.reconcile()
+    assert harness.reconciler is not None
+    jobs = PodJobs(harness.source, harness.reconciler.books)
     assert jobs.release(harness.now) == 0
     harness.finish(harness.source_pod("limited"))
-    harness.round(HOUR)
+    harness.reconcile(HOUR)
     assert jobs.release(harness.now) == 2
     assert jobs.release(harness.now) == 0
-    harness.round(1, full=False)
+    harness.reconcile(1, full=False)
     assert safe_admission(harness).committed == 5 * GPU_HOUR
 
 
 def test_a_budget_that_is_only_observed_holds_no_pod(harness: LedgerHarness) -> None:
     safe_budget(harness, 10, enforcement="observe")
     run(harness, "limited", 80)
-    harness.round()
-    assert harness.keeper is not None
-    known = harness.keeper.books.published["team-a"]
+    harness.reconcile()
+    assert harness.reconciler is not None
+    known = harness.reconciler.books.published["team-a"]
     assert (known.safe, known.enforced) == (None, False)
-    assert harness.keeper.books.figures["a"].committed == 80 * GPU_HOUR
+    assert harness.reconciler.books.figures["a"].committed == 80 * GPU_HOUR

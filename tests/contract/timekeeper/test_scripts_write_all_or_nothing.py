@@ -157,34 +157,34 @@ def use_all_scripts(harness: LedgerHarness) -> None:
     """Lives through everything that a script is there for."""
     client = harness.client
     old_store.begin(harness)
-    keeper = harness.lead(ControllerRules(bill=Bill.USED))
+    reconciler = harness.lead(ControllerRules(bill=Bill.USED))
     harness.grant("gift", "research", 5, expiresAt="2027-01-01T00:00:00Z")
     harness.correct("again", "research", -1, harness.now)
-    harness.round()
+    harness.reconcile()
     harness.pod("p1", "team-a")
-    harness.round()
+    harness.reconcile()
     report(harness, "p1", 1, 0)
     ReportIntake(client).take([Submission("p1", "", 0, harness.now)])
-    shared.write_epoch(client, keeper.epoch, HeldTerm(keeper.epoch))
+    shared.write_epoch(client, reconciler.epoch, HeldTerm(reconciler.epoch))
     audit(
         AuditEnvironment(client, lambda: None, lambda: harness.now, lambda _: False), AuditRequest(patience_seconds=0)
     )
     old_store.usage(client)
     for file in (harness.folder / "pods").glob("*.json"):
         harness.remove(file.stem)
-    harness.round(HOUR)
-    archivist = Archivist(client, harness.source, keeper.books, keeper.epoch, Retention(hourly_days=1))
+    harness.reconcile(HOUR)
+    archivist = Archivist(client, harness.source, reconciler.books, reconciler.epoch, Retention(hourly_days=1))
     for _ in range(3):
-        harness.round(36 * HOUR)
-        keeper.books.finalized = []
+        harness.reconcile(36 * HOUR)
+        reconciler.books.finalized = []
         archivist.archive(harness.now)
-    outbox.write(client, keeper.epoch, 10, [outbox.Change("u", Announced(0, None, frozenset()), "news")])
-    latest = keeper.books.accounts["research"].version
+    outbox.write(client, reconciler.epoch, 10, [outbox.Change("u", Announced(0, None, frozenset()), "news")])
+    latest = reconciler.books.accounts["research"].version
     writing.restore(
-        client, keeper.epoch, harness.now, writing.Restoration("research", MONTH, 10**12, 0, latest + 1, [], "")
+        client, reconciler.epoch, harness.now, writing.Restoration("research", MONTH, 10**12, 0, latest + 1, [], "")
     )
-    compaction.prune(client, keeper.epoch, "daily", harness.now, [MONTH], harness.now)
-    compaction.drop_account(client, keeper.epoch, "daily", [])
+    compaction.prune(client, reconciler.epoch, "daily", harness.now, [MONTH], harness.now)
+    compaction.drop_account(client, reconciler.epoch, "daily", [])
 
 
 def test_a_script_that_breaks_off_has_written_nothing(harness: LedgerHarness, monkeypatch: pytest.MonkeyPatch) -> None:

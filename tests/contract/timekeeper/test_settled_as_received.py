@@ -62,7 +62,7 @@ MONEY: dict[str, tuple[int, dict[str, Any]]] = {"a": (1_000_000, {}), "b": (2, {
 EXAMPLES = min(settings().max_examples // 2, 60)
 """Stories for each bill. One takes up to half a second: all three bills stay below two minutes on two cores."""
 PHASES = (Phase.explicit, Phase.reuse, Phase.generate)
-"""Without shrinking, which takes up to five minutes; a story of 25 steps can be read as it is."""
+"""Without shrinking, which takes up to five minutes; a history of 25 steps can be read as it is."""
 
 
 class FailingRedis(redis.Redis):
@@ -107,7 +107,7 @@ def comparable(metered: MeteredSession) -> Acknowledged:
     return known._replace(settled_until=settled_until, periods=periods, posted_at=posted_at)
 
 
-class Story(RuleBasedStateMachine):
+class History(RuleBasedStateMachine):
     """Two budgets, their pods, and the leaders that come and go."""
 
     def __init__(self, server: RedisServer, bill: Bill) -> None:
@@ -170,13 +170,13 @@ class Story(RuleBasedStateMachine):
     def round_undisturbed(self) -> None:
         self.repair()
         self.harness.ahead = 0
-        self.harness.round()
+        self.harness.reconcile()
 
     def round_with_all_amounts(self) -> None:
         """A round of a leader that has read each amount since all of them were mended."""
         self.round_undisturbed()
         if self.was_broken:
-            self.harness.round(READ_AGAIN / SECOND)
+            self.harness.reconcile(READ_AGAIN / SECOND)
 
     def running(self, choice: int) -> str | None:
         running = sorted(uid for uid, pod in self.model.pods.items() if pod.end is None)
@@ -204,7 +204,7 @@ class Story(RuleBasedStateMachine):
         """The leader's clock jumps. What has been seen until then is by a clock that was right."""
         self.round_undisturbed()
         self.harness.ahead = int(ahead * SECOND)
-        self.harness.round()
+        self.harness.reconcile()
 
     @rule()
     def set_the_leaders_clock_right(self) -> None:
@@ -226,15 +226,15 @@ class Story(RuleBasedStateMachine):
             self.harness.silence(node, None)
 
     @rule(full=st.booleans())
-    def round(self, full: bool) -> None:  # noqa: FBT001 - hypothesis passes it by name
-        self.harness.round(full=full)
+    def reconcile(self, full: bool) -> None:  # noqa: FBT001 - hypothesis passes it by name
+        self.harness.reconcile(full=full)
 
     @rule(where=st.sampled_from(STEPS))
     def die(self, where: str) -> None:
         """The leader dies in a round, and another one takes over."""
         self.dies_at = where
         try:
-            self.harness.round()
+            self.harness.reconcile()
         except KilledError:
             self.lead()
         self.dies_at = ""
@@ -244,7 +244,7 @@ class Story(RuleBasedStateMachine):
         """A round fails before, amid or after a write; the leader stays."""
         self.client.breaks_in, self.client.sent = pipelines, sent
         try:
-            self.harness.round()
+            self.harness.reconcile()
         except StoreUnavailableError:
             pass
         finally:
@@ -264,7 +264,7 @@ class Story(RuleBasedStateMachine):
         self.harness.pass_time(seconds)
         replicas, known = list[Replica](), copy.deepcopy(self.model.pods)
         self.acts_at, self.act = where, lambda: replicas.append(Replica(self.client))
-        self.harness.round()
+        self.harness.reconcile()
         self.acts_at = ""
         if replicas:
             self.harness.pass_time(5)
@@ -273,7 +273,7 @@ class Story(RuleBasedStateMachine):
             self.model.pods = known
             if another:
                 self.lead()
-            self.harness.round(5)
+            self.harness.reconcile(5)
 
     @rule(
         where=st.sampled_from([*STEPS, *range(1, 13)]),
@@ -289,24 +289,24 @@ class Story(RuleBasedStateMachine):
 
         def lead() -> None:
             self.lead()
-            self.harness.round()
+            self.harness.reconcile()
             if payer:
                 self.move("team-a", payer)
-            self.harness.round(seconds)
+            self.harness.reconcile(seconds)
             self.report(choice, share, frozenset({0}), 0, "same", 0)
 
         if isinstance(where, str):
             self.acts_at, self.act = where, lead
         else:
             self.client.waits_in, self.client.meanwhile = where, lead
-        keeper = self.harness.keeper
+        reconciler = self.harness.reconciler
         with suppress(FencedError):
-            self.harness.round()
+            self.harness.reconcile()
         self.acts_at, self.client.waits_in = "", -1
         self.report(choice, share, frozenset({1}), 0, "same", 0)
         self.report(choice, share // 2, frozenset({0}), 1, "anew", 0)
-        if self.harness.keeper is not keeper:
-            self.harness.round(1)
+        if self.harness.reconciler is not reconciler:
+            self.harness.reconcile(1)
 
     @rule(
         rounds=st.integers(1, 3),
@@ -326,13 +326,13 @@ class Story(RuleBasedStateMachine):
             for _ in range(rounds):
                 self.harness.pass_time(seconds)
                 with suppress(StoreError):
-                    self.harness.round()
+                    self.harness.reconcile()
             self.finish(choice, 1)
             with suppress(StoreError):
-                self.harness.round()
+                self.harness.reconcile()
         finally:
             self.client.config_set("maxmemory", 0)
-        self.harness.round(1)
+        self.harness.reconcile(1)
 
     @rule(choice=st.integers(0, 5))
     def break_an_amount(self, choice: int) -> None:
@@ -429,7 +429,7 @@ class Story(RuleBasedStateMachine):
     def report_between_rounds(self, choice: int, every: int, count: int) -> None:
         for number in range(count):
             self.report(choice, 10 * number, frozenset({0, 1}), 0, "same", 0)
-            self.harness.round(every, full=number % 2 == 0)
+            self.harness.reconcile(every, full=number % 2 == 0)
 
     @rule(choice=st.integers(0, 5), seconds_ago=st.sampled_from([0, 0, 1, 30]))
     def finish(self, choice: int, seconds_ago: int) -> None:
@@ -446,7 +446,7 @@ class Story(RuleBasedStateMachine):
         """The leader sees an end after it has settled the period that follows."""
         self.pass_time_to_a_boundary(0)
         for _ in range(rounds):
-            self.harness.round()
+            self.harness.reconcile()
             self.harness.pass_time(2)
         self.harness.pass_time(4 - 2 * rounds)
         self.report(choice, share, frozenset({0}), 0, "same", 0)
@@ -573,11 +573,13 @@ class Story(RuleBasedStateMachine):
     def archive(self) -> None:
         """The leader compacts what is old: hours, entries, and amounts of pods that are deleted."""
         self.round_undisturbed()
-        keeper = self.harness.keeper
-        assert keeper is not None
-        keeper.books.finalized = []  # checkpoints are written
+        reconciler = self.harness.reconciler
+        assert reconciler is not None
+        reconciler.books.finalized = []  # checkpoints are written
         retention = Retention(hourly_days=1)
-        Archivist(self.client, self.harness.source, keeper.books, keeper.epoch, retention).archive(self.harness.now)
+        Archivist(self.client, self.harness.source, reconciler.books, reconciler.epoch, retention).archive(
+            self.harness.now
+        )
 
     # A leader that could not read an amount knows nothing of it, also once somebody has mended it.
     @precondition(lambda self: not self.was_broken)
@@ -585,14 +587,14 @@ class Story(RuleBasedStateMachine):
     def compare_with_what_a_new_leader_would_load(self) -> None:
         """Checks that the leader has of each open session what the next leader reads from the store."""
         self.round_undisturbed()
-        assert self.harness.keeper is not None
+        assert self.harness.reconciler is not None
         next_books = Books(self.keeper_rules)
         load(self.client, 10**9, next_books, self.harness.now, self.harness.now)
         kept, read = (
             {metered.session.uid: comparable(metered) for metered in books.pods.sessions.all()}
-            for books in (self.harness.keeper.books, next_books)
+            for books in (self.harness.reconciler.books, next_books)
         )
-        for metered in self.harness.keeper.books.pods.sessions.all():
+        for metered in self.harness.reconciler.books.pods.sessions.all():
             # An account that paid for no time at all is not among the payers any more.
             payers = {account for _, account in next_books.assignments[metered.session.namespace]}
             known = kept[metered.session.uid]
@@ -607,8 +609,8 @@ class Story(RuleBasedStateMachine):
     @rule()
     def audit(self) -> None:
         self.round_with_all_amounts()
-        self.harness.round(1)
-        self.harness.round()
+        self.harness.reconcile(1)
+        self.harness.reconcile()
         self.hold_the_audit({})
 
     def hold_the_audit(self, periods: Mapping[str, Sequence[tuple[int, int]]]) -> None:
@@ -626,9 +628,9 @@ class Story(RuleBasedStateMachine):
         try:
             self.round_with_all_amounts()
             # A namespace that has only just moved has been nowhere for any time yet.
-            self.harness.round(1)
+            self.harness.reconcile(1)
             # Where use is billed, a balance is closed by the last settlement: the next one brings it up to date.
-            self.harness.round()
+            self.harness.reconcile()
             periods, corrected = self.periods(), self.corrected()
             for account, found in periods.items():
                 gaps = [pair for pair in pairwise(found) if pair[0][1] != pair[1][0]]
@@ -661,5 +663,5 @@ def server() -> Iterator[RedisServer]:
 def test_whatever_rounds_run_all_is_billed_by_time_and_by_reports_as_they_were_received(
     server: RedisServer, bill: Bill
 ) -> None:
-    story: Any = partial(Story, server, bill)
-    run_state_machine_as_test(story, settings=settings(max_examples=EXAMPLES, stateful_step_count=25, phases=PHASES))
+    history: Any = partial(History, server, bill)
+    run_state_machine_as_test(history, settings=settings(max_examples=EXAMPLES, stateful_step_count=25, phases=PHASES))

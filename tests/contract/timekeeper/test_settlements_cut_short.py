@@ -69,7 +69,7 @@ def stages_cut(
         prepare(harness)
         client.left = commands
         try:
-            harness.round()
+            harness.reconcile()
         except StoreUnavailableError:
             whole = False
         else:
@@ -104,15 +104,15 @@ def test_a_pod_that_left_is_charged_in_both_of_its_periods_or_until_it_was_last_
     def prepare(harness: LedgerHarness) -> None:
         harness.budget("a", ["team-a"], period=HOURLY)
         harness.pod("p1", "team-a")
-        harness.round(10)
+        harness.reconcile(10)
         harness.remove("p1")
         harness.pass_time(5390)
 
     found = set()
     for _, harness in stages_cut(client, tmp_path, prepare):
         harness.lead()
-        harness.round()
-        harness.round(60)
+        harness.reconcile()
+        harness.reconcile(60)
         amounts = harness.spent("a", NOON) // GPU_SECOND, harness.spent("a", NOON + HOUR) // GPU_SECOND
         found.add(amounts)
         check_books(harness, {("a", NOON): amounts[0], ("a", NOON + HOUR): amounts[1]})
@@ -126,7 +126,7 @@ def test_a_pod_whose_namespace_moves_is_charged_to_both_payers_where_it_leaves_u
         harness.budget("a", ["team-a"])
         harness.budget("b", ["nobody"])
         harness.pod("p1", "team-a")
-        harness.round(10)
+        harness.reconcile(10)
         harness.budget("a", ["nobody"])
         harness.budget("b", ["team-a"])
         harness.pass_time(10)
@@ -137,8 +137,8 @@ def test_a_pod_whose_namespace_moves_is_charged_to_both_payers_where_it_leaves_u
         harness.remove("p1")
         harness.pass_time(600)
         harness.lead()
-        harness.round()
-        harness.round(60)
+        harness.reconcile()
+        harness.reconcile(60)
         moved = (reading.assignments(client)["team-a"][-1][0] - NOON) // SECOND
         month = reading.period_at(client, "a", NOON)
         assert month is not None
@@ -151,10 +151,10 @@ def test_a_pod_that_left_after_its_namespace_moved_is_charged_to_both_payers(cli
         harness.budget("a", ["team-a"])
         harness.budget("b", ["nobody"])
         harness.pod("p1", "team-a")
-        harness.round(10)
+        harness.reconcile(10)
         harness.budget("a", ["nobody"])
         harness.budget("b", ["team-a"])
-        harness.round(10)
+        harness.reconcile(10)
         report(harness, "p1", 1, 1)
         harness.remove("p1")
         harness.pass_time(20)
@@ -162,8 +162,8 @@ def test_a_pod_that_left_after_its_namespace_moved_is_charged_to_both_payers(cli
     found = set()
     for _, harness in stages_cut(client, tmp_path, prepare):
         harness.lead()
-        harness.round()
-        harness.round(60)
+        harness.reconcile()
+        harness.reconcile(60)
         month = reading.period_at(client, "a", NOON)
         assert month is not None
         amount = harness.spent("b", month.start) // GPU_SECOND
@@ -188,20 +188,20 @@ def test_a_pod_that_ended_before_its_namespace_moved_costs_the_next_payer_nothin
             harness.pod(f"of-{account}", f"team-{account}")
         harness.pod("p1", "team-a")
         harness.lead(step=step)
-        harness.round(10)
+        harness.reconcile(10)
         harness.budget("a", ["nobody"])
         harness.budget("b", ["team-b", "team-a"])
         harness.pass_time(10)
         away.append("settle")  # the move is written, and nothing after it
         with pytest.raises(StoreUnavailableError):
-            harness.round()
+            harness.reconcile()
         harness.pass_time(10)
 
     for _, harness in stages_cut(client, tmp_path, prepare):
         harness.finish(harness.source_pod("p1"), 15)
-        harness.round()
+        harness.reconcile()
         harness.remove("p1")
-        harness.round(10)
+        harness.reconcile(10)
         month = reading.period_at(client, "b", NOON)
         assert month is not None
         found = reading.stored_amounts(client, "b", month.start).get("p1")
@@ -218,18 +218,18 @@ def test_use_before_a_period_is_not_billed_again_where_the_namespace_moves_at_it
         harness.budget("a", ["team-a"], period=HOURLY)
         harness.budget("b", ["nobody"])
         harness.pod("p1", "team-a")
-        harness.round(1000)
+        harness.reconcile(1000)
         report(harness, "p1", 1, 100)
-        harness.round(2540)
+        harness.reconcile(2540)
         report(harness, "p1", 2, 600)
-        harness.round(60)
+        harness.reconcile(60)
         harness.budget("a", ["nobody"], period=HOURLY)
         harness.budget("b", ["team-a"])
 
     for _, harness in stages_cut(client, tmp_path, prepare):
         report(harness, "p1", 3, 600)
-        harness.round(600)
-        harness.round(10)
+        harness.reconcile(600)
+        harness.reconcile(10)
         month = reading.period_at(client, "b", NOON)
         assert month is not None
         found = reading.stored_amounts(client, "a", NOON), reading.stored_amounts(client, "b", month.start)
@@ -244,15 +244,15 @@ def test_pods_that_ended_are_billed_by_their_reports_though_the_leader_stays(cli
         harness.budget("a", ["team-a"], period=HOURLY)
         for uid in names:
             harness.pod(uid, "team-a")
-        harness.round()
+        harness.reconcile()
         harness.pass_time(1000)
         for uid in names:
             report(harness, uid, 1, 100)
             harness.finish(harness.source_pod(uid))
 
     for _, harness in stages_cut(client, tmp_path, prepare):
-        harness.round()
-        harness.round(10)
+        harness.reconcile()
+        harness.reconcile(10)
         amounts = reading.stored_amounts(client, "a", NOON)
         assert {uid: amounts[uid].amount // GPU_SECOND for uid in names} == dict.fromkeys(names, 100)
 
@@ -265,7 +265,7 @@ def test_a_pod_whose_namespace_moves_back_after_a_broken_settlement_stays_on_rec
         harness.budget("a", ["team-a"])
         harness.budget("b", ["nobody"])
         harness.pod("p1", "team-a")
-        harness.round(10)
+        harness.reconcile(10)
         harness.budget("a", ["nobody"])
         harness.budget("b", ["team-a"])
         harness.pass_time(10)
@@ -273,14 +273,14 @@ def test_a_pod_whose_namespace_moves_back_after_a_broken_settlement_stays_on_rec
     for _, harness in stages_cut(client, tmp_path, prepare):
         harness.budget("a", ["team-a"])
         harness.budget("b", ["nobody"])
-        harness.round(10)
+        harness.reconcile(10)
         account = next(account for account in reading.load_accounts(client, ["a"]) if account.name == "a")
         assert [session.uid for session in account.sessions] == ["p1"]
         if follows:
             harness.lead()
-        harness.round(30)
+        harness.reconcile(30)
         harness.remove("p1")
-        harness.round(40)
+        harness.reconcile(40)
         month = reading.period_at(client, "a", NOON)
         assert month is not None
         others = harness.spent("b", month.start) // GPU_SECOND

@@ -114,7 +114,7 @@ def test_a_redis_cluster_is_reached_over_tls(
         with connect(RedisSettings(cluster=nodes, tls=trusting(certificates))) as client:
             harness = LedgerHarness(tmp_path, client)
             (tmp_path / "pods").mkdir(exist_ok=True)
-            harness.round()
+            harness.reconcile()
             assert identity(client)[1]
 
 
@@ -179,10 +179,10 @@ def test_a_user_of_its_own_that_may_only_what_the_timekeeper_does_keeps_the_book
             harness = LedgerHarness(folder, client)
             harness.budget("a", ["team-a"])
             harness.pod("p1", "team-a")
-            harness.round()
+            harness.reconcile()
             harness.pod("p2", "team-a")
             harness.remove("p1")
-            harness.round(10)
+            harness.reconcile(10)
             assert harness.spent("a") == 20 * GPU_SECOND
             assert store_clock(client) > 0
             for uses in ({"p2": PresentUse(1, 3, 5)}, {"p3": PresentUse(1, 3, 5)}):

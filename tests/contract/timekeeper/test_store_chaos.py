@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.ledger.chaos_model import ChaosStory, persisted
-from tests.support.ledger.concurrent_events import live_through, meanwhile
+from tests.support.ledger.chaos_model import ChaosModel, persisted
+from tests.support.ledger.concurrent_events import alongside, live_through
 from tests.support.ledger.harness import LedgerHarness
 from tests.support.servers.redis_server import RedisServer
 from tests.support.waiting import wait_until
@@ -40,60 +40,60 @@ def harness(redis_server: RedisServer, folder: Path) -> Iterator[LedgerHarness]:
 
 @pytest.mark.parametrize("leaders", ["the leader goes on", "another leader follows"])
 def test_the_store_is_killed_again_and_again(harness: LedgerHarness, redis_server: RedisServer, leaders: str) -> None:
-    story = ChaosStory(harness, 4)
+    model = ChaosModel(harness, 4)
     for _ in range(KILLS):
-        live_through(story, redis_server.restart)
+        live_through(model, redis_server.restart)
         if leaders == "another leader follows":
-            story.checkpoint()
+            model.checkpoint()
             redis_server.restart()
-            story.lead()
-        assert {name: story.error()[name] for name in ("a", "b")} == {"a": 0, "b": 0}
+            model.lead()
+        assert {name: model.error()[name] for name in ("a", "b")} == {"a": 0, "b": 0}
 
 
 def test_a_full_disk_stops_the_books_and_loses_nothing_of_them(
     harness: LedgerHarness, redis_server: RedisServer
 ) -> None:
-    story = ChaosStory(harness, 5)
-    story.live(3)
+    model = ChaosModel(harness, 5)
+    model.live(3)
     redis_server.limit_files(max(file.stat().st_size for file in redis_server.folder.rglob("*.aof")) + 100)
-    wait_until(lambda: is_refused(story, "MISCONF"), "Redis refuses to write")
+    wait_until(lambda: is_refused(model, "MISCONF"), "Redis refuses to write")
     redis_server.limit_files(None)
-    story.live(3)
-    assert story.error() == EXACT
-    assert story.differences() == ()
+    model.live(3)
+    assert model.error() == EXACT
+    assert model.differences() == ()
 
 
 def test_a_full_disk_under_a_store_that_is_killed_before_there_is_room_again(
     harness: LedgerHarness, redis_server: RedisServer
 ) -> None:
-    story = ChaosStory(harness, 6)
-    story.live(3)
+    model = ChaosModel(harness, 6)
+    model.live(3)
     redis_server.limit_files(max(file.stat().st_size for file in redis_server.folder.rglob("*.aof")) + 2000)
-    wait_until(lambda: is_refused(story, "MISCONF"), "Redis refuses to write")
+    wait_until(lambda: is_refused(model, "MISCONF"), "Redis refuses to write")
     redis_server.restart()
-    story.live(3)
-    assert story.error() == EXACT
-    assert story.differences() == ()
+    model.live(3)
+    assert model.error() == EXACT
+    assert model.differences() == ()
 
 
 def test_a_store_without_memory_left_holds_back_what_is_new_and_catches_up(harness: LedgerHarness) -> None:
-    story = ChaosStory(harness, 7)
-    story.live(3)
+    model = ChaosModel(harness, 7)
+    model.live(3)
     client = harness.client
     client.config_set("maxmemory-policy", "noeviction")
     client.config_set("maxmemory", 1)
-    story.live(3)
+    model.live(3)
     client.config_set("maxmemory", 0)
-    story.live(3)
-    assert story.error() == EXACT
-    assert story.differences() == ()
+    model.live(3)
+    assert model.error() == EXACT
+    assert model.differences() == ()
 
 
-def is_refused(story: ChaosStory, reason: str) -> bool:
+def is_refused(model: ChaosModel, reason: str) -> bool:
     """Lets something happen; returns whether the store refused it."""
-    story.act()
+    model.act()
     try:
-        story.harness.round()
+        model.harness.reconcile()
     except StoreUnavailableError as error:
         return reason in str(error)
     return False
@@ -103,20 +103,20 @@ def test_a_store_that_hangs_for_seconds_does_late_what_was_given_up_and_nothing_
     redis_server: RedisServer, folder: Path
 ) -> None:
     with redis_server.client(socket_timeout=0.3, retry=None) as client:
-        story = ChaosStory(LedgerHarness(folder, client), 8)
+        model = ChaosModel(LedgerHarness(folder, client), 8)
         for _ in range(3):
-            story.live(2)
+            model.live(2)
             assert redis_server.process is not None
             hung = redis_server.process
             hung.send_signal(signal.SIGSTOP)
             for _ in range(4):
-                story.act()
+                model.act()
                 with pytest.raises(StoreUnavailableError):
-                    story.harness.round()
+                    model.harness.reconcile()
             hung.send_signal(signal.SIGCONT)
-            story.live(2)
-        assert persisted(story.error) == EXACT
-        assert persisted(story.differences) == ()
+            model.live(2)
+        assert persisted(model.error) == EXACT
+        assert persisted(model.differences) == ()
 
 
 @pytest.mark.parametrize("leaders", ["the leader goes on", "another leader follows"])
@@ -124,40 +124,40 @@ def test_a_store_that_hangs_for_seconds_does_late_what_was_given_up_and_nothing_
 def test_an_append_only_file_that_was_cut_off_is_a_store_that_went_back(
     harness: LedgerHarness, redis_server: RedisServer, share: float, leaders: str
 ) -> None:
-    story = ChaosStory(harness, 9)
-    story.live(8)
-    story.checkpoint()
+    model = ChaosModel(harness, 9)
+    model.live(8)
+    model.checkpoint()
     redis_server.stop()
     file = max(redis_server.folder.rglob("*.aof"), key=lambda found: found.stat().st_size)
     os.truncate(file, int(file.stat().st_size * share))
     redis_server.start()
     if leaders == "another leader follows":
-        story.lead()
-        assert story.error(("a", "b")) == {"a": 0, "b": 0}
-    story.live(3)
+        model.lead()
+        assert model.error(("a", "b")) == {"a": 0, "b": 0}
+    model.live(3)
     exact = EXACT if leaders == "the leader goes on" else {"a": 0, "b": 0}
-    assert story.error(tuple(exact)) == exact
+    assert model.error(tuple(exact)) == exact
 
 
 @pytest.mark.parametrize("skew", [HOUR, -HOUR, 26 * HOUR, -26 * HOUR])
 def test_a_clock_that_steps_and_is_set_right_changes_no_figure(harness: LedgerHarness, skew: int) -> None:
-    story = ChaosStory(harness, 10)
-    assert harness.keeper is not None
+    model = ChaosModel(harness, 10)
+    assert harness.reconciler is not None
     for _ in range(3):
-        story.live(3)
-        story.act()
-        harness.keeper.reconcile(harness.now + skew)
-        story.act()
-        harness.keeper.reconcile(harness.now + skew)
-        story.live(2)
-        assert story.error() == EXACT
-    assert story.differences() == ()
+        model.live(3)
+        model.act()
+        harness.reconciler.reconcile(harness.now + skew)
+        model.act()
+        harness.reconciler.reconcile(harness.now + skew)
+        model.live(2)
+        assert model.error() == EXACT
+    assert model.differences() == ()
 
 
 def test_scripts_that_are_forgotten_in_the_middle_are_loaded_again(
     harness: LedgerHarness, redis_server: RedisServer
 ) -> None:
-    story = ChaosStory(harness, 11)
+    model = ChaosModel(harness, 11)
     ending = threading.Event()
 
     def forget() -> None:
@@ -165,9 +165,9 @@ def test_scripts_that_are_forgotten_in_the_middle_are_loaded_again(
             while not ending.wait(0.002):
                 client.script_flush()
 
-    with meanwhile(forget):
+    with alongside(forget):
         try:
-            story.live(10)
+            model.live(10)
         finally:
             ending.set()
-    assert story.error() == EXACT
+    assert model.error() == EXACT

@@ -46,8 +46,8 @@ def books(harness: LedgerHarness) -> LedgerHarness:
     for team in ("a", "b"):
         harness.budget(team, [f"team-{team}"], gpu_hours=1)
         harness.pod(f"pod-{team}", f"team-{team}")
-    harness.round()
-    harness.round(60)
+    harness.reconcile()
+    harness.reconcile(60)
     return harness
 
 
@@ -67,13 +67,13 @@ def test_a_new_redis_starts_from_the_copy_and_a_leader_goes_on_with_it(
     with RedisServer(tmp_path / "first") as server, server.client() as client:
         harness = books(LedgerHarness(tmp_path / "harness", client))
         copied(server, archive)
-        harness.round(30)
+        harness.reconcile(30)
     unpack(archive, tmp_path / "second")
     use(second)
     with RedisServer(tmp_path / "second") as server, server.client() as client:
         later = LedgerHarness(tmp_path / "harness", client)
         later.now = harness.now
-        later.round(10)
+        later.reconcile(10)
         assert [later.spent(team) for team in "ab"] == [100 * GPU_SECOND] * 2
         assert wrong(later) == ()
 
@@ -89,7 +89,7 @@ def test_a_copy_that_is_put_in_place_of_a_running_redis_is_what_it_starts_from_a
     with RedisServer(tmp_path / "redis") as server, server.client() as client:
         harness = books(LedgerHarness(tmp_path / "harness", client))
         copied(server, archive)
-        harness.round(30)
+        harness.reconcile(30)
         client.set("mark", "not in the copy")
         client.config_set("auto-aof-rewrite-percentage", 0)
         subprocess.run(["rm", "-rf", *server.folder.glob("append*")], check=True)
@@ -97,8 +97,8 @@ def test_a_copy_that_is_put_in_place_of_a_running_redis_is_what_it_starts_from_a
         server.stop()
         server.start()
         assert client.get("mark") is None
-        harness.round(10)
-        harness.round(10)
+        harness.reconcile(10)
+        harness.reconcile(10)
         assert [harness.spent(team) for team in "ab"] == [110 * GPU_SECOND] * 2
         assert wrong(harness) == ()
 
@@ -118,5 +118,5 @@ def test_a_copy_of_an_earlier_format_is_converted_by_the_leader_that_finds_it(
     with RedisServer(tmp_path / "second") as server, server.client() as client:
         harness = LedgerHarness(tmp_path / "harness", client)
         harness.now = STORE["now"]
-        harness.round()
+        harness.reconcile()
         check_converted(harness)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 import redis
 
-from tests.support.ledger.chaos_model import ChaosStory
+from tests.support.ledger.chaos_model import ChaosModel
 from tests.support.ledger.concurrent_events import live_through
 from tests.support.ledger.harness import LedgerHarness
 from tests.support.servers.redis_server import RedisServer
@@ -36,14 +36,14 @@ def folder(tmp_path: Path) -> Path:
 
 def test_a_replica_takes_over_from_a_master_that_is_killed(tmp_path: Path, folder: Path) -> None:
     with SentinelShape(tmp_path, sentinels=3, watchful=True) as store, connect(store.settings) as client:
-        story = ChaosStory(LedgerHarness(folder, client), 2)
+        model = ChaosModel(LedgerHarness(folder, client), 2)
         for _ in range(PROMOTIONS // 5 or 1):
             old = store.master()
-            live_through(story, partial(kill_and_wait, store, old))
+            live_through(model, partial(kill_and_wait, store, old))
             old.start()
             wait_until(store.is_whole, "the old master follows the new one")
-            story.round()
-            assert story.error() == EXACT
+            model.reconcile()
+            assert model.error() == EXACT
 
 
 def kill_and_wait(store: SentinelShape, old: RedisServer) -> None:
@@ -54,14 +54,14 @@ def kill_and_wait(store: SentinelShape, old: RedisServer) -> None:
 def test_primaries_of_a_cluster_are_replaced_while_they_are_written_to(tmp_path: Path, folder: Path) -> None:
     # Nodes vote for another replica of the same primary only after twice the time in which they give a silent one up.
     with ClusterShape(tmp_path, watchful=True) as store, connect(store.settings) as client:
-        story = ChaosStory(LedgerHarness(folder, client), 3)
+        model = ChaosModel(LedgerHarness(folder, client), 3)
         for number in range(PROMOTIONS):
             key = AccountKeys(("a", "b", "book", "namespace:team-c")[number % 4]).head
-            live_through(story, partial(store.promote, key))
+            live_through(model, partial(store.promote, key))
             wait_until(store.is_whole, "the old primary follows the new one")
-            story.round()
-            assert story.error() == EXACT
-        assert story.differences() == ()
+            model.reconcile()
+            assert model.error() == EXACT
+        assert model.differences() == ()
 
 
 def test_the_books_go_on_once_a_replica_has_taken_over_from_a_primary_that_is_killed(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ def test_a_full_store_still_takes_closes_and_settlements_and_opens_the_rest_once
     harness.budget("b", ["team-b"], gpu_hours=1)
     for uid, namespace in (("old", "team-a"), ("ends", "team-a"), ("gone", "team-a"), ("other", "team-b")):
         harness.pod(uid, namespace)
-    harness.round()
+    harness.reconcile()
     fill(harness.client)
     if leader == "another leader follows":
         harness.lead()
@@ -57,38 +57,38 @@ def test_a_full_store_still_takes_closes_and_settlements_and_opens_the_rest_once
     harness.finish(harness.source_pod("ends"))
     harness.remove("gone")
     for _ in range(3):
-        harness.round(HOUR)
-    assert harness.keeper is not None
-    assert harness.keeper.held_back == 1
-    assert harness.keeper.books.not_settled == {}
+        harness.reconcile(HOUR)
+    assert harness.reconciler is not None
+    assert harness.reconciler.held_back == 1
+    assert harness.reconciler.books.not_settled == {}
     assert set(harness.client.hkeys(keys.AccountKeys("a").sessions)) == {b"old"}
     assert harness.spent("a") == 3 * HOUR * GPU_SECOND + HOUR * GPU_SECOND
     assert harness.spent("b") == 3 * HOUR * GPU_SECOND
     assert (state_answer(harness, "team-a")["state"], state_answer(harness, "team-b")["state"]) == ("over", "over")
     make_room(harness.client)
-    harness.round(HOUR)
-    assert harness.keeper.held_back == 0
+    harness.reconcile(HOUR)
+    assert harness.reconciler.held_back == 0
     assert harness.spent("b") == (4 + 4) * HOUR * GPU_SECOND
 
 
 def test_a_session_that_began_and_ended_while_the_store_was_full_is_closed_in_it(harness: LedgerHarness) -> None:
     harness.budget("a", ["team-a"])
-    harness.round()
+    harness.reconcile()
     fill(harness.client)
     pod = harness.pod("short", "team-a")
-    harness.round(10)
+    harness.reconcile(10)
     harness.finish(pod)
-    harness.round(10)
+    harness.reconcile(10)
     assert harness.spent("a") == 10 * GPU_SECOND
-    assert harness.keeper is not None
-    assert harness.keeper.held_back == 0
+    assert harness.reconciler is not None
+    assert harness.reconciler.held_back == 0
 
 
 def test_reports_are_not_taken_from_four_fifths_of_the_memory_on_and_again_once_there_is_room(
     harness: LedgerHarness,
 ) -> None:
     harness.pod("p1", "team-a")
-    harness.round()
+    harness.reconcile()
     clock = [0.0]
     intake = ReportIntake(harness.client, 0, MemoryWatch(harness.client, lambda: clock[0]).is_full)
 
@@ -129,34 +129,34 @@ def test_a_new_leader_of_a_full_store_of_format_1_converts_settles_and_publishes
     old_store.begin(harness)
     if before == "it went back to before it was converted":
         led_until_then = harness.lead()
-        harness.round()
+        harness.reconcile()
         harness.client.flushall()
         old_store.fill(harness.client)
         fill(harness.client)
-        harness.keeper = Reconciler(harness.client, harness.source, ControllerRules(), led_until_then.epoch)
+        harness.reconciler = Reconciler(harness.client, harness.source, ControllerRules(), led_until_then.epoch)
     else:
         fill(harness.client)
         harness.lead()
-    harness.round()
+    harness.reconcile()
     old_store.check_converted(harness)
-    harness.round(HOUR)
-    assert harness.keeper is not None
-    assert harness.keeper.books.not_settled == {}
+    harness.reconcile(HOUR)
+    assert harness.reconciler is not None
+    assert harness.reconciler.books.not_settled == {}
     assert harness.client.hget(keys.AccountKeys("research").head, "settled") == str(harness.now).encode()
 
 
 def test_archiving_goes_on_in_a_full_store_as_it_makes_room(harness: LedgerHarness) -> None:
     old_store.begin(harness)
-    keeper = harness.lead()
-    harness.round()
+    reconciler = harness.lead()
+    harness.reconcile()
     for file in (harness.folder / "pods").glob("*.json"):
         harness.remove(file.stem)
-    harness.round(HOUR)
+    harness.reconcile(HOUR)
     fill(harness.client)
-    archivist = Archivist(harness.client, harness.source, keeper.books, keeper.epoch, Retention(hourly_days=1))
+    archivist = Archivist(harness.client, harness.source, reconciler.books, reconciler.epoch, Retention(hourly_days=1))
     for _ in range(3):
-        harness.round(36 * HOUR)
-        keeper.books.finalized = []  # a checkpoint holds them
+        harness.reconcile(36 * HOUR)
+        reconciler.books.finalized = []  # a checkpoint holds them
         archivist.archive(harness.now)
     for name in reading.account_names(harness.client):
         account = keys.AccountKeys(name)
@@ -164,5 +164,5 @@ def test_archiving_goes_on_in_a_full_store_as_it_makes_room(harness: LedgerHarne
         assert not harness.client.exists(account.hour_index, *map(account.amounts, starts))
         assert harness.client.xlen(account.ledger) <= 2
     make_room(harness.client)
-    harness.round(HOUR)
+    harness.reconcile(HOUR)
     assert old_store.differences(harness) == ()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.ledger.chaos_model import ChaosStory
+from tests.support.ledger.chaos_model import ChaosModel
 from tests.support.ledger.harness import LedgerHarness
 from timekeeper.ledger import keys, reading
 from timekeeper.ledger.client import FencedError
@@ -46,55 +46,55 @@ def put_back(server: RedisServer, backup: Path) -> None:
     server.start()
 
 
-def live(story: ChaosStory, steps: int) -> None:
+def live(model: ChaosModel, steps: int) -> None:
     """Goes on for a while; now and then the statuses are written."""
     for _ in range(steps):
-        story.live(1)
-        if story.random.random() < 0.5:
-            story.checkpoint()
+        model.live(1)
+        if model.random.random() < 0.5:
+            model.checkpoint()
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_under_a_leader_that_goes_on_yesterdays_backup_changes_no_figure(
     harness: LedgerHarness, redis_server: RedisServer, tmp_path: Path, seed: int
 ) -> None:
-    story = ChaosStory(harness, seed)
-    live(story, 4)
+    model = ChaosModel(harness, seed)
+    live(model, 4)
     backup = back_up(redis_server, tmp_path / "backup")
-    live(story, 5)
+    live(model, 5)
     put_back(redis_server, backup)
-    live(story, 3)
-    assert story.error() == {"a": 0, "b": 0, "namespace:team-c": 0}
+    live(model, 3)
+    assert model.error() == {"a": 0, "b": 0, "namespace:team-c": 0}
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_under_a_new_leader_yesterdays_backup_is_brought_up_to_the_checkpoints(
     harness: LedgerHarness, redis_server: RedisServer, tmp_path: Path, seed: int
 ) -> None:
-    story = ChaosStory(harness, seed)
-    live(story, 4)
-    story.checkpoint()
+    model = ChaosModel(harness, seed)
+    live(model, 4)
+    model.checkpoint()
     backup = back_up(redis_server, tmp_path / "backup")
-    live(story, 5)
-    story.checkpoint()
+    live(model, 5)
+    model.checkpoint()
     put_back(redis_server, backup)
     harness.pass_time(30)
-    story.lead()
-    assert story.error(("a", "b")) == {"a": 0, "b": 0}
-    live(story, 3)
-    assert story.error(("a", "b")) == {"a": 0, "b": 0}
-    story.lead()
-    assert story.error(("a", "b")) == {"a": 0, "b": 0}
+    model.lead()
+    assert model.error(("a", "b")) == {"a": 0, "b": 0}
+    live(model, 3)
+    assert model.error(("a", "b")) == {"a": 0, "b": 0}
+    model.lead()
+    assert model.error(("a", "b")) == {"a": 0, "b": 0}
 
 
 def test_a_leader_that_ends_while_it_restores_leaves_nothing_half_done(
     harness: LedgerHarness, redis_server: RedisServer, tmp_path: Path
 ) -> None:
-    story = ChaosStory(harness, 7)
-    live(story, 3)
+    model = ChaosModel(harness, 7)
+    live(model, 3)
     backup = back_up(redis_server, tmp_path / "backup")
-    live(story, 5)
-    story.checkpoint()
+    live(model, 5)
+    model.checkpoint()
     put_back(redis_server, backup)
     for ending in ("load", "assign", "restore", "settle", "index", "publish"):
 
@@ -104,9 +104,9 @@ def test_a_leader_that_ends_while_it_restores_leaves_nothing_half_done(
 
         harness.lead(step=step)
         with pytest.raises(KeyboardInterrupt):
-            harness.round()
-    story.lead()
-    assert story.error(("a", "b")) == {"a": 0, "b": 0}
+            harness.reconcile()
+    model.lead()
+    assert model.error(("a", "b")) == {"a": 0, "b": 0}
 
 
 def test_a_running_leader_whose_restoration_breaks_off_does_not_take_the_old_state_for_what_it_remembers(
@@ -119,30 +119,30 @@ def test_a_running_leader_whose_restoration_breaks_off_does_not_take_the_old_sta
             broken.pop(0)
             redis_server.restart()
 
-    story = ChaosStory(harness, 11)
-    keeper = harness.lead(step=step)
-    story.round()
-    live(story, 3)
+    model = ChaosModel(harness, 11)
+    reconciler = harness.lead(step=step)
+    model.reconcile()
+    live(model, 3)
     backup = back_up(redis_server, tmp_path / "backup")
-    live(story, 5)
+    live(model, 5)
     put_back(redis_server, backup)
     broken += ["assign", "restore"]
-    live(story, 2)
-    assert harness.keeper is keeper
+    live(model, 2)
+    assert harness.reconciler is reconciler
     assert broken == []
-    assert story.error() == {"a": 0, "b": 0, "namespace:team-c": 0}
+    assert model.error() == {"a": 0, "b": 0, "namespace:team-c": 0}
 
 
 def test_an_event_beside_the_budget_says_that_the_store_went_back(
     harness: LedgerHarness, redis_server: RedisServer, tmp_path: Path
 ) -> None:
-    story = ChaosStory(harness, 3)
-    live(story, 3)
+    model = ChaosModel(harness, 3)
+    live(model, 3)
     backup = back_up(redis_server, tmp_path / "backup")
-    live(story, 5)
-    story.checkpoint()
+    live(model, 5)
+    model.checkpoint()
     put_back(redis_server, backup)
-    story.lead()
+    model.lead()
     assert "had gone back to an earlier state" in (harness.folder / "events.jsonl").read_text()
     entries = [entry for name in ("a", "b") for entry in reading.ledger_page(harness.client, name, "", 1000)]
     assert "the store had gone back to an earlier state" in [e.note for e in entries if e.kind == "checkpoint"]
@@ -151,14 +151,14 @@ def test_an_event_beside_the_budget_says_that_the_store_went_back(
 def test_a_store_that_was_merely_restarted_is_not_taken_for_one_that_went_back(
     harness: LedgerHarness, redis_server: RedisServer
 ) -> None:
-    story = ChaosStory(harness, 5)
-    live(story, 3)
-    story.checkpoint()
+    model = ChaosModel(harness, 5)
+    live(model, 3)
+    model.checkpoint()
     redis_server.stop()
     redis_server.start()
-    story.lead()
-    live(story, 1)
-    assert story.error() == {"a": 0, "b": 0, "namespace:team-c": 0}
+    model.lead()
+    live(model, 1)
+    assert model.error() == {"a": 0, "b": 0, "namespace:team-c": 0}
     kinds = {entry.kind for name in ("a", "b") for entry in reading.ledger_page(harness.client, name, "", 1000)}
     assert "checkpoint" not in kinds
 
@@ -166,16 +166,16 @@ def test_a_store_that_was_merely_restarted_is_not_taken_for_one_that_went_back(
 def test_a_store_that_went_back_gives_no_later_leader_an_epoch_that_was_used(
     harness: LedgerHarness, redis_server: RedisServer, tmp_path: Path
 ) -> None:
-    story = ChaosStory(harness, 5)
+    model = ChaosModel(harness, 5)
     backup = back_up(redis_server, tmp_path / "backup")
     for _ in range(3):
-        story.lead()
+        model.lead()
     latest = highest_epoch(harness.client)
     put_back(redis_server, backup)
-    story.round()
+    model.reconcile()
     assert highest_epoch(harness.client) == latest
     harness.client.set(keys.BOOK_EPOCH, str(latest + 5))
     redis_server.wait_until_written()
     redis_server.restart()
     with pytest.raises(FencedError):
-        story.harness.round()
+        model.harness.reconcile()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.ledger.chaos_model import ChaosStory
+from tests.support.ledger.chaos_model import ChaosModel
 from tests.support.ledger.concurrent_events import live_through
 from tests.support.ledger.harness import LedgerHarness
 from tests.support.servers.redis_shapes import SentinelShape
@@ -34,12 +34,12 @@ def folder(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("leaders", ["the leader goes on", "another leader follows"])
 def test_replicas_are_promoted_while_the_old_master_is_written_to(tmp_path: Path, folder: Path, leaders: str) -> None:
     with SentinelShape(tmp_path, *WITH_REPLICA) as store, connect(store.settings) as client:
-        story = ChaosStory(LedgerHarness(folder, client), 1)
+        model = ChaosModel(LedgerHarness(folder, client), 1)
         for _ in range(PROMOTIONS // 2):
-            live_through(story, store.promote)
+            live_through(model, store.promote)
             if leaders == "another leader follows":
-                story.lead()
+                model.lead()
             wait_until(store.is_whole, "the old master follows the new one")
-            story.round()
-            assert story.error() == EXACT
-        assert story.differences() == ()
+            model.reconcile()
+            assert model.error() == EXACT
+        assert model.differences() == ()

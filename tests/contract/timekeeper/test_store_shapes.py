@@ -106,11 +106,11 @@ def test_the_books_are_kept_and_read_alike_in_every_shape(harness: LedgerHarness
         harness.pod(f"{team}-runs", team, core=50)
         harness.pod(f"{team}-ends", team)
     harness.grant("more", TEAMS[0], 5)
-    harness.round()
-    harness.round(10)
+    harness.reconcile()
+    harness.reconcile(10)
     for team in TEAMS:
         harness.remove(f"{team}-ends")
-    harness.round(10)
+    harness.reconcile(10)
     assert [harness.spent(team) for team in TEAMS] == [30 * GPU_SECOND] * len(TEAMS)
     standings = {account.name: account.totals for account in load_accounts(harness.client, TEAMS)}
     assert [found.granted for found in standings[TEAMS[0]].values()] == [5 * GPU_HOUR]
@@ -121,21 +121,21 @@ def test_the_books_are_kept_and_read_alike_in_every_shape(harness: LedgerHarness
     assert changes is not None
     assert {namespace for namespace, _ in changes.states} == {*TEAMS}
     harness.lead()
-    harness.round(10)
+    harness.reconcile(10)
     assert [harness.spent(team) for team in TEAMS] == [35 * GPU_SECOND] * len(TEAMS)
 
 
 def test_a_ledger_is_packed_and_read_alike_in_every_shape(harness: LedgerHarness) -> None:
-    keeper = harness.lead()
+    reconciler = harness.lead()
     for team in TEAMS:
         harness.budget(team, [team])
         harness.pod(f"{team}-ends", team)
-    harness.round(10)
+    harness.reconcile(10)
     for team in TEAMS:
         harness.remove(f"{team}-ends")
-    harness.round(10)
+    harness.reconcile(10)
     before = [reading.ledger_page(harness.client, team, "", 10) for team in TEAMS]
-    assert all(pack_ledger(harness.client, keeper.epoch, team, harness.now + 1) for team in TEAMS)
+    assert all(pack_ledger(harness.client, reconciler.epoch, team, harness.now + 1) for team in TEAMS)
     assert not any(harness.client.xlen(AccountKeys(team).ledger) for team in TEAMS)
     assert [reading.ledger_page(harness.client, team, "", 10) for team in TEAMS] == before
     assert [harness.spent(team) for team in TEAMS] == [20 * GPU_SECOND] * len(TEAMS)
@@ -145,8 +145,8 @@ def test_the_books_are_audited_in_every_shape(harness: LedgerHarness) -> None:
     for team in TEAMS:
         harness.budget(team, [team])
         harness.pod(f"{team}-runs", team, core=50)
-    harness.round()
-    harness.round(10)
+    harness.reconcile()
+    harness.reconcile(10)
     around = AuditEnvironment(harness.client, lambda: None, lambda: harness.now, lambda _: False)
     found = audit(around, AuditRequest(patience_seconds=0))
     assert (found.accounts, found.sessions, found.differences) == (12, 12, ())
@@ -158,7 +158,7 @@ def test_the_books_are_audited_in_every_shape(harness: LedgerHarness) -> None:
 def test_reports_are_taken_in_every_shape(harness: LedgerHarness) -> None:
     for team in TEAMS:
         harness.pod(f"{team}-runs", team)
-    harness.round()
+    harness.reconcile()
     intake = ReportIntake(harness.client)
     sent = [submission(f"{team}-runs", "boot", 1, harness) for team in TEAMS]
     assert intake.take([*sent, submission("stranger", "boot", 1, harness)]) == [IntakeOutcome.TAKEN] * 12 + [
@@ -195,9 +195,9 @@ def test_forgotten_scripts_are_loaded_again_wherever_they_are_missing(harness: L
     for team in TEAMS:
         harness.budget(team, [team])
         harness.pod(f"{team}-runs", team)
-    harness.round()
+    harness.reconcile()
     harness.client.script_flush()
-    harness.round(10)
+    harness.reconcile(10)
     harness.client.script_flush()
     sent = [submission(f"{team}-runs", "boot", 1, harness) for team in TEAMS]
     assert ReportIntake(harness.client).take(sent) == [IntakeOutcome.TAKEN] * 12
@@ -209,9 +209,9 @@ def test_a_shared_key_of_another_type_is_written_anew_in_every_shape(harness: Le
     for team in TEAMS:
         harness.budget(team, [team])
         harness.pod(f"{team}-runs", team)
-    harness.round()
+    harness.reconcile()
     harness.client.set(key, "of another type")
-    harness.round(10)
+    harness.reconcile(10)
     assert harness.client.type(key) != b"string"
     assert [harness.spent(team) for team in TEAMS] == [10 * GPU_SECOND] * len(TEAMS)
     changes = read_changes(harness.client, None)
@@ -221,8 +221,8 @@ def test_a_shared_key_of_another_type_is_written_anew_in_every_shape(harness: Le
 
 def test_the_identity_of_the_store_stays_the_same_while_nothing_happens_to_it(harness: LedgerHarness) -> None:
     assert identity(harness.client)[1] is False
-    harness.round()
+    harness.reconcile()
     before = identity(harness.client)
-    harness.round(10)
+    harness.reconcile(10)
     assert identity(harness.client) == before
     assert before[1] is True

@@ -52,18 +52,18 @@ def test_behind_a_silent_node_use_counts_up_to_the_last_sign_of_life_whatever_ro
     harness: LedgerHarness, rounds: int
 ) -> None:
     begin(harness, ControllerRules(bill=Bill.USED))
-    harness.round()
+    harness.reconcile()
     harness.silence("n1", harness.now)
     for sequence, busy in ((1, 10), (2, 40)):
         harness.pass_time(50)
         received(harness, sequence, busy)
         if rounds >= sequence:
-            harness.round()
+            harness.reconcile()
     received(harness, 3, 40, seconds_ago=40)
-    harness.round(10)
+    harness.reconcile(10)
     assert harness.spent("a", NOON) == 10 * GPU_SECOND
     harness.silence("n1", None)
-    harness.round(10)
+    harness.reconcile(10)
     assert harness.spent("a", NOON) == 40 * GPU_SECOND
 
 
@@ -99,20 +99,20 @@ def test_behind_a_silent_node_use_belongs_to_the_period_in_which_it_was_reported
     rules = ControllerRules(bill=Bill.USED)
     begin(harness, rules)
     harness.lead(rules, step=end_at)
-    harness.round()
+    harness.reconcile()
     harness.silence("n1", harness.now)
     harness.budget("a", ["team-a"], period={"cron": "7 */2 * * *"})
-    harness.round(10)
+    harness.reconcile(10)
     report_at(*before)
     harness.pass_time((ruled_at - harness.now) / SECOND)
     harness.budget("a", ["team-a"], period=rule)
     with pytest.raises(KilledError) if before else nullcontext():
-        harness.round()
+        harness.reconcile()
     report_at(*after)
     harness.lead(rules)
     harness.silence("n1", None)
     for _ in range(2):
-        harness.round(10)
+        harness.reconcile(10)
     periods = NOON, NOON + HOUR, NOON + 7620 * SECOND
     assert [harness.spent("a", start) for start in periods] == [each * GPU_SECOND for each in seconds]
     assert differences(harness) == []
@@ -137,7 +137,7 @@ def test_use_belongs_to_the_payer_and_the_period_in_which_it_was_reported_though
     pay(harness, "a")
     harness.lead(rules)
     harness.pod("p1", "team-a")
-    harness.round(1)
+    harness.reconcile(1)
     (key,) = harness.client.scan_iter("fairgpu:{a}:*amounts*")
     kept = harness.client.hget(key, "p1")
     harness.client.hset(key, "p1", "broken")
@@ -146,12 +146,12 @@ def test_use_belongs_to_the_payer_and_the_period_in_which_it_was_reported_though
         if at in moves:
             pay(harness, moves[at])
             for _ in range(2):
-                harness.round()
+                harness.reconcile()
         else:
             received(harness, at, 10 * (1 + instants.index(at)))
     harness.client.hset(key, "p1", kept)
     for _ in range(2):
-        harness.round(10)
+        harness.reconcile(10)
     starts = {"a": [NOON - 53 * MINUTE, NOON + 7 * MINUTE], "b": [NOON], "c": [NOON]}
     found = {account: [harness.spent(account, start) for start in starts[account]] for account in seconds}
     assert found == {account: [each * GPU_SECOND for each in parts] for account, parts in seconds.items()}
@@ -177,20 +177,20 @@ def test_after_a_clock_that_was_days_ahead_readers_get_the_present_period(
 ) -> None:
     harness.budget("a", ["team-a"], gpu_hours="0.005", period=HOURLY)
     harness.pod("p1", "team-a")
-    harness.round(20)
+    harness.reconcile(20)
     harness.remove("p1")
-    harness.round(10)
+    harness.reconcile(10)
     harness.ahead = 3 * DAY
-    harness.round()
+    harness.reconcile()
     harness.ahead = 0
     if another:
         harness.lead()
-    harness.round(10)
+    harness.reconcile(10)
     assert published(harness, "a").period_start == NOON
     assert published(harness, "a").spent == 30 * GPU_SECOND
     assert state_answer(harness, "team-a")["state"] == "over"
     assert differences(harness) == []
-    harness.round(HOUR // SECOND)
+    harness.reconcile(HOUR // SECOND)
     assert published(harness, "a").period_start == NOON + HOUR
 
 
@@ -205,30 +205,30 @@ def test_a_clock_that_was_ahead_leaves_no_trace_in_what_was_used(
 ) -> None:
     rules = ControllerRules(bill=bill)
     begin(harness, rules)
-    harness.round()
+    harness.reconcile()
     harness.pass_time(100)
     report(harness, "p1", 1, 40)
-    harness.round()
+    harness.reconcile()
     harness.ahead = ahead
     for number in range(3):
         harness.pass_time(100)
         report(harness, "p1", 2 + number, 60 + 20 * number)
-        harness.round()
+        harness.reconcile()
     harness.ahead = 0
     if another:
         harness.lead(rules)
     harness.pass_time(100)
     report(harness, "p1", 9, 150)
-    harness.round()
+    harness.reconcile()
     assert open_sessions(harness, "a") == {"p1"}
     assert harness.spent("a", NOON) == (150 if bill is Bill.USED else 500) * GPU_SECOND
-    harness.round(HOUR // SECOND)
+    harness.reconcile(HOUR // SECOND)
     report(harness, "p1", 10, 250)
-    harness.round(1)
+    harness.reconcile(1)
     assert harness.spent("a", NOON) == (150 if bill is Bill.USED else 3600) * GPU_SECOND
     assert harness.spent("a", NOON + HOUR) == (100 if bill is Bill.USED else 501) * GPU_SECOND
     harness.pass_time(2 * ahead / SECOND)
-    harness.round()
+    harness.reconcile()
     assert harness.spent("a", NOON) == (150 if bill is Bill.USED else 3600) * GPU_SECOND
 
 
@@ -243,18 +243,18 @@ def test_use_counts_in_the_period_in_which_it_was_reported_though_a_clock_was_ah
 ) -> None:
     rules = ControllerRules(bill=bill)
     begin(harness, rules)
-    harness.round()
+    harness.reconcile()
     harness.ahead = ahead
     for number in range(8):
-        harness.round(500)
+        harness.reconcile(500)
         report(harness, "p1", number, 100 * (number + 1))
     harness.ahead = 0
     if another:
         harness.lead(rules)
-    harness.round(100)
+    harness.reconcile(100)
     report(harness, "p1", 8, 900)
-    harness.round(1)
-    harness.round()
+    harness.reconcile(1)
+    harness.reconcile()
     assert harness.spent("a", NOON) == (700 if bill is Bill.USED else 3600) * GPU_SECOND
     assert harness.spent("a", NOON + HOUR) == (200 if bill is Bill.USED else 501) * GPU_SECOND
     assert differences(harness, bill) == []
@@ -263,31 +263,31 @@ def test_use_counts_in_the_period_in_which_it_was_reported_though_a_clock_was_ah
 def test_a_clock_that_was_ahead_expires_no_grant(harness: LedgerHarness) -> None:
     harness.budget("a", ["team-a"], gpu_hours=1)
     harness.grant("g", "a", 3, expires=format_instant(NOON + DAY))
-    harness.round()
+    harness.reconcile()
     harness.ahead = 2 * DAY
-    harness.round()
+    harness.reconcile()
     harness.ahead = 0
-    harness.round(10)
+    harness.reconcile(10)
     assert published(harness, "a").available == 4 * GPU_HOUR
-    harness.round(DAY // SECOND)
+    harness.reconcile(DAY // SECOND)
     assert published(harness, "a").available == GPU_HOUR
 
 
 def test_a_clock_that_is_years_ahead_forgets_no_usage(harness: LedgerHarness) -> None:
     harness.budget("a", ["team-a"])
     harness.pod("p1", "team-a")
-    harness.round(100)
+    harness.reconcile(100)
     harness.remove("p1")
-    harness.round()
+    harness.reconcile()
     harness.ahead = 3 * 365 * DAY
-    harness.round()
-    keeper = harness.keeper
-    assert keeper is not None
-    keeper.books.finalized = []  # checkpoints are written
-    instant = keeper.surely_past(harness.leaders_time())
-    Archivist(harness.client, harness.source, keeper.books, keeper.epoch, Retention()).archive(instant)
+    harness.reconcile()
+    reconciler = harness.reconciler
+    assert reconciler is not None
+    reconciler.books.finalized = []  # checkpoints are written
+    instant = reconciler.surely_past(harness.leaders_time())
+    Archivist(harness.client, harness.source, reconciler.books, reconciler.epoch, Retention()).archive(instant)
     harness.ahead = 0
-    harness.round(10)
+    harness.reconcile(10)
     assert harness.spent("a") == 100 * GPU_SECOND
     assert harness.entered("a") == 100 * GPU_SECOND
 
@@ -301,18 +301,18 @@ def test_while_a_clock_is_behind_time_stands_still(
 ) -> None:
     rules = ControllerRules(bill=bill)
     begin(harness, rules)
-    harness.round()
+    harness.reconcile()
     for _ in range(4):
-        harness.round(HOUR // SECOND)
+        harness.reconcile(HOUR // SECOND)
     report(harness, "p1", 1, 100)
     harness.ahead = -3 * HOUR
     if another:
         harness.lead(rules)
-    harness.round()
+    harness.reconcile()
     assert [harness.spent("a", NOON + hour * HOUR) for hour in range(4)] == [GPU_HOUR] * 4
     assert open_sessions(harness, "a") == {"p1"}
     harness.ahead = 0
-    harness.round(100)
+    harness.reconcile(100)
     assert [harness.spent("a", NOON + hour * HOUR) for hour in range(4)] == [GPU_HOUR] * 4
     assert harness.spent("a", NOON + 4 * HOUR) == 100 * GPU_SECOND
 
@@ -322,15 +322,15 @@ def test_a_node_that_was_silent_since_before_a_period_began_costs_no_session_its
     harness: LedgerHarness, bill: Bill
 ) -> None:
     begin(harness, ControllerRules(bill=bill))
-    harness.round()
-    harness.round(HOUR // SECOND + 30)
+    harness.reconcile()
+    harness.reconcile(HOUR // SECOND + 30)
     harness.silence("n1", harness.now - 60 * SECOND)
-    harness.round()
+    harness.reconcile()
     assert harness.spent("a", NOON) == (3600 - 30) * GPU_SECOND
     assert harness.spent("a", NOON + HOUR) == 0
     assert open_sessions(harness, "a") == {"p1"}
     harness.silence("n1", None)
-    harness.round(10)
+    harness.reconcile(10)
     assert harness.spent("a", NOON) == GPU_HOUR
     assert harness.spent("a", NOON + HOUR) == 40 * GPU_SECOND
     assert open_sessions(harness, "a") == {"p1"}
@@ -339,21 +339,21 @@ def test_a_node_that_was_silent_since_before_a_period_began_costs_no_session_its
 @pytest.mark.parametrize("bill", [Bill.USED, Bill.MAX])
 def test_a_node_that_is_found_silent_hours_late_costs_no_session_its_record(harness: LedgerHarness, bill: Bill) -> None:
     begin(harness, ControllerRules(bill=bill))
-    harness.round()
+    harness.reconcile()
     since = harness.now
     for number in range(5):
         harness.pass_time(HOUR / SECOND)
         report(harness, "p1", number + 1, 100)
-        harness.round(1)
+        harness.reconcile(1)
     assert harness.client.delete(keys.report("p1")) == 1
     found, harness.now = harness.now, since + 600 * SECOND
     harness.silence("n1", since)
     harness.now = found
-    harness.round(1)
+    harness.reconcile(1)
     assert open_sessions(harness, "a") == {"p1"}
     harness.silence("n1", None)
     for _ in range(2):  # a closing balance follows an amount one reconciliation later
-        harness.round(10)
+        harness.reconcile(10)
     assert open_sessions(harness, "a") == {"p1"}
     assert differences(harness) == []
 
@@ -364,22 +364,22 @@ def test_a_node_that_is_found_silent_hours_late_and_heard_again_costs_what_one_d
     harness: LedgerHarness, bill: Bill, reports: int
 ) -> None:
     begin(harness, ControllerRules(bill=bill))
-    harness.round(60)
+    harness.reconcile(60)
     since = harness.now
     for number in range(5):
         harness.pass_time(HOUR / SECOND)
         if number < reports:
             report(harness, "p1", number + 1, 100)
-        harness.round(1)
+        harness.reconcile(1)
     hours = [NOON + number * HOUR for number in range(6)]
     before = [harness.spent("a", hour) for hour in hours]
     found, harness.now = harness.now, since + 600 * SECOND
     harness.silence("n1", since)
     harness.now = found
-    harness.round(1)
+    harness.reconcile(1)
     harness.silence("n1", None)
     for _ in range(3):
-        harness.round(10)
+        harness.reconcile(10)
     assert [harness.spent("a", hour) for hour in hours[:5]] == before[:5]
     assert differences(harness) == []
 
@@ -389,14 +389,14 @@ def test_the_cost_of_a_pod_on_a_node_that_stays_silent_is_in_the_ledger_hours_la
     harness: LedgerHarness, bill: Bill
 ) -> None:
     begin(harness, ControllerRules(bill=bill))
-    harness.round(600)
+    harness.reconcile(600)
     harness.silence("n1", harness.now)
     for _ in range(4):
-        harness.round(HOUR // SECOND)
+        harness.reconcile(HOUR // SECOND)
     assert harness.spent("a", NOON) == 600 * GPU_SECOND
     assert harness.entered("a") == 600 * GPU_SECOND
     (found,) = reading.load_accounts(harness.client, ["a"])
-    harness.round(60)
+    harness.reconcile(60)
     (after,) = reading.load_accounts(harness.client, ["a"])
     assert found.totals == after.totals
 
@@ -407,11 +407,11 @@ def test_the_rate_of_a_payer_includes_pods_on_silent_nodes_whose_namespace_came_
     harness.budget("a", ["team-a"])
     harness.budget("b", ["team-b"])
     harness.pod("p1", "team-a")
-    harness.round(100)
+    harness.reconcile(100)
     harness.silence("n1", harness.now - 10 * SECOND)
     harness.budget("a", ["a-none"])
     harness.budget("b", ["team-a", "team-b"])
-    harness.round(10)
+    harness.reconcile(10)
     assert published(harness, "b").rate == GPU_SECOND
     assert published(harness, "a").rate == 0
     assert differences(harness) == []

@@ -38,9 +38,9 @@ def used() -> Iterator[RestServer]:
             harness = LedgerHarness(Path(folder), client)
             for number, team in enumerate(TEAMS, start=1):
                 harness.pod(f"p{number}", team, core=10 * number)
-            harness.round(0)
-            harness.round(1800)
-            harness.round(1800)
+            harness.reconcile(0)
+            harness.reconcile(1800)
+            harness.reconcile(1800)
         yield rest
 
 
@@ -190,8 +190,8 @@ def metered_now() -> Iterator[tuple[RestServer, str]]:
             harness = LedgerHarness(Path(folder), client)
             harness.now = began = time.time_ns() - HALF_AN_HOUR * SECOND
             harness.pod("p1", "team-a")
-            harness.round(0)
-            harness.round(HALF_AN_HOUR)
+            harness.reconcile(0)
+            harness.reconcile(HALF_AN_HOUR)
         yield rest, format_instant(began)
 
 

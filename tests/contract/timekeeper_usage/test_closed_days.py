@@ -40,7 +40,7 @@ def harness(redis_server: RedisServer, tmp_path: Path) -> Iterator[LedgerHarness
         harness.pod("p2", "team-b", core=50)
         harness.pod("p3", "nobodys", core=10)
         harness.lead()
-        harness.round()
+        harness.reconcile()
         yield harness
 
 
@@ -60,43 +60,43 @@ def check(harness: LedgerHarness, closed: ClosedDays) -> None:
 def test_answers_are_those_of_the_store_whatever_happens_to_the_past(harness: LedgerHarness) -> None:
     closed = ClosedDays()
     for day in range(6):
-        harness.round(86_400)
+        harness.reconcile(86_400)
         check(harness, closed)
         if day == 1:
             harness.pod("p4", "team-b", core=20)
         if day == 3:
             harness.remove("p1")
     harness.correct("refund", "a", "0.5", NOON + HOUR)
-    harness.round(60)
+    harness.reconcile(60)
     check(harness, closed)
-    assert harness.keeper is not None
-    Archivist(harness.client, harness.source, harness.keeper.books, harness.keeper.epoch, Retention(3, 13)).archive(
-        harness.now
-    )
+    assert harness.reconciler is not None
+    Archivist(
+        harness.client, harness.source, harness.reconciler.books, harness.reconciler.epoch, Retention(3, 13)
+    ).archive(harness.now)
     check(harness, closed)
     harness.pod("p5", "newcomers")
-    harness.round(60)
-    harness.round(3600)
+    harness.reconcile(60)
+    harness.reconcile(3600)
     check(harness, closed)
 
 
 def test_hours_that_a_session_held_while_no_leader_settled_are_reported_their_days(harness: LedgerHarness) -> None:
     closed = ClosedDays()
-    harness.round(86_400)
+    harness.reconcile(86_400)
     harness.pass_time(6 * 86_400)
     check(harness, closed)
     harness.lead()
-    harness.round()
+    harness.reconcile()
     check(harness, closed)
 
 
 def test_cached_days_that_the_store_has_lost_do_not_count(harness: LedgerHarness) -> None:
     closed = ClosedDays()
     for _ in range(2):
-        harness.round(86_400)
+        harness.reconcile(86_400)
     head, rows = harness.client.dump(keys.AccountKeys("a").head), rows_of(harness.client, "a")
     for _ in range(4):
-        harness.round(86_400)
+        harness.reconcile(86_400)
     check(harness, closed)
     harness.client.restore(keys.AccountKeys("a").head, 0, head, replace=True)
     delete_rows(harness.client, "a")
@@ -106,14 +106,14 @@ def test_cached_days_that_the_store_has_lost_do_not_count(harness: LedgerHarness
     check(harness, closed)
     harness.client.flushall()
     harness.lead()
-    harness.round()
+    harness.reconcile()
     check(harness, closed)
 
 
 def test_pages_that_tell_what_was_idle_hold_what_one_page_would(harness: LedgerHarness) -> None:
     write_capacity(harness.client, highest_epoch(harness.client), NOON + 1, {"A100": 8 * GPU_SECOND})
     for _ in range(3):
-        harness.round(86_400)
+        harness.reconcile(86_400)
     closed = ClosedDays()
     asked = {"window": "3d", "step": "1d", "idle": "true"}
     whole = find(harness.client, read_query(asked, (), harness.now), harness.now, None).items
@@ -131,7 +131,7 @@ def test_pages_that_tell_what_was_idle_hold_what_one_page_would(harness: LedgerH
 def test_a_closed_day_is_read_once(harness: LedgerHarness) -> None:
     closed = ClosedDays()
     for _ in range(5):
-        harness.round(86_400)
+        harness.reconcile(86_400)
     before = answer(harness, ("model",), "1d", closed)
     delete_row(harness.client, "a", min(rows_of(harness.client, "a")))
     assert answer(harness, ("model",), "1d", closed) == before
@@ -146,15 +146,15 @@ def test_days_that_close_and_accounts_that_come_are_added_to_what_is_remembered(
     )
     closed = ClosedDays()
     for _ in range(5):
-        harness.round(86_400)
+        harness.reconcile(86_400)
     answer(harness, ("model",), "1d", closed)
     first, early = min(rows_of(harness.client, "a").items())
     delete_row(harness.client, "a", first)
     harness.pod("p4", beside)
-    harness.round(60)
+    harness.reconcile(60)
     found: list[Group] = []
     for _ in range(LAGGING_DAYS + 2):
-        harness.round(86_400)
+        harness.reconcile(86_400)
         found = answer(harness, ("model",), "1d", closed)
     write_rows(harness.client, "a", {first: early})
     assert found == answer(harness, ("model",), "1d", None)

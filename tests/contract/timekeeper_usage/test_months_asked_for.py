@@ -18,9 +18,9 @@ from timekeeper.export.document import window_of
 def test_without_an_export_what_is_old_is_forgotten_as_ever(months: MonthsHarness) -> None:
     months.pass_days(120)
     alone = dataclasses.replace(KEPT, exported=False)
-    Archivist(months.harness.client, months.harness.source, months.keeper.books, months.keeper.epoch, alone).archive(
-        months.harness.now
-    )
+    Archivist(
+        months.harness.client, months.harness.source, months.reconciler.books, months.reconciler.epoch, alone
+    ).archive(months.harness.now)
     assert months.held(JANUARY) == {}
 
 

@@ -99,7 +99,7 @@ def test_a_late_correction_changes_the_file_of_its_month_alone(months: MonthsHar
     months.export()
     written = months.place.written
     months.harness.correct("c1", "research", -96, parse_instant("2026-01-20T10:00:00Z"))
-    months.harness.round(60)
+    months.harness.reconcile(60)
     months.archive()
     months.export()
     assert months.billed(JANUARY) == {"namespace:team-b": 198, "research": 300}

@@ -24,8 +24,8 @@ from timekeeper.ledger.writing import take_epoch
 MIDNIGHT = NOON - 12 * HOUR
 
 
-def archivist(harness: LedgerHarness, keeper: Reconciler, hourly_days: int = 2, months: int = 3) -> Archivist:
-    return Archivist(harness.client, harness.source, keeper.books, keeper.epoch, Retention(hourly_days, months))
+def archivist(harness: LedgerHarness, reconciler: Reconciler, hourly_days: int = 2, months: int = 3) -> Archivist:
+    return Archivist(harness.client, harness.source, reconciler.books, reconciler.epoch, Retention(hourly_days, months))
 
 
 def days(harness: LedgerHarness, window: Window, *aggregate: str) -> list[int]:
@@ -36,16 +36,16 @@ def days(harness: LedgerHarness, window: Window, *aggregate: str) -> list[int]:
 
 def test_hours_that_are_old_are_days_and_every_answer_by_day_stays_as_it_was(harness: LedgerHarness) -> None:
     harness.budget("research", ["team-a"], period={"every": "day", "start": {"time": "06:00"}})
-    keeper = harness.lead()
+    reconciler = harness.lead()
     harness.pod("p1", "team-a")
-    harness.round(0)
+    harness.reconcile(0)
     for _ in range(5 * 24):
-        harness.round(3600)
+        harness.reconcile(3600)
     window = Window(MIDNIGHT, MIDNIGHT + 6 * DAY)
     before = days(harness, window)
     assert before == [12, 24, 24, 24, 24, 12]
     for _ in range(2):
-        archivist(harness, keeper).archive(harness.now)
+        archivist(harness, reconciler).archive(harness.now)
     (packed,) = parts_of(harness.client, "research", hourly=True)
     assert (packed.first * HOUR, packed.end * HOUR) == (MIDNIGHT + 3 * DAY, MIDNIGHT + 5 * DAY)
     (hour, _), *_ = rows_of(harness.client, "research")
@@ -64,13 +64,13 @@ def test_hours_that_are_old_are_days_and_every_answer_by_day_stays_as_it_was(har
 def test_an_account_whose_data_is_broken_keeps_no_other_from_being_archived(
     harness: LedgerHarness, broken: str
 ) -> None:
-    keeper = harness.lead()
+    reconciler = harness.lead()
     for name in ("a", "b"):
         harness.budget(name, [f"team-{name}"])
         harness.pod(name, f"team-{name}")
-    harness.round(0)
+    harness.reconcile(0)
     for _ in range(2 * 24):
-        harness.round(3600)
+        harness.reconcile(3600)
     hour = harness.now // HOUR
     if broken == "row":
         write_rows(harness.client, "a", {(hour - 30, '["team-a"]'): "nonsense"})
@@ -78,7 +78,7 @@ def test_an_account_whose_data_is_broken_keeps_no_other_from_being_archived(
         harness.client.hset(keys.AccountKeys("a").folded, f"h {hour - 50} {hour - 49}", b"nonsense")
     else:
         harness.client.hset(keys.AccountKeys("a").segments, "1-1 1", b"nonsense")
-    archivist(harness, keeper).archive(harness.now)
+    archivist(harness, reconciler).archive(harness.now)
     assert min(hour for hour, _ in rows_of(harness.client, "b")) * HOUR == harness.now // DAY * DAY
 
 
@@ -86,16 +86,16 @@ def test_archiving_whose_time_is_up_goes_on_where_it_was(
     harness: LedgerHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(compaction, "MOST_ROWS", 1)
-    keeper = harness.lead()
+    reconciler = harness.lead()
     names = ("a", "b", "c")
     for name in names:
         harness.budget(name, [f"team-{name}"])
         harness.pod(name, f"team-{name}")
-    harness.round(0)
+    harness.reconcile(0)
     for _ in range(2 * 24):
-        harness.round(3600)
+        harness.reconcile(3600)
     hurried = Archivist(
-        harness.client, harness.source, keeper.books, keeper.epoch, Retention(2, 3), lambda: lambda: True
+        harness.client, harness.source, reconciler.books, reconciler.epoch, Retention(2, 3), lambda: lambda: True
     )
     runs = 0
     while min(hour for name in names for hour, _ in rows_of(harness.client, name)) * HOUR < harness.now // DAY * DAY:
@@ -110,19 +110,19 @@ def test_archiving_whose_time_is_up_goes_on_where_it_was(
 @pytest.mark.parametrize("exported", [False, True])
 def test_capacity_is_kept_as_long_as_a_question_may_ask_for_it(harness: LedgerHarness, *, exported: bool) -> None:
     """It is kept for good where exported files answer questions about older months, and no day has many changes."""
-    keeper, client = harness.lead(), harness.client
-    harness.round(0)
+    reconciler, client = harness.lead(), harness.client
+    harness.reconcile(0)
     kept_from = month_start(harness.now, -2)
     instants = [kept_from + offset for offset in (-30 * DAY, -2 * DAY, -DAY, 0, DAY, 2 * DAY)]
     for gpus, instant in enumerate(instants, 1):
-        shared.write_capacity(client, keeper.epoch, instant, {"A100": gpus * 10**6, "": 10**6})
+        shared.write_capacity(client, reconciler.epoch, instant, {"A100": gpus * 10**6, "": 10**6})
     client.hset(keys.CAPACITY, "nonsense", "1")
     window = Window(kept_from, kept_from + 4 * DAY)
     query = Query(window, "1d", ("model",), 1000, idle=True, idle_models=True)
     before = find(client, query, harness.now).items
     retention = Retention(hourly_days=2, months=2, exported=exported)
     for _ in range(2):
-        Archivist(client, harness.source, keeper.books, keeper.epoch, retention).archive(harness.now)
+        Archivist(client, harness.source, reconciler.books, reconciler.epoch, retention).archive(harness.now)
 
     assert before
     assert find(client, query, harness.now).items == before
@@ -133,12 +133,12 @@ def test_capacity_is_kept_as_long_as_a_question_may_ask_for_it(harness: LedgerHa
 
 
 def test_capacity_before_the_oldest_kept_month_is_that_of_its_last_change(harness: LedgerHarness) -> None:
-    keeper, client = harness.lead(), harness.client
-    harness.round(0)
+    reconciler, client = harness.lead(), harness.client
+    harness.reconcile(0)
     kept_from = month_start(harness.now, -2)
     for instant, gpus in ((kept_from - 9 * DAY, 1), (kept_from - DAY, 2), (kept_from + DAY, 3)):
-        shared.write_capacity(client, keeper.epoch, instant, {"A100": gpus})
-    Archivist(client, harness.source, keeper.books, keeper.epoch, Retention(2, 2)).archive(harness.now)
+        shared.write_capacity(client, reconciler.epoch, instant, {"A100": gpus})
+    Archivist(client, harness.source, reconciler.books, reconciler.epoch, Retention(2, 2)).archive(harness.now)
 
     assert {instant: rate for instant, rate in capacity(client).items() if rate} == {
         kept_from - DAY: 2,
@@ -150,14 +150,16 @@ def test_of_exported_months_a_day_of_many_changes_is_kept_as_its_mean(
     harness: LedgerHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A leader that ends between two commands leaves what the next one finishes."""
-    keeper, client = harness.lead(), harness.client
-    harness.round(0)
+    reconciler, client = harness.lead(), harness.client
+    harness.reconcile(0)
     kept_from = month_start(harness.now, -2)
     first = kept_from - 3 * DAY
     for number in range(72 * 2):  # every half an hour of the three days before, and at their ends
         at = first + number * HOUR // 2
-        shared.write_capacity(client, keeper.epoch, at, {"A100": (1 + number % 5) * 10**6, "": 10**6 * (number % 2)})
-    shared.write_capacity(client, keeper.epoch, kept_from + HOUR, {"A100": 10**6})
+        shared.write_capacity(
+            client, reconciler.epoch, at, {"A100": (1 + number % 5) * 10**6, "": 10**6 * (number % 2)}
+        )
+    shared.write_capacity(client, reconciler.epoch, kept_from + HOUR, {"A100": 10**6})
     window = Window(first, kept_from + DAY)
     query = Query(window, "1d", ("model",), 1000, idle=True, idle_models=True)
     before = find(client, query, harness.now).items
@@ -169,11 +171,11 @@ def test_of_exported_months_a_day_of_many_changes_is_kept_as_its_mean(
     with monkeypatch.context() as patched:
         patched.setattr(client, "hdel", stopped)
         with pytest.raises(redis.ConnectionError):
-            Archivist(client, harness.source, keeper.books, keeper.epoch, retention).archive(harness.now)
+            Archivist(client, harness.source, reconciler.books, reconciler.epoch, retention).archive(harness.now)
     assert {item.step.start for item in before} == set(range(first, kept_from + DAY, DAY))
     assert close(find(client, query, harness.now).items, before)
     for _ in range(2):
-        Archivist(client, harness.source, keeper.books, keeper.epoch, retention).archive(harness.now)
+        Archivist(client, harness.source, reconciler.books, reconciler.epoch, retention).archive(harness.now)
 
     assert close(find(client, query, harness.now).items, before)
     days = [first + number * DAY for number in range(4)]
@@ -190,28 +192,28 @@ def close(found: Sequence[Group], expected: Sequence[Group]) -> bool:
 
 
 def test_a_leader_that_was_replaced_folds_nothing(harness: LedgerHarness) -> None:
-    keeper = harness.lead()
+    reconciler = harness.lead()
     harness.pod("p1", "team-a")
-    harness.round(0)
+    harness.reconcile(0)
     for _ in range(4):
-        harness.round(86_400)
-    old = archivist(harness, keeper)
+        harness.reconcile(86_400)
+    old = archivist(harness, reconciler)
     harness.lead()
-    harness.round(0)
+    harness.reconcile(0)
     with pytest.raises(FencedError):
         old.archive(harness.now)
     assert not harness.client.exists(keys.AccountKeys("namespace:team-a").folded)
 
 
 def test_what_is_older_than_it_is_kept_is_forgotten_and_nothing_else_is(harness: LedgerHarness) -> None:
-    keeper = harness.lead()
+    reconciler = harness.lead()
     harness.budget("research", ["team-a"])
     harness.pod("p1", "team-a")
     harness.grant("g1", "research", 1)
-    harness.round(0)
+    harness.reconcile(0)
     for _ in range(30):
-        harness.round(7 * 86_400)
-    archivist(harness, keeper).archive(harness.now)
+        harness.reconcile(7 * 86_400)
+    archivist(harness, reconciler).archive(harness.now)
     (account,) = load_accounts(harness.client, ["research"], latest_periods=100)
     kept = harness.now - 3 * 31 * DAY
     assert kept - 31 * DAY <= account.periods[0].start <= kept
@@ -223,25 +225,25 @@ def test_what_is_older_than_it_is_kept_is_forgotten_and_nothing_else_is(harness:
     last_days = Window(harness.now // DAY * DAY - 60 * DAY, harness.now // DAY * DAY + DAY)
     before = days(harness, last_days, "budget")
     harness.lead()
-    harness.round(0)
+    harness.reconcile(0)
     assert days(harness, last_days, "budget") == before
 
 
 def test_segments_are_forgotten_with_the_last_period_that_they_hold(harness: LedgerHarness) -> None:
-    keeper = harness.lead()
+    reconciler = harness.lead()
     harness.budget("research", ["team-a"], period={"every": "day"})
     harness.pod("p1", "team-a")
-    harness.round(0)
-    first = archivist(harness, keeper)
+    harness.reconcile(0)
+    first = archivist(harness, reconciler)
     for _ in range(5):
-        harness.round(86_400)
+        harness.reconcile(86_400)
     first.archive(harness.now)
     (early,) = harness.client.hkeys(keys.AccountKeys("research").segments)
     for _ in range(6):
-        harness.round(31 * 86_400)
+        harness.reconcile(31 * 86_400)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(entries, "SEGMENT_ENTRIES", 3)
-            archivist(harness, keeper).archive(harness.now)
+            archivist(harness, reconciler).archive(harness.now)
     left = harness.client.hkeys(keys.AccountKeys("research").segments)
     assert len(left) == harness.client.zcard(keys.AccountKeys("research").segment_order)
     assert left
@@ -253,34 +255,34 @@ def test_segments_are_forgotten_with_the_last_period_that_they_hold(harness: Led
 
 
 def test_the_account_of_a_namespace_long_gone_is_forgotten(harness: LedgerHarness) -> None:
-    keeper = harness.lead()
+    reconciler = harness.lead()
     harness.pod("p1", "team-gone")
     harness.pod("p2", "team-a")
-    harness.round(0)
-    harness.round(60)
+    harness.reconcile(0)
+    harness.reconcile(60)
     harness.remove("p1")
     for _ in range(6):
-        harness.round(31 * 86_400)
-        archivist(harness, keeper).archive(harness.now)
+        harness.reconcile(31 * 86_400)
+        archivist(harness, reconciler).archive(harness.now)
     assert "namespace:team-gone" not in reading.account_names(harness.client)
     assert "team-gone" not in reading.assignments(harness.client)
     assert not list(harness.client.scan_iter("*team-gone*"))
-    harness.round(60)
+    harness.reconcile(60)
     assert "namespace:team-gone" not in reading.account_names(harness.client)
     assert harness.spent("namespace:team-a", load_accounts(harness.client, ["namespace:team-a"])[0].periods[-1].start)
     harness.pod("p3", "team-gone")
-    harness.round(60)
-    harness.round(60)
+    harness.reconcile(60)
+    harness.reconcile(60)
     assert "namespace:team-gone" in reading.account_names(harness.client)
 
 
 def test_each_account_is_looked_at_once_an_hour(harness: LedgerHarness) -> None:
-    keeper = harness.lead()
+    reconciler = harness.lead()
     harness.pod("p1", "team-a")
-    harness.round(0)
+    harness.reconcile(0)
     for _ in range(4):
-        harness.round(86_400)
-    steady = archivist(harness, keeper)
+        harness.reconcile(86_400)
+    steady = archivist(harness, reconciler)
     steady.archive(harness.now)
     delete_rows(harness.client, "namespace:team-a")
     write_rows(harness.client, "namespace:team-a", {(1, '[""]'): "1 1 1 -"})
@@ -288,7 +290,7 @@ def test_each_account_is_looked_at_once_an_hour(harness: LedgerHarness) -> None:
     assert rows_of(harness.client, "namespace:team-a") == {(1, '[""]'): "1 1 1 -"}
     steady.archive(harness.now + HOUR)
     assert rows_of(harness.client, "namespace:team-a") == {}
-    assert take_epoch(harness.client, keeper.epoch + 1) > keeper.epoch
+    assert take_epoch(harness.client, reconciler.epoch + 1) > reconciler.epoch
 
 
 def test_only_accounts_with_old_hours_or_entries_are_compacted(
@@ -296,17 +298,17 @@ def test_only_accounts_with_old_hours_or_entries_are_compacted(
 ) -> None:
     for name in ("busy", "idle", "broken"):
         harness.budget(name, [f"team-{name}"])
-    keeper = harness.lead()
+    reconciler = harness.lead()
     harness.pod("p1", "team-busy")
     for _ in range(3 * 24):
-        harness.round(3600)
+        harness.reconcile(3600)
     harness.client.hset(keys.AccountKeys("broken").hour_index, "no hour", "1")
     compacted: list[str] = []
     monkeypatch.setattr(archive, "pack_hours", lambda _client, _epoch, name, _before: compacted.append(name) or True)
-    archivist(harness, keeper).archive(harness.now)
+    archivist(harness, reconciler).archive(harness.now)
     assert compacted == ["busy"]
     monkeypatch.undo()
-    archivist(harness, keeper).archive(harness.now)
+    archivist(harness, reconciler).archive(harness.now)
     assert parts_of(harness.client, "busy", hourly=True)
     today = harness.now // DAY * DAY
     cutoffs = compaction.Cutoffs(today - 2 * DAY, today, today - DAY)

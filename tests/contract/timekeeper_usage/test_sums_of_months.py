@@ -23,15 +23,15 @@ def harness(harness: LedgerHarness) -> LedgerHarness:
     """Two budgets over twelve days, the older ones packed and folded, with pods that run on."""
     harness.budget("a", ["team-a", "team-b"])
     harness.budget("c", ["team-c"])
-    keeper = harness.lead()
+    reconciler = harness.lead()
     for number, namespace in enumerate(("team-a", "team-b", "team-c", "others")):
         pod = harness.pod(f"p{number}", namespace, core=10 * (number + 1))
         pod["metadata"]["annotations"]["fairgpu.io/created-by"] = f"user-{number % 2}"
         harness.write_pod(pod)
-    harness.round()
+    harness.reconcile()
     for _ in range(12 * 24):
-        harness.round(3600)
-    Archivist(harness.client, harness.source, keeper.books, keeper.epoch, Retention(5, 13)).archive(harness.now)
+        harness.reconcile(3600)
+    Archivist(harness.client, harness.source, reconciler.books, reconciler.epoch, Retention(5, 13)).archive(harness.now)
     assert parts_of(harness.client, "a", hourly=True)
     assert parts_of(harness.client, "a", hourly=False)
     return harness

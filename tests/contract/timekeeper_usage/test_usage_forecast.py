@@ -34,8 +34,8 @@ def test_each_key_comes_to_what_it_was_billed_and_what_its_pace_adds(harness: Le
     """Metering began half an hour ago, so that both paces are those of this half hour."""
     harness.pod("p1", "team-a", model="A100")
     harness.pod("p2", "team-b", core=50, model="H100")
-    harness.round(0)
-    harness.round(30 * 60)
+    harness.reconcile(0)
+    harness.reconcile(30 * 60)
     left = (NOON + 17 * DAY - DAY // 2 - harness.now) / HOUR
 
     for by, keys in (("model", ("A100", "H100")), ("node,namespace", (("n1", "team-a"), ("n1", "team-b")))):
@@ -48,11 +48,11 @@ def test_each_key_comes_to_what_it_was_billed_and_what_its_pace_adds(harness: Le
 
 def test_the_last_hour_shows_what_has_ended_and_the_last_day_still_counts_it(harness: LedgerHarness) -> None:
     pod = harness.pod("p1", "team-a")
-    harness.round(0)
-    harness.round(3600)
+    harness.reconcile(0)
+    harness.reconcile(3600)
     harness.finish(pod)
     for _ in range(3):
-        harness.round(3600)
+        harness.reconcile(3600)
     forecast, expected = asked(harness, "namespace", "today")
 
     assert forecast.since == (NOON + 3 * HOUR, NOON)
@@ -62,11 +62,11 @@ def test_the_last_hour_shows_what_has_ended_and_the_last_day_still_counts_it(har
 def test_what_ran_within_the_day_before_the_window_is_named_too(harness: LedgerHarness) -> None:
     """So the lines add up to what all keys together come to."""
     pod = harness.pod("p1", "team-a")
-    harness.round(0)
-    harness.round(3600)
+    harness.reconcile(0)
+    harness.reconcile(3600)
     harness.finish(pod)
     for _ in range(12):
-        harness.round(3600)
+        harness.reconcile(3600)
     (_, expected) = asked(harness, "namespace", "today", window="today")
 
     assert harness.now == NOON + 13 * HOUR
@@ -76,10 +76,10 @@ def test_what_ran_within_the_day_before_the_window_is_named_too(harness: LedgerH
 def test_a_correction_is_billed_and_is_no_pace(harness: LedgerHarness) -> None:
     harness.budget("research", ["team-a"])
     harness.pod("p1", "team-a")
-    harness.round(0)
-    harness.round(3600)
+    harness.reconcile(0)
+    harness.reconcile(3600)
     harness.correct("refund", "research", "-0.5", NOON, namespace="team-a")
-    harness.round(0)
+    harness.reconcile(0)
     (_, expected) = asked(harness, "namespace", "today")
 
     assert [hours(amount) for amount in expected["team-a",]] == [1 - 0.5 + 11] * 2
@@ -87,10 +87,10 @@ def test_a_correction_is_billed_and_is_no_pace(harness: LedgerHarness) -> None:
 
 def test_there_is_none_until_ten_minutes_were_metered(harness: LedgerHarness) -> None:
     harness.pod("p1", "team-a")
-    harness.round(0)
-    harness.round(9 * MINUTE / 10**9)
+    harness.reconcile(0)
+    harness.reconcile(9 * MINUTE / 10**9)
     assert asked(harness, "namespace")[1]["team-a",] == [None, None]
-    harness.round(60)
+    harness.reconcile(60)
     assert None not in asked(harness, "namespace")[1]["team-a",]
 
 
@@ -99,8 +99,8 @@ def test_a_forecast_stays_as_it_was_at_the_last_settlement_and_is_not_known_ten_
 ) -> None:
     """While no leader settles, what was billed and what the pace is measured by end with the last settlement."""
     harness.pod("p1", "team-a")
-    harness.round(0)
-    harness.round(3600)
+    harness.reconcile(0)
+    harness.reconcile(3600)
     forecast, expected = asked(harness, "namespace", "today")
     assert (forecast.until, [hours(amount) for amount in expected["team-a",]]) == (NOON + HOUR, [12, 12])
 
@@ -110,17 +110,17 @@ def test_a_forecast_stays_as_it_was_at_the_last_settlement_and_is_not_known_ten_
     assert asked(harness, "namespace", "today")[1]["team-a",] == [None, None]
     harness.now += 2 * DAY
     assert asked(harness, "namespace", "week")[1]["team-a",] == [None, None]
-    harness.round(0)
+    harness.reconcile(0)
     assert None not in asked(harness, "namespace", "week")[1]["team-a",]
 
 
 def test_the_spending_of_ended_pods_is_known_as_of_the_last_reconciliation(harness: LedgerHarness) -> None:
     """The account has no open session, so that no round settles it."""
     pod = harness.pod("p1", "team-a")
-    harness.round(0)
-    harness.round(3600)
+    harness.reconcile(0)
+    harness.reconcile(3600)
     harness.finish(pod)
-    harness.round(3600)
+    harness.reconcile(3600)
     harness.now += LONGEST_LAG
 
     forecast, expected = asked(harness, "namespace", "today")
@@ -134,11 +134,11 @@ def test_a_silent_node_leaves_the_forecast_of_all_others_as_it_is(harness: Ledge
     for team in ("team-a", "team-b"):
         harness.budget(f"of-{team}", [team])
         harness.pod(team, team, node=f"node-of-{team}")
-    harness.round(0)
-    harness.round(1800)
+    harness.reconcile(0)
+    harness.reconcile(1800)
     harness.silence("node-of-team-b", harness.now)
     for _ in range(6):
-        harness.round(600)
+        harness.reconcile(600)
     forecast, expected = asked(harness, "namespace", "today")
 
     assert forecast.until == harness.now
@@ -151,18 +151,18 @@ def test_an_account_whose_settlement_fails_for_ten_minutes_has_none_and_all_othe
     for team in ("team-a", "team-b"):
         harness.budget(f"of-{team}", [team])
         harness.pod(team, team, model="A100")
-    harness.round(0)
-    harness.round(3600)
+    harness.reconcile(0)
+    harness.reconcile(3600)
     head = AccountKeys("of-team-b").head
     before = harness.client.hget(head, "burn")
     harness.client.hset(head, "burn", "[1]")
-    keeper = harness.lead()
-    harness.round(LONGEST_LAG // SECOND)
-    assert keeper.books.not_settled.keys() == {"of-team-b"}
+    reconciler = harness.lead()
+    harness.reconcile(LONGEST_LAG // SECOND)
+    assert reconciler.books.not_settled.keys() == {"of-team-b"}
     forecast, expected = asked(harness, "namespace", "today")
     assert (forecast.not_settled, None in expected["team-b",]) == ((), False)
 
-    harness.round(60)
+    harness.reconcile(60)
     forecast, expected = asked(harness, "namespace", "today")
     assert (forecast.until, forecast.not_settled) == (harness.now, ("of-team-b",))
     assert [hours(amount) for amount in expected["team-a",]] == [12, 12]
@@ -172,7 +172,7 @@ def test_an_account_whose_settlement_fails_for_ten_minutes_has_none_and_all_othe
 
     harness.client.hset(head, "burn", before)
     harness.lead()
-    harness.round(60)
+    harness.reconcile(60)
     forecast, expected = asked(harness, "namespace", "today")
     assert (forecast.not_settled, [hours(amount) for amount in expected["team-b",]]) == ((), [12, 12])
 
@@ -183,16 +183,16 @@ def test_an_account_that_is_not_settled_hides_only_what_it_has_paid_for_since(ha
     harness.budget("works", ["comes"])
     for team, model in (("stays", "A100"), ("leaves", "H100"), ("comes", "L40")):
         harness.pod(team, team, model=model)
-    harness.round(0)
-    harness.round(3600)
+    harness.reconcile(0)
+    harness.reconcile(3600)
     harness.budget("fails", ["stays"])
     harness.budget("works", ["leaves", "comes"])
-    harness.round(600)
+    harness.reconcile(600)
     harness.client.hset(AccountKeys("fails").head, "burn", "[1]")
     harness.lead()
     harness.budget("fails", ["stays", "comes"])
     harness.budget("works", ["leaves"])
-    harness.round(LONGEST_LAG // SECOND + 60)
+    harness.reconcile(LONGEST_LAG // SECOND + 60)
 
     forecast, of_namespaces = asked(harness, "namespace", "today")
     assert forecast.not_settled == ("fails",)
@@ -207,7 +207,7 @@ def test_pods_that_are_charged_for_the_time_before_metering_began_are_measured_f
 ) -> None:
     harness.pod("p1", "team-a")
     harness.pass_time(3 * 3600)
-    harness.round(0)
+    harness.reconcile(0)
     forecast, expected = asked(harness, "namespace", "today")
 
     assert forecast.since == (NOON + 2 * HOUR, NOON)
@@ -217,8 +217,8 @@ def test_pods_that_are_charged_for_the_time_before_metering_began_are_measured_f
 def test_a_namespace_has_its_own_and_pages_hold_what_one_answer_holds(harness: LedgerHarness) -> None:
     for team in ("team-a", "team-b", "team-c"):
         harness.pod(team, team)
-    harness.round(0)
-    harness.round(1800)
+    harness.reconcile(0)
+    harness.reconcile(1800)
     _, whole = asked(harness, "namespace")
 
     assert len(whole) == 3

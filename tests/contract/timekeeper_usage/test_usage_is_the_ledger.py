@@ -117,13 +117,13 @@ def test_what_is_reported_use_adds_up_to_the_ledger_to_the_last_unit_and_each_ho
         harness, truth = LedgerHarness(folder, client), Truth()
         harness.now += PART_OF_A_SECOND
         harness.lead()
-        harness.round(0)
+        harness.reconcile(0)
         for kind, choice, seconds, full in found:
             step(harness, truth, kind, choice)
-            harness.round(0, full=full)
+            harness.reconcile(0, full=full)
             assert_is_the_ledger(harness)
-            harness.round(seconds, full=full)
-        harness.round(0)
+            harness.reconcile(seconds, full=full)
+        harness.reconcile(0)
         assert_is_the_ledger(harness)
         assert_is_what_was_held(harness, truth)
     shutil.rmtree(folder)

@@ -6,7 +6,7 @@ import pytest
 
 from fairgpu.inventory import Device, Inventory, Link, encode
 from fairgpu.names import INVENTORY
-from tests.support.ledger.fake_cluster import MirroredWorld
+from tests.support.ledger.fake_cluster import MirroredCluster
 from tests.support.ledger.harness import NOON, LedgerHarness, report
 from timekeeper.api import usage
 from timekeeper.api.usage import Query, find, read_query
@@ -39,8 +39,8 @@ def used(
 
 def test_a_running_pod_is_asked_to_the_last_settlement(harness: LedgerHarness) -> None:
     harness.pod("p1", "team-a", core=50)
-    harness.round(0)
-    harness.round(600)
+    harness.reconcile(0)
+    harness.reconcile(600)
     assert used(harness) == {(-12, "team-a"): UsageFigures(300 * GPU_SECOND, 300 * GPU_SECOND, 7200)}
 
 
@@ -48,8 +48,8 @@ def test_a_page_that_ends_before_days_to_come_reads_no_account_for_them(
     harness: LedgerHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     harness.pod("p1", "team-a", core=50)
-    harness.round(0)
-    harness.round(600)
+    harness.reconcile(0)
+    harness.reconcile(600)
     today = used(harness, step="1d")
     monkeypatch.setattr(usage, "_everything", lambda *_: pytest.fail("all accounts are read"))
     assert used(harness, window=Window(TODAY.start, TODAY.start + 20 * DAY), step="1d") == today
@@ -58,11 +58,11 @@ def test_a_page_that_ends_before_days_to_come_reads_no_account_for_them(
 def test_each_hour_gets_what_was_held_in_it_however_late_it_is_posted(harness: LedgerHarness) -> None:
     harness.pass_time(30 * 60)
     pod = harness.pod("p1", "team-a")
-    harness.round(0)
-    harness.round(2 * 3600)
-    harness.round(1800)
+    harness.reconcile(0)
+    harness.reconcile(2 * 3600)
+    harness.reconcile(1800)
     harness.finish(pod, seconds_ago=600)
-    harness.round(0)
+    harness.reconcile(0)
     billed = {key[0]: figures.billed for key, figures in used(harness, step="1h").items()}
     assert billed == {0: GPU_HOUR // 2, 1: GPU_HOUR, 2: GPU_HOUR * 50 // 60}
     assert sum(billed.values()) == harness.spent("namespace:team-a")
@@ -79,8 +79,8 @@ def test_use_is_shown_by_whatever_it_is_put_down_to(harness: LedgerHarness) -> N
     item["metadata"]["annotations"]["fairgpu.io/created-by"] = "Deployment/serve"
     harness.write_pod(item)
     harness.pod("p2", "team-b")
-    harness.round(0)
-    harness.round(60)
+    harness.reconcile(0)
+    harness.reconcile(60)
     names = ("namespace", "budget", "model", "node", "owner", "user", "label:team")
     assert set(used(harness, *names)) == {
         (-12, "team-a", "research", "A100", "n1", "Deployment/serve", "Deployment/serve", "vision"),
@@ -91,9 +91,9 @@ def test_use_is_shown_by_whatever_it_is_put_down_to(harness: LedgerHarness) -> N
 
 def test_days_are_cut_at_midnight_in_utc(harness: LedgerHarness) -> None:
     harness.pod("p1", "team-a")
-    harness.round(0)
+    harness.reconcile(0)
     for _ in range(30):
-        harness.round(3600)
+        harness.reconcile(3600)
     window = Window(TODAY.start, TODAY.end + DAY)
     billed = {key[0]: figures.billed for key, figures in used(harness, window=window, step="1d").items()}
     assert billed == {-12: 12 * GPU_HOUR, 12: 18 * GPU_HOUR}
@@ -104,16 +104,16 @@ def test_capacity_that_no_pod_held_is_idle_so_that_the_sum_is_the_capacity(
 ) -> None:
     with redis_server.client() as client:
         harness, now = LedgerHarness(tmp_path, client), [NOON]
-        world = MirroredWorld(lambda: now[0])
-        keeper = Reconciler(client, world, ControllerRules(), take_epoch(client, 0))
-        world.replace("nodes", [node("n1", 200), node("n2", 100)])
-        world.replace("pods", [harness.pod("p1", "team-a", core=50)])
-        keeper.reconcile(now[0])
+        cluster = MirroredCluster(lambda: now[0])
+        reconciler = Reconciler(client, cluster, ControllerRules(), take_epoch(client, 0))
+        cluster.replace("nodes", [node("n1", 200), node("n2", 100)])
+        cluster.replace("pods", [harness.pod("p1", "team-a", core=50)])
+        reconciler.reconcile(now[0])
         now[0] += HOUR
-        world.replace("nodes", [node("n1", 200)])
-        keeper.reconcile(now[0])
+        cluster.replace("nodes", [node("n1", 200)])
+        reconciler.reconcile(now[0])
         now[0] += HOUR // 2
-        keeper.reconcile(now[0])
+        reconciler.reconcile(now[0])
         harness.now = now[0]
         found = used(harness, "namespace", "model", step="1h", idle=True)
         assert [found[hour, "__idle__", "__idle__"].core for hour in (0, 1)] == [2.5 * GPU_HOUR, 0.75 * GPU_HOUR]
@@ -134,8 +134,8 @@ def test_idle_capacity_of_fairgpus_nodes_is_divided_by_the_models_of_their_inven
     for item in (known, node("n2", 100)):
         write_json(harness.folder / "nodes" / f"{item['metadata']['name']}.json", item)
     harness.pod("p1", "team-a", core=50)
-    harness.round(0)
-    harness.round(3600)
+    harness.reconcile(0)
+    harness.reconcile(3600)
     query = read_query({"window": "today", "aggregate": "model", "idle": "model"}, (), harness.now)
     found = {item.key[0]: item.figures.core for item in find(harness.client, query, harness.now).items}
 
@@ -157,14 +157,14 @@ def test_what_was_used_stands_beside_what_was_held_and_nothing_where_nothing_was
     harness.budget("hourly", ["team-a"], period={"every": "hour"})
     harness.pod("p1", "team-a")
     harness.pod("p2", "team-b")
-    harness.round(0)
+    harness.reconcile(0)
     for hour, busy in enumerate((600, 900, 2700)):
         harness.pass_time(3599)
         report(harness, "p1", hour, busy)
         if hour == 1:
             harness.lead()  # the next leader knows from the store what was answered before
-        harness.round(1)
-        harness.round(0)
+        harness.reconcile(1)
+        harness.reconcile(0)
     found = used(harness, step="1h")
     assert [found[hour, "team-a"].used for hour in range(3)] == [600 * GPU_SECOND, 300 * GPU_SECOND, 1800 * GPU_SECOND]
     assert found[0, "team-b"].used is None
@@ -172,11 +172,11 @@ def test_what_was_used_stands_beside_what_was_held_and_nothing_where_nothing_was
 
 def test_what_a_lost_store_had_spent_is_shown_as_nobodys(harness: LedgerHarness) -> None:
     harness.budget("research", ["team-a"])
-    keeper = harness.lead()
-    harness.round(0)
+    reconciler = harness.lead()
+    harness.reconcile(0)
     period = load_accounts(harness.client, ["research"])[0].periods[-1]
     harness.client.flushall()
     opening = Opening("research", period.start, period.end, checkpoint=7 * GPU_HOUR)
-    open_periods(harness.client, keeper.epoch, harness.now, [opening])
+    open_periods(harness.client, reconciler.epoch, harness.now, [opening])
     shared.write_assignments(harness.client, 10**9, {"team-a": ((0, "research"),)})
     assert used(harness, "namespace", "budget")[-12, "__unallocated__", "research"].billed == 7 * GPU_HOUR

@@ -55,10 +55,10 @@ def test_use_is_shown_as_soon_as_it_was_reported_and_settled_long_before_the_led
 ) -> None:
     harness.pod("p1", "team-a")
     harness.pod("p2", "team-b")
-    harness.round(0)
+    harness.reconcile(0)
     harness.pass_time(60)
     report(harness, "p1", 1, 45)
-    harness.round(0)
+    harness.reconcile(0)
     assert used(harness, "namespace") == {("team-a",): 45 * GPU_SECOND, ("team-b",): None}
     assert entered(harness, "namespace:team-a") == 0
 
@@ -67,10 +67,10 @@ def test_a_second_question_computes_nothing_of_a_pod_that_was_neither_settled_no
     harness: LedgerHarness,
 ) -> None:
     harness.pod("p1", "team-a")
-    harness.round(0)
+    harness.reconcile(0)
     harness.pass_time(60)
     report(harness, "p1", 1, 45)
-    harness.round(0)
+    harness.reconcile(0)
     used(harness, "namespace")
     computed = added.cache_info().misses
     assert used(harness, "namespace", "node") == {("team-a", "n1"): 45 * GPU_SECOND}
@@ -80,7 +80,7 @@ def test_a_second_question_computes_nothing_of_a_pod_that_was_neither_settled_no
 def test_a_worker_that_was_asked_before_answers_like_one_that_was_not(harness: LedgerHarness) -> None:
     harness.budget("one", ["team-a"])
     harness.pod("p1", "team-a")
-    harness.round(0)
+    harness.reconcile(0)
 
     def grow() -> None:
         harness.pass_time(600)
@@ -92,13 +92,13 @@ def test_a_worker_that_was_asked_before_answers_like_one_that_was_not(harness: L
     changes = (
         grow,
         lambda: report(harness, "p1", 1, 45),
-        lambda: harness.round(1),
+        lambda: harness.reconcile(1),
         move,
-        lambda: harness.round(1),
+        lambda: harness.reconcile(1),
         lambda: report(harness, "p1", 2, 300),
-        lambda: harness.round(3600),
+        lambda: harness.reconcile(3600),
         lambda: harness.remove("p1"),
-        lambda: harness.round(1),
+        lambda: harness.reconcile(1),
     )
     for change in changes:
         change()
@@ -109,14 +109,14 @@ def test_a_worker_that_was_asked_before_answers_like_one_that_was_not(harness: L
 
 def test_a_sidecar_that_begins_anew_takes_nothing_back_under_any_leader(harness: LedgerHarness) -> None:
     harness.pod("p1", "team-a")
-    harness.round(0)
+    harness.reconcile(0)
     harness.pass_time(3600)
     report(harness, "p1", 1, 1800)
-    harness.round(0)
+    harness.reconcile(0)
     report(harness, "p1", 1, 10, boot="second")
     harness.lead()
-    harness.round(0)
-    harness.round(3600)
+    harness.reconcile(0)
+    harness.reconcile(3600)
     assert used(harness, "namespace", step="1h") == {
         ("0", "team-a"): 1800 * GPU_SECOND,
         ("1", "team-a"): 10 * GPU_SECOND,
@@ -130,32 +130,32 @@ def test_what_a_namespace_used_before_it_went_to_another_budget_and_came_back_st
     harness.budget("one", ["team-a"])
     harness.budget("two", ["nobody"])
     harness.pod("p1", "team-a")
-    harness.round(0)
+    harness.reconcile(0)
     for number, (paid, total) in enumerate([("one", 100), ("two", 150), ("one", 157), ("two", 160)]):
         harness.budget("one", ["team-a" if paid == "one" else "none"])
         harness.budget("two", ["team-a" if paid == "two" else "nobody"])
-        harness.round(0)
+        harness.reconcile(0)
         harness.pass_time(299)
         report(harness, "p1", number, total)
-        harness.round(1)
+        harness.reconcile(1)
     harness.remove("p1")
-    harness.round(1)
+    harness.reconcile(1)
     assert used(harness, "budget") == {("one",): 107 * GPU_SECOND, ("two",): 53 * GPU_SECOND}
 
 
 def test_a_new_leader_takes_no_use_from_a_period_that_ended_before_it_began(harness: LedgerHarness) -> None:
     harness.budget("shared", ["team-a"], period={"every": "hour"})
     harness.pod("p1", "team-a")
-    harness.round(0)
+    harness.reconcile(0)
     harness.pass_time(3)
     report(harness, "p1", 1, 1)
     harness.pass_time(1)
     harness.budget("shared", ["nobody"], period={"every": "hour"})
-    harness.round(0)
-    harness.round(3 * 3600)
+    harness.reconcile(0)
+    harness.reconcile(3 * 3600)
     assert entered(harness, "shared") == GPU_SECOND
     harness.lead()
-    harness.round(0)
+    harness.reconcile(0)
     assert entered(harness, "shared") == GPU_SECOND
     assert used(harness, "namespace") == {("team-a",): GPU_SECOND}
 
@@ -201,20 +201,20 @@ class Reporting:
         return sum(found) * GPU_SECOND
 
 
-def happen(world: Reporting, kind: str, choice: int) -> None:
-    running = sorted(world.running)
+def happen(reporting: Reporting, kind: str, choice: int) -> None:
+    running = sorted(reporting.running)
     match kind:
         case "start":
-            world.start(NAMESPACES[choice % 2])
+            reporting.start(NAMESPACES[choice % 2])
         case "report" | "restart" if running:
-            world.report(running[choice % len(running)], choice, anew=kind == "restart")
+            reporting.report(running[choice % len(running)], choice, anew=kind == "restart")
         case "end" if running:
-            world.end(running[choice % len(running)])
+            reporting.end(running[choice % len(running)])
         case "lead":
-            world.harness.lead()
+            reporting.harness.lead()
         case "move":
             paid = [NAMESPACES[index] for index in (0, 1) if choice >> index & 1]
-            world.harness.budget("shared", paid or ["nobody"], period={"every": ("hour", "day")[choice % 2]})
+            reporting.harness.budget("shared", paid or ["nobody"], period={"every": ("hour", "day")[choice % 2]})
 
 
 events = st.lists(
@@ -237,25 +237,25 @@ def test_what_is_reported_use_is_what_was_reported_while_pods_run_and_once_the_l
     with server.client() as client:
         client.flushall()
         harness = LedgerHarness(folder, client)
-        world = Reporting(harness)
+        reporting = Reporting(harness)
         harness.lead()
-        world.start("team-a")
-        harness.round(0)
+        reporting.start("team-a")
+        harness.reconcile(0)
         for kind, choice, seconds in found:
-            happen(world, kind, choice)
-            harness.round(0)
-            harness.round(seconds)
-            assert_is_what_was_reported(world)
-        for index in sorted(world.running):
-            world.end(index)
-        harness.round(1)
-        assert_is_what_was_reported(world)
+            happen(reporting, kind, choice)
+            harness.reconcile(0)
+            harness.reconcile(seconds)
+            assert_is_what_was_reported(reporting)
+        for index in sorted(reporting.running):
+            reporting.end(index)
+        harness.reconcile(1)
+        assert_is_what_was_reported(reporting)
         accounts = reading.account_names(client)
-        assert sum(entered(harness, account) for account in accounts) == sum(map(world.shown, NAMESPACES))
+        assert sum(entered(harness, account) for account in accounts) == sum(map(reporting.shown, NAMESPACES))
     shutil.rmtree(folder)
 
 
-def assert_is_what_was_reported(world: Reporting) -> None:
-    shown = used(world.harness, "namespace")
+def assert_is_what_was_reported(reporting: Reporting) -> None:
+    shown = used(reporting.harness, "namespace")
     for namespace in NAMESPACES:
-        assert (shown.get((namespace,)) or 0) == world.shown(namespace)
+        assert (shown.get((namespace,)) or 0) == reporting.shown(namespace)

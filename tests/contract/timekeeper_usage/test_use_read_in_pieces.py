@@ -35,11 +35,11 @@ def harness(harness: LedgerHarness) -> LedgerHarness:
     harness.budget("a", ["team-a"])
     for number in range(3):
         harness.pod(f"p{number}", "team-a", core=10 * (number + 1))
-    keeper = harness.lead()
-    harness.round()
+    reconciler = harness.lead()
+    harness.reconcile()
     for _ in range(4 * 24):
-        harness.round(3600)
-    Archivist(harness.client, harness.source, keeper.books, keeper.epoch, Retention(2, 13)).archive(harness.now)
+        harness.reconcile(3600)
+    Archivist(harness.client, harness.source, reconciler.books, reconciler.epoch, Retention(2, 13)).archive(harness.now)
     assert parts_of(harness.client, "a", hourly=True)
     assert parts_of(harness.client, "a", hourly=False)
     assert len(rows_of(harness.client, "a")) > LITTLE.rows
@@ -74,8 +74,8 @@ def test_many_accounts_are_shown_in_order_as_each_alone_is(
     for name in "bcde":
         harness.budget(name, [f"team-{name}"])
         harness.pod(f"of-{name}", f"team-{name}")
-    harness.round(60)
-    harness.round(3600)
+    harness.reconcile(60)
+    harness.reconcile(3600)
     assignments = reading.assignments(harness.client)
     names = ["c", "nobody", "a", "e", "b", "d"]
     alone = [found for name in names for found in usage.accounts_usage(harness.client, [name], assignments)]
@@ -100,7 +100,7 @@ def test_what_changes_between_the_pieces_is_asked_for_again(
         client: redis.Redis, account: str, unread: Unread, periods: list[bytes], *, details: bool = True
     ) -> Rest | None:
         if changes:
-            harness.round(changes.pop())
+            harness.reconcile(changes.pop())
         return read_rest(client, account, unread, periods, details=details)
 
     for module in (usage, audit_reading):
@@ -117,8 +117,8 @@ def test_rows_that_are_packed_between_the_pieces_are_neither_lost_nor_shown_twic
     whole = harness.spent("a")
     bounded(monkeypatch, *[LITTLE] * 4, EVERYTHING)
     read_rest, later = usage.read_rest, iter([pack_hours, fold_hours])
-    assert harness.keeper is not None
-    epoch = harness.keeper.epoch
+    assert harness.reconciler is not None
+    epoch = harness.reconciler.epoch
 
     def packed_meanwhile(
         client: redis.Redis, account: str, unread: Unread, periods: list[bytes], *, details: bool = True
@@ -140,8 +140,8 @@ def test_a_step_of_packing_takes_few_hours_and_the_next_one_goes_on(
     whole = harness.spent("a")
     monkeypatch.setattr(compaction, "MOST_ROWS", 5)
     monkeypatch.setattr(compaction, "LARGE_PART", 300)
-    assert harness.keeper is not None
-    epoch, steps = harness.keeper.epoch, 0
+    assert harness.reconciler is not None
+    epoch, steps = harness.reconciler.epoch, 0
     while not pack_hours(harness.client, epoch, "a", harness.now // HOUR * HOUR):
         steps += 1
         assert harness.entered("a") == whole

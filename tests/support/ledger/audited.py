@@ -49,19 +49,19 @@ def books(harness: LedgerHarness) -> LedgerHarness:
     harness.pod("running", "team-a", core=50)
     ended = harness.pod("ended", "team-a", core=30)
     harness.pod("gone", "team-a")
-    harness.round()
+    harness.reconcile()
     harness.pass_time(100)
     harness.finish(ended)
     harness.remove("gone")
-    harness.round()
-    harness.round(10)
+    harness.reconcile()
+    harness.reconcile(10)
     write_statuses(harness)
     return harness
 
 
 def write_statuses(harness: LedgerHarness) -> None:
-    assert harness.keeper is not None
-    writer = StatusWriter(harness.source, harness.keeper.books)
+    assert harness.reconciler is not None
+    writer = StatusWriter(harness.source, harness.reconciler.books)
     writer.write(harness.now)
     while writer.waiting:  # a run leaves what a busy machine takes seconds to write to the next one
         writer.write(harness.now)

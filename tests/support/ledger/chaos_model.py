@@ -40,7 +40,7 @@ class Held:
     end: int | None = None
 
 
-class ChaosStory:
+class ChaosModel:
     """Pods come, finish and, once they are settled, go; money is granted, and books are set right; leaders change."""
 
     def __init__(self, harness: LedgerHarness, seed: int) -> None:
@@ -57,13 +57,13 @@ class ChaosStory:
 
     def lead(self) -> None:
         """A new leader, which knows nothing but what it reads; nothing happens while it begins."""
-        keeper = persisted(self.harness.lead)
-        self.writer = StatusWriter(self.harness.source, keeper.books)
-        self.round()
+        reconciler = persisted(self.harness.lead)
+        self.writer = StatusWriter(self.harness.source, reconciler.books)
+        self.reconcile()
 
-    def round(self) -> None:
+    def reconcile(self) -> None:
         """Rounds until one succeeds: a store that is away makes none of them count."""
-        persisted(self.harness.round)
+        persisted(self.harness.reconcile)
 
     def act(self) -> None:
         """Lets something happen, and time pass."""
@@ -80,15 +80,15 @@ class ChaosStory:
         """Goes on for a while, each step settled."""
         for _ in range(steps):
             self.act()
-            self.round()
+            self.reconcile()
             self.let_go()
-            self.round()
+            self.reconcile()
 
     def let_go(self) -> None:
         """Removes the pods whose last settlement is stored."""
-        assert self.harness.keeper is not None
+        assert self.harness.reconciler is not None
         for uid in list(self.objects):
-            metered = self.harness.keeper.books.pods.sessions.get(uid)
+            metered = self.harness.reconciler.books.pods.sessions.get(uid)
             if metered is not None and metered.acknowledged.closed and self.random.random() < 0.7:
                 self.harness.remove(uid)
                 del self.objects[uid]

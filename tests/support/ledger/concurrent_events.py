@@ -6,11 +6,11 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from tests.support.ledger.chaos_model import ChaosStory
+from tests.support.ledger.chaos_model import ChaosModel
 
 
 @contextmanager
-def meanwhile(happening: Callable[[], object]) -> Iterator[threading.Thread]:
+def alongside(happening: Callable[[], object]) -> Iterator[threading.Thread]:
     """Something that happens in a thread while the books are kept; its error is raised at the end."""
     failed: list[Exception] = []
 
@@ -31,9 +31,9 @@ def meanwhile(happening: Callable[[], object]) -> Iterator[threading.Thread]:
         raise failed[0]
 
 
-def live_through(story: ChaosStory, happening: Callable[[], object]) -> None:
+def live_through(model: ChaosModel, happening: Callable[[], object]) -> None:
     """Keeps the books while something happens, and a little longer."""
-    with meanwhile(happening) as thread:
+    with alongside(happening) as thread:
         while thread.is_alive():
-            story.live(1)
-    story.live(1)
+            model.live(1)
+    model.live(1)

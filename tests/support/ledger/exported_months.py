@@ -78,7 +78,7 @@ class MonthsHarness:
         folder.mkdir()
         self.folder = folder
         self.place = Away(folder)
-        self.keeper = harness.lead()
+        self.reconciler = harness.lead()
         self.seconds = 0.0
         self.term = Term()
         self.registry = CollectorRegistry()
@@ -94,10 +94,10 @@ class MonthsHarness:
 
     def pass_days(self, days: int) -> None:
         for passed in range(0, days, 6):
-            self.harness.round(86_400 * min(6, days - passed))
+            self.harness.reconcile(86_400 * min(6, days - passed))
 
     def archive(self) -> None:
-        Archivist(self.harness.client, self.harness.source, self.keeper.books, self.keeper.epoch, KEPT).archive(
+        Archivist(self.harness.client, self.harness.source, self.reconciler.books, self.reconciler.epoch, KEPT).archive(
             self.harness.now
         )
 
@@ -140,5 +140,5 @@ def months(redis_server: RedisServer, tmp_path: Path) -> Iterator[MonthsHarness]
         made = MonthsHarness(harness, tmp_path / "months")
         harness.pod("p1", "team-a")
         harness.pod("p2", "team-b", core=50)
-        harness.round(0)
+        harness.reconcile(0)
         yield made

@@ -1,4 +1,4 @@
-"""A source whose mirrors a test fills itself: for worlds too large for files, and for nodes that fall silent."""
+"""A source whose mirrors a test fills itself: for clusters too large for files, and for nodes that fall silent."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from timekeeper.sources.base import Mirror, Mirrors, ObjectEvent
 Json = dict[str, Any]
 
 
-class MirroredWorld:
+class MirroredCluster:
     """Mirrors that are filled by hand; what is written is kept."""
 
     def __init__(self, now: Callable[[], int]) -> None:
@@ -91,7 +91,7 @@ class MirroredWorld:
         self.notices.append(event)
 
 
-class KeptWorld(MirroredWorld):
+class LedCluster(MirroredCluster):
     """Such a source on a clock of the test's own, with a leader who keeps its books in a real store."""
 
     def __init__(self, client: redis.Redis, folder: Path) -> None:
@@ -103,17 +103,17 @@ class KeptWorld(MirroredWorld):
 
     def lead(self) -> None:
         """A new leader, who knows nothing but what it reads."""
-        self.keeper = Reconciler(
+        self.reconciler = Reconciler(
             self.client, self, ControllerRules(), take_epoch(self.client, highest_epoch(self.client) + 1)
         )
 
-    def round(self, seconds: float = 0) -> None:
+    def reconcile(self, seconds: float = 0) -> None:
         """Lets time pass, in which all is as the mirrors have it, and the leader do one round."""
         self.now += int(seconds * SECOND)
         self.harness.now = self.now
         for name in Mirrors.__slots__:
             getattr(self.mirrors, name).confirmed()
-        self.keeper.reconcile(self.now)
+        self.reconciler.reconcile(self.now)
 
     def notices_during(self, act: Callable[[], object]) -> list[str]:
         """The reasons of the notices that an act adds."""

@@ -47,7 +47,7 @@ class LedgerHarness:
         self.ahead = 0
         """The time by which the leader's clock is ahead of `now`, in nanoseconds; below 0 where it is behind."""
         self.source = FolderSource(folder, self.leaders_time)
-        self.keeper: Reconciler | None = None
+        self.reconciler: Reconciler | None = None
         (folder / "pods").mkdir(exist_ok=True)
         self.budgets: list[dict[str, Any]] = []
         self.renewed: dict[str, str] = {}
@@ -57,7 +57,7 @@ class LedgerHarness:
         """A new leader, which knows nothing but what it reads; `step` is called before each step that it makes."""
         self.source = FolderSource(self.folder, self.leaders_time, rules.own_resources if rules else None)
         self.refresh()
-        self.keeper = Reconciler(
+        self.reconciler = Reconciler(
             self.client,
             self.source,
             rules or ControllerRules(),
@@ -65,14 +65,14 @@ class LedgerHarness:
             **{"clocks": Clocks(lambda: 0, lambda: self.now), **options},
         )
         if step is not None:
-            self.keeper.reconcile = stepping(step)(self.keeper.reconcile)  # type: ignore[method-assign]
-        return self.keeper
+            self.reconciler.reconcile = stepping(step)(self.reconciler.reconcile)  # type: ignore[method-assign]
+        return self.reconciler
 
-    def round(self, seconds: float = 0, **options: Any) -> None:
+    def reconcile(self, seconds: float = 0, **options: Any) -> None:
         """Lets time pass, shows the folder to the leader, and lets it do one round."""
         self.pass_time(seconds)
-        keeper = self.keeper or self.lead()
-        keeper.reconcile(self.leaders_time(), **options)
+        reconciler = self.reconciler or self.lead()
+        reconciler.reconcile(self.leaders_time(), **options)
 
     def leaders_time(self) -> int:
         """Returns the time on the leader's clock."""

@@ -1,4 +1,4 @@
-"""The pod writer on a world in memory: whose write is next, and what becomes of those that fail."""
+"""The pod writer on a cluster in memory: whose write is next, and what becomes of those that fail."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
-from tests.support.ledger.fake_cluster import Json, MirroredWorld
+from tests.support.ledger.fake_cluster import Json, MirroredCluster
 from tests.support.ledger.pod_jobs import work_off
 from tests.support.waiting import wait_until
 from timekeeper.controller.metrics import PodMeasures
@@ -21,7 +21,7 @@ from timekeeper.controller.pod_writes import Plan, PodWrite, Step
 from timekeeper.sources.base import BlockedError, NotWrittenError, ObjectEvent, RefusedError, SourceError
 
 
-class World(MirroredWorld):
+class Cluster(MirroredCluster):
     """Pods called NAMESPACE/NAME, of which a write may fail, take its time, or wait for the test."""
 
     def __init__(self) -> None:
@@ -81,125 +81,125 @@ def pod(name: str) -> Json:
 
 
 @pytest.fixture
-def world() -> World:
-    return World()
+def cluster() -> Cluster:
+    return Cluster()
 
 
 @pytest.mark.parametrize("error", [NotWrittenError("500"), NotWrittenError("504"), RefusedError("403"), KeyError("x")])
-def test_a_pod_that_cannot_be_written_keeps_none_behind_it_from_that_turn(world: World, error: Exception) -> None:
-    world.errors["a/1"] = error
-    world.plan("a/1", "a/2", "b/1")
-    assert world.turn() == ["a/1", "b/1", "a/2"]
-    assert world.counted("pod_writes_total", step="release", outcome="written") == 2
+def test_a_pod_that_cannot_be_written_keeps_none_behind_it_from_that_turn(cluster: Cluster, error: Exception) -> None:
+    cluster.errors["a/1"] = error
+    cluster.plan("a/1", "a/2", "b/1")
+    assert cluster.turn() == ["a/1", "b/1", "a/2"]
+    assert cluster.counted("pod_writes_total", step="release", outcome="written") == 2
 
 
-def test_a_pod_that_cannot_be_written_is_tried_again_after_a_while_and_behind_the_others(world: World) -> None:
-    world.errors["a/1"] = NotWrittenError("500")
-    world.plan("a/1")
-    assert world.turn() == ["a/1"]
-    world.elapsed = 4.9
-    world.plan("a/1")
-    assert world.turn() == []
-    world.elapsed = 5
-    world.plan("a/1", "a/2")
-    assert world.turn() == ["a/2", "a/1"]
+def test_a_pod_that_cannot_be_written_is_tried_again_after_a_while_and_behind_the_others(cluster: Cluster) -> None:
+    cluster.errors["a/1"] = NotWrittenError("500")
+    cluster.plan("a/1")
+    assert cluster.turn() == ["a/1"]
+    cluster.elapsed = 4.9
+    cluster.plan("a/1")
+    assert cluster.turn() == []
+    cluster.elapsed = 5
+    cluster.plan("a/1", "a/2")
+    assert cluster.turn() == ["a/2", "a/1"]
 
 
-def test_who_failed_three_times_is_counted_and_reported_once_until_it_is_written(world: World) -> None:
-    world.errors["a/1"] = NotWrittenError("500 etcdserver: request is too large")
+def test_who_failed_three_times_is_counted_and_reported_once_until_it_is_written(cluster: Cluster) -> None:
+    cluster.errors["a/1"] = NotWrittenError("500 etcdserver: request is too large")
     for _ in range(6):
-        world.plan("a/1")
-        world.turn()
-        world.elapsed += 120
-    assert [notice.reason for notice in world.notices] == ["PodNotWritten"]
-    assert "request is too large" in world.notices[0].message
-    assert world.counted("pods_not_written", step="release") == 1
-    assert world.writer.progress(Plan.RELEASES).failing == {"a/1"}
-    world.errors.clear()
-    world.plan("a/1")
-    world.turn()
-    assert world.counted("pods_not_written", step="release") == 0
+        cluster.plan("a/1")
+        cluster.turn()
+        cluster.elapsed += 120
+    assert [notice.reason for notice in cluster.notices] == ["PodNotWritten"]
+    assert "request is too large" in cluster.notices[0].message
+    assert cluster.counted("pods_not_written", step="release") == 1
+    assert cluster.writer.progress(Plan.RELEASES).failing == {"a/1"}
+    cluster.errors.clear()
+    cluster.plan("a/1")
+    cluster.turn()
+    assert cluster.counted("pods_not_written", step="release") == 0
 
 
-def test_what_a_new_plan_does_not_name_is_forgotten_and_begins_anew(world: World) -> None:
-    world.errors["a/1"] = NotWrittenError("500")
+def test_what_a_new_plan_does_not_name_is_forgotten_and_begins_anew(cluster: Cluster) -> None:
+    cluster.errors["a/1"] = NotWrittenError("500")
     eviction = PodWrite("a/1", "a", "1", "a", Step.EVICT)
     notice: dict[str, Any] = {"plan": Plan.EVICTIONS, "step": Step.NOTICE, "instead": eviction, "instead_seconds": 600}
-    world.plan("a/1", **notice)
-    world.turn()
-    world.plan(**notice)
-    world.elapsed = 10_000
-    world.plan("a/1", **notice)
-    world.turn()
-    assert world.counted("pod_writes_total", step="evict", outcome="failed") == 0
-    assert world.counted("pod_writes_total", step="notice", outcome="failed") == 2
+    cluster.plan("a/1", **notice)
+    cluster.turn()
+    cluster.plan(**notice)
+    cluster.elapsed = 10_000
+    cluster.plan("a/1", **notice)
+    cluster.turn()
+    assert cluster.counted("pod_writes_total", step="evict", outcome="failed") == 0
+    assert cluster.counted("pod_writes_total", step="notice", outcome="failed") == 2
 
 
-def test_an_api_server_that_is_away_ends_the_turn_and_the_next_begins_where_it_was_left(world: World) -> None:
+def test_an_api_server_that_is_away_ends_the_turn_and_the_next_begins_where_it_was_left(cluster: Cluster) -> None:
     names = ["a/1", "b/1", "c/1"]
-    world.errors["b/1"] = SourceError("connection refused")
-    world.plan(*names)
-    assert world.turn() == ["a/1", "b/1"]
-    assert world.turn() == []
-    world.elapsed = AWAY_SECONDS
-    world.errors.clear()
-    world.plan(*names)
-    assert world.turn() == ["c/1", "b/1"]
-    assert world.counted("pod_writes_total", step="release", outcome="away") == 1
-    assert world.counted("pods_not_written", step="release") == 0
+    cluster.errors["b/1"] = SourceError("connection refused")
+    cluster.plan(*names)
+    assert cluster.turn() == ["a/1", "b/1"]
+    assert cluster.turn() == []
+    cluster.elapsed = AWAY_SECONDS
+    cluster.errors.clear()
+    cluster.plan(*names)
+    assert cluster.turn() == ["c/1", "b/1"]
+    assert cluster.counted("pod_writes_total", step="release", outcome="away") == 1
+    assert cluster.counted("pods_not_written", step="release") == 0
 
 
-def test_what_was_written_is_not_written_again_before_the_watch_had_time_to_show_it(world: World) -> None:
-    world.plan("a/1")
-    assert world.turn() == ["a/1"]
-    assert world.writer.progress(Plan.RELEASES).released == {"a/1"}
-    world.plan("a/1")
-    assert world.turn() == []
-    world.elapsed = DONE_SECONDS
-    world.plan("a/1")
-    assert world.turn() == ["a/1"]
+def test_what_was_written_is_not_written_again_before_the_watch_had_time_to_show_it(cluster: Cluster) -> None:
+    cluster.plan("a/1")
+    assert cluster.turn() == ["a/1"]
+    assert cluster.writer.progress(Plan.RELEASES).released == {"a/1"}
+    cluster.plan("a/1")
+    assert cluster.turn() == []
+    cluster.elapsed = DONE_SECONDS
+    cluster.plan("a/1")
+    assert cluster.turn() == ["a/1"]
 
 
-def test_nothing_is_begun_for_a_leader_that_leads_no_more_nor_by_a_plan_that_was_not_renewed(world: World) -> None:
-    world.plan("a/1", "a/2")
-    world.leads = False
-    assert world.turn() == []
-    world.leads = True
-    world.plan("a/1", "a/2")
-    world.seconds["a/1"] = PLAN_SECONDS
-    assert world.turn() == ["a/1"]
-    world.plan("a/3")
-    world.writer.pause(Plan.RELEASES)
-    assert world.turn() == []
+def test_nothing_is_begun_for_a_leader_that_leads_no_more_nor_by_a_plan_that_was_not_renewed(cluster: Cluster) -> None:
+    cluster.plan("a/1", "a/2")
+    cluster.leads = False
+    assert cluster.turn() == []
+    cluster.leads = True
+    cluster.plan("a/1", "a/2")
+    cluster.seconds["a/1"] = PLAN_SECONDS
+    assert cluster.turn() == ["a/1"]
+    cluster.plan("a/3")
+    cluster.writer.pause(Plan.RELEASES)
+    assert cluster.turn() == []
 
 
-def test_a_pod_that_a_disruption_budget_keeps_is_reported_once_and_is_not_failing(world: World) -> None:
-    world.errors["a/1"] = BlockedError("the disruption budget pdb needs 1 healthy pod")
+def test_a_pod_that_a_disruption_budget_keeps_is_reported_once_and_is_not_failing(cluster: Cluster) -> None:
+    cluster.errors["a/1"] = BlockedError("the disruption budget pdb needs 1 healthy pod")
     for _ in range(5):
-        world.plan("a/1", plan=Plan.EVICTIONS, step=Step.EVICT)
-        assert world.turn() == ["a/1"]
-        world.elapsed += 10
-    assert [notice.reason for notice in world.notices] == ["BudgetEvictionBlocked"]
-    assert world.counted("pods_not_written", step="evict") == 0
-    assert world.counted("evictions_total", outcome="blocked") == 5
+        cluster.plan("a/1", plan=Plan.EVICTIONS, step=Step.EVICT)
+        assert cluster.turn() == ["a/1"]
+        cluster.elapsed += 10
+    assert [notice.reason for notice in cluster.notices] == ["BudgetEvictionBlocked"]
+    assert cluster.counted("pods_not_written", step="evict") == 0
+    assert cluster.counted("evictions_total", outcome="blocked") == 5
 
 
-def test_evictions_of_a_namespace_come_before_its_finalizers_and_these_before_its_releases(world: World) -> None:
-    world.plan("a/released")
-    world.writer.hand_over(Plan.FINALIZERS, [PodWrite("a/ended", "a", "ended", "a", Step.FINALIZER)], lambda: True)
-    world.writer.hand_over(Plan.EVICTIONS, [PodWrite("a/gone", "a", "gone", "a", Step.EVICT)], lambda: True)
-    world.replace("pods", [pod(name) for name in ("a/released", "a/ended", "a/gone")])
+def test_evictions_of_a_namespace_come_before_its_finalizers_and_these_before_its_releases(cluster: Cluster) -> None:
+    cluster.plan("a/released")
+    cluster.writer.hand_over(Plan.FINALIZERS, [PodWrite("a/ended", "a", "ended", "a", Step.FINALIZER)], lambda: True)
+    cluster.writer.hand_over(Plan.EVICTIONS, [PodWrite("a/gone", "a", "gone", "a", Step.EVICT)], lambda: True)
+    cluster.replace("pods", [pod(name) for name in ("a/released", "a/ended", "a/gone")])
     steps = []
-    world.remove_finalizer = lambda item: steps.append(item["metadata"]["uid"])  # type: ignore[method-assign]
-    world._ask = lambda item: steps.append(item["metadata"]["uid"])  # type: ignore[method-assign]
-    work_off(world.writer)
+    cluster.remove_finalizer = lambda item: steps.append(item["metadata"]["uid"])  # type: ignore[method-assign]
+    cluster._ask = lambda item: steps.append(item["metadata"]["uid"])  # type: ignore[method-assign]
+    work_off(cluster.writer)
     assert steps == ["a/gone", "a/ended", "a/released"]
 
 
-def test_events_are_shown_beside_the_writes_and_the_oldest_are_dropped_of_too_many(world: World) -> None:
-    world.writer.record(ObjectEvent(pod("a/1"), f"n{number}", "") for number in range(1200))
-    work_off(world.writer)
-    assert [notice.reason for notice in world.notices] == [f"n{number}" for number in range(200, 1200)]
+def test_events_are_shown_beside_the_writes_and_the_oldest_are_dropped_of_too_many(cluster: Cluster) -> None:
+    cluster.writer.record(ObjectEvent(pod("a/1"), f"n{number}", "") for number in range(1200))
+    work_off(cluster.writer)
+    assert [notice.reason for notice in cluster.notices] == [f"n{number}" for number in range(200, 1200)]
 
 
 @given(
@@ -216,7 +216,7 @@ def test_no_pod_is_evicted_that_was_neither_given_its_notice_nor_failed_to_take_
     steps: list[tuple[int, Exception | None]], patience: float
 ) -> None:
     """The policy in the API server does not ask for a notice: this is where that promise is kept."""
-    world = World()
+    cluster = Cluster()
     notice_at: list[float] = []
     refused_since: list[float] = []
     failures: list[Exception | None] = []
@@ -225,70 +225,70 @@ def test_no_pod_is_evicted_that_was_neither_given_its_notice_nor_failed_to_take_
     def announce(_pod: Json, at: str | None) -> None:
         error = failures[-1]
         if error is not None and not isinstance(error, BlockedError):
-            refused_since.append(world.elapsed)
+            refused_since.append(cluster.elapsed)
             raise error
         notice_at.append(float(at or ""))
 
     def evict(_pod: Json) -> None:
-        given = bool(notice_at) and notice_at[-1] <= world.elapsed
-        kept.append(given or (not notice_at and world.elapsed - refused_since[0] >= patience))
+        given = bool(notice_at) and notice_at[-1] <= cluster.elapsed
+        kept.append(given or (not notice_at and cluster.elapsed - refused_since[0] >= patience))
         if failures[-1] is not None:
             raise failures[-1]
 
-    world.announce_eviction, world.evict = announce, evict  # type: ignore[method-assign]
+    cluster.announce_eviction, cluster.evict = announce, evict  # type: ignore[method-assign]
     for seconds, failure in steps:
         failures.append(failure)
-        world.elapsed += seconds
+        cluster.elapsed += seconds
         if notice_at:
-            if notice_at[-1] <= world.elapsed:
-                world.plan("a/1", plan=Plan.EVICTIONS, step=Step.EVICT)
+            if notice_at[-1] <= cluster.elapsed:
+                cluster.plan("a/1", plan=Plan.EVICTIONS, step=Step.EVICT)
         else:
             instead = PodWrite("a/1", "a", "1", "a", Step.EVICT)
-            more: dict[str, Any] = {"eviction_at": str(world.elapsed + 600), "instead_seconds": patience}
-            world.plan("a/1", plan=Plan.EVICTIONS, step=Step.NOTICE, instead=instead, **more)
-        work_off(world.writer)
+            more: dict[str, Any] = {"eviction_at": str(cluster.elapsed + 600), "instead_seconds": patience}
+            cluster.plan("a/1", plan=Plan.EVICTIONS, step=Step.NOTICE, instead=instead, **more)
+        work_off(cluster.writer)
     assert all(kept)
 
 
 @pytest.fixture
-def threads(world: World) -> Any:
+def threads(cluster: Cluster) -> Any:
     ending = threading.Event()
-    world.writer.start(ending)
+    cluster.writer.start(ending)
     yield
     ending.set()
-    for event in world.stuck.values():
+    for event in cluster.stuck.values():
         event.set()
 
 
 @pytest.mark.usefixtures("threads")
-def test_pods_that_take_forever_hold_one_thread_of_each_namespace_and_others_are_written(world: World) -> None:
+def test_pods_that_take_forever_hold_one_thread_of_each_namespace_and_others_are_written(cluster: Cluster) -> None:
     bad = [f"bad/{number}" for number in range(20)]
-    world.stuck = {name: threading.Event() for name in bad}
+    cluster.stuck = {name: threading.Event() for name in bad}
     good = [f"good/{number}" for number in range(20)]
-    world.plan(*bad, *good)
-    wait_until(lambda: set(good) <= set(world.asked) and world.under_way, "the others are written, and one is not")
-    assert len(world.under_way) == 1
+    cluster.plan(*bad, *good)
+    wait_until(lambda: set(good) <= set(cluster.asked) and cluster.under_way, "the others are written, and one is not")
+    assert len(cluster.under_way) == 1
 
 
 @pytest.mark.usefixtures("threads")
-def test_namespaces_whose_pods_failed_have_half_of_the_threads_at_most(world: World) -> None:
+def test_namespaces_whose_pods_failed_have_half_of_the_threads_at_most(cluster: Cluster) -> None:
     bad = [f"bad{number}/1" for number in range(3 * THREADS)]
-    world.errors = dict.fromkeys(bad, NotWrittenError("504"))
-    world.plan(*bad)
-    wait_until(lambda: set(world.asked) == set(bad), "each has failed once")
-    wait_until(lambda: len(world.writer._busy) == 0, "all have answered")
-    world.elapsed = 5
-    world.stuck = {name: threading.Event() for name in bad}
+    cluster.errors = dict.fromkeys(bad, NotWrittenError("504"))
+    cluster.plan(*bad)
+    wait_until(lambda: set(cluster.asked) == set(bad), "each has failed once")
+    wait_until(lambda: len(cluster.writer._busy) == 0, "all have answered")
+    cluster.elapsed = 5
+    cluster.stuck = {name: threading.Event() for name in bad}
     good = [f"good{number}/1" for number in range(3 * THREADS)]
-    world.plan(*bad, *good)
-    wait_until(lambda: set(good) <= set(world.asked), "each of the others is written, and had its turn after them")
-    wait_until(lambda: len(world.under_way) >= SUSPECTS, "half of the threads try them again")
-    assert len(world.under_way) == SUSPECTS
+    cluster.plan(*bad, *good)
+    wait_until(lambda: set(good) <= set(cluster.asked), "each of the others is written, and had its turn after them")
+    wait_until(lambda: len(cluster.under_way) >= SUSPECTS, "half of the threads try them again")
+    assert len(cluster.under_way) == SUSPECTS
 
 
 @pytest.mark.usefixtures("threads")
 def test_events_are_written_after_as_many_failed_unexpectedly_as_there_are_threads(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recorded: list[ObjectEvent] = []
 
@@ -297,8 +297,8 @@ def test_events_are_written_after_as_many_failed_unexpectedly_as_there_are_threa
         if len(recorded) <= THREADS:
             raise KeyError("metadata")
 
-    monkeypatch.setattr(world, "record_event", record_event)
+    monkeypatch.setattr(cluster, "record_event", record_event)
     events = [ObjectEvent(pod(f"a/{number}"), "PodNotWritten", "") for number in range(THREADS + 1)]
     with capture_logs():
-        world.writer.record(events)
+        cluster.writer.record(events)
         wait_until(lambda: recorded == events, "the last event is written")

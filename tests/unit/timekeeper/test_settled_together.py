@@ -43,7 +43,7 @@ INSTANTS = st.one_of(
 )
 
 
-class Story(NamedTuple):
+class History(NamedTuple):
     """A session that is settled twice.
 
     Attributes:
@@ -64,7 +64,7 @@ TARIFFS = st.one_of(
     st.just(((0, RATE),)), st.builds(lambda since, rate: ((0, RATE), (since, rate)), INSTANTS, st.sampled_from([0, 7]))
 )
 STORIES = st.builds(
-    Story,
+    History,
     st.sampled_from(NAMESPACES),
     st.lists(INSTANTS, min_size=3, max_size=3).map(sorted),
     TARIFFS,
@@ -96,33 +96,33 @@ def reports(session: Session, received: list[int]) -> SessionReports | None:
     return SessionReports(limits, Intake((), (0,), tuple(samples)))
 
 
-def known_of(story: Story, number: int, basis: Basis) -> tuple[MeteredSession, Case]:
+def known_of(history: History, number: int, basis: Basis) -> tuple[MeteredSession, Case]:
     """The session as it is after its first settlement, and the case of its second."""
-    start, first, later = story.instants
-    session = Session(f"uid-{number}", story.namespace, "pod", "n1", start, story.tariff)
-    opening = Case(NOTHING, session, first, reports=reports(session, story.reported[:2]))
+    start, first, later = history.instants
+    session = Session(f"uid-{number}", history.namespace, "pod", "n1", start, history.tariff)
+    opening = Case(NOTHING, session, first, reports=reports(session, history.reported[:2]))
     known = compute_settlements(basis, [opening])[0].following
-    shown = replace(session, end=later, proof=EndProof.FINISHED) if story.ended else session
-    deleted = story.ended and story.deleted
-    case = Case(known, shown, later, deleted, reports(session, story.reported))
+    shown = replace(session, end=later, proof=EndProof.FINISHED) if history.ended else session
+    deleted = history.ended and history.deleted
+    case = Case(known, shown, later, deleted, reports(session, history.reported))
     return MeteredSession(shown, None, deleted, known), case
 
 
 @settings(max_examples=200)
 @given(
-    stories=st.lists(STORIES, min_size=2, max_size=6),
+    histories=st.lists(STORIES, min_size=2, max_size=6),
     payers=st.tuples(PAYERS, PAYERS, PAYERS),
     surely_past=INSTANTS,
     bill=st.sampled_from(Bill),
 )
 def test_sessions_that_are_settled_together_get_the_settlements_that_each_gets_alone(
-    stories: list[Story], payers: tuple[Assignments, Assignments, Assignments], surely_past: int, bill: Bill
+    histories: list[History], payers: tuple[Assignments, Assignments, Assignments], surely_past: int, bill: Bill
 ) -> None:
     def basis() -> Basis:
         return make_basis(dict(zip(NAMESPACES, payers, strict=True)), accounts(), surely_past, bill)
 
     shared = basis()
-    known = [known_of(story, number, shared) for number, story in enumerate(stories)]
+    known = [known_of(history, number, shared) for number, history in enumerate(histories)]
     metered = [(session, case.until) for session, case in known]
     cases = [case for _, case in known]
     together = compute_settlements(shared, cases)

@@ -19,10 +19,10 @@ def kinds(harness: LedgerHarness, account: str) -> list[tuple[str, int]]:
 def test_a_running_pod_spends_its_share_of_a_gpu_by_the_second(harness: LedgerHarness) -> None:
     harness.budget("a", ["team-a"])
     harness.pod("p1", "team-a", core=30)
-    harness.round()
-    harness.round(10)
+    harness.reconcile()
+    harness.reconcile(10)
     assert harness.spent("a") == 3 * GPU_SECOND
-    harness.round(0.5)
+    harness.reconcile(0.5)
     assert harness.spent("a") == 3_150_000
     assert published(harness, "a").rate == 300_000
 
@@ -30,15 +30,15 @@ def test_a_running_pod_spends_its_share_of_a_gpu_by_the_second(harness: LedgerHa
 def test_a_finished_pod_is_charged_to_its_last_containers_end_and_closed_once(harness: LedgerHarness) -> None:
     harness.budget("a", ["team-a"])
     pod = harness.pod("p1", "team-a")
-    harness.round()
+    harness.reconcile()
     harness.pass_time(10)
     harness.finish(pod, seconds_ago=2)
-    harness.round()
-    harness.round(60)
+    harness.reconcile()
+    harness.reconcile(60)
     assert harness.spent("a") == 8 * GPU_SECOND
     harness.remove("p1")
-    harness.round(60)
-    harness.round(60)
+    harness.reconcile(60)
+    harness.reconcile(60)
     assert harness.spent("a") == 8 * GPU_SECOND
     assert kinds(harness, "a") == [("close", 8 * GPU_SECOND)]
     assert reading.open_sessions(harness.client, "", 10) == []
@@ -50,24 +50,24 @@ def test_pods_that_have_ended_leave_without_a_question_to_the_store(
     harness.budget("a", ["team-a"])
     for number in range(3):
         pod = harness.pod(f"p{number}", "team-a")
-        harness.round()
+        harness.reconcile()
         harness.finish(pod)
-    harness.round(10)
+    harness.reconcile(10)
     monkeypatch.setattr(ReconcileContext, "reported", lambda _, uid: pytest.fail(f"asked when {uid} last reported"))
     for number in range(3):
         harness.remove(f"p{number}")
-    harness.round(60)
+    harness.reconcile(60)
     assert reading.period_totals(harness.client, "a", MONTH).finalized == harness.spent("a")
 
 
 def test_a_removed_pod_is_charged_to_its_removal(harness: LedgerHarness) -> None:
     harness.budget("a", ["team-a"])
     harness.pod("p1", "team-a")
-    harness.round()
-    harness.round(10)
+    harness.reconcile()
+    harness.reconcile(10)
     harness.remove("p1")
-    harness.round(5)
-    harness.round(60)
+    harness.reconcile(5)
+    harness.reconcile(60)
     assert harness.spent("a") == 15 * GPU_SECOND
     (entry,) = reading.ledger_page(harness.client, "a", "", 10)
     assert (entry.kind, entry.session, entry.namespace, entry.pod) == ("close", "p1", "team-a", "p1")
@@ -77,32 +77,32 @@ def test_a_removed_pod_is_charged_to_its_removal(harness: LedgerHarness) -> None
 def test_a_session_that_runs_across_a_period_is_cut_at_its_end(harness: LedgerHarness) -> None:
     harness.budget("a", ["team-a"], period={"every": "hour"})
     harness.pod("p1", "team-a")
-    harness.round(1800)
-    harness.round(3600)
+    harness.reconcile(1800)
+    harness.reconcile(3600)
     assert harness.spent("a", NOON) == 3600 * GPU_SECOND
     assert harness.spent("a", NOON + HOUR) == 1800 * GPU_SECOND
     assert kinds(harness, "a")[0] == ("period", 3600 * GPU_SECOND)
     harness.remove("p1")
-    harness.round(10)
+    harness.reconcile(10)
     assert harness.spent("a", NOON + HOUR) == 1810 * GPU_SECOND
 
 
 def test_hours_without_a_timekeeper_are_charged_period_by_period(harness: LedgerHarness) -> None:
     harness.budget("a", ["team-a"], period={"every": "hour"})
     harness.pod("p1", "team-a")
-    harness.round(60)
+    harness.reconcile(60)
     harness.pass_time(5 * 3600)
     harness.lead()
-    harness.round()
+    harness.reconcile()
     assert [harness.spent("a", NOON + hour * HOUR) for hour in range(6)] == [3600 * GPU_SECOND] * 5 + [60 * GPU_SECOND]
 
 
 def test_a_running_session_gets_an_entry_an_hour(harness: LedgerHarness) -> None:
     harness.budget("a", ["team-a"])
     harness.pod("p1", "team-a")
-    harness.round()
+    harness.reconcile()
     for _ in range(9):
-        harness.round(1200)
+        harness.reconcile(1200)
     assert kinds(harness, "a") == [("hourly", 3600 * GPU_SECOND)] * 3
 
 
@@ -110,14 +110,14 @@ def test_a_namespace_that_moves_pays_from_its_new_budget_from_then_on(harness: L
     harness.budget("a", ["team-a"])
     harness.budget("b", ["team-b"])
     harness.pod("p1", "team-a")
-    harness.round(10)
+    harness.reconcile(10)
     harness.budget("a", ["other"])
     harness.budget("b", ["team-b", "team-a"])
-    harness.round(10)
-    harness.round(10)
+    harness.reconcile(10)
+    harness.reconcile(10)
     assert (harness.spent("a"), harness.spent("b")) == (20 * GPU_SECOND, 10 * GPU_SECOND)
     harness.remove("p1")
-    harness.round(5)
+    harness.reconcile(5)
     assert (harness.spent("a"), harness.spent("b")) == (20 * GPU_SECOND, 15 * GPU_SECOND)
     assert kinds(harness, "a") == [("move", 20 * GPU_SECOND)] or kinds(harness, "a")[0] == ("move", 20 * GPU_SECOND)
     assert state_answer(harness, "team-a")["budget"] == "b"
@@ -127,13 +127,13 @@ def test_a_new_leader_goes_on_where_the_last_one_stopped(harness: LedgerHarness)
     harness.budget("a", ["team-a"])
     harness.pod("p1", "team-a")
     stays = harness.pod("p2", "team-a", core=50)
-    harness.round(10)
-    old = harness.keeper
+    harness.reconcile(10)
+    old = harness.reconciler
     assert old is not None
     harness.finish(stays)
     harness.pass_time(100)
     harness.lead()
-    harness.round()
+    harness.reconcile()
     assert harness.spent("a") == 110 * GPU_SECOND + 5 * GPU_SECOND
     with pytest.raises(FencedError):
         old.reconcile(harness.now + HOUR)
@@ -146,12 +146,12 @@ def test_sessions_are_settled_alike_however_many_at_once(
     monkeypatch.setattr(settle_accounts, "SETTLED_AT_ONCE", 2)
     harness.budget("a", ["team-a", "team-b"])
     pods = [harness.pod(f"p{number}", f"team-{'ab'[number % 2]}") for number in range(5)]
-    harness.round()
-    harness.round(10)
+    harness.reconcile()
+    harness.reconcile(10)
     harness.finish(pods[0])
     harness.remove("p1")
-    harness.round()
-    harness.round(10)
+    harness.reconcile()
+    harness.reconcile(10)
 
     assert harness.spent("a") == (2 * 10 + 3 * 20) * GPU_SECOND
 
@@ -161,11 +161,11 @@ def test_a_pod_that_was_deleted_while_no_leader_watched_is_charged_to_when_it_wa
 ) -> None:
     harness.budget("a", ["team-a"])
     harness.pod("p1", "team-a")
-    harness.round(10)
+    harness.reconcile(10)
     harness.remove("p1")
     harness.now += 500 * SECOND
     harness.lead()
-    harness.round()
+    harness.reconcile()
     assert harness.spent("a") == 10 * GPU_SECOND
     (entry,) = reading.ledger_page(harness.client, "a", "", 10)
     assert entry.note.startswith("last-seen")
@@ -178,38 +178,38 @@ def test_a_pod_that_failed_between_two_leaders_without_finish_times_is_not_charg
     """It ran on a node that crashed and came back. It was seen after the last change of its conditions, or before."""
     harness.budget("a", ["team-a"])
     pod = harness.pod("p1", "team-a")
-    harness.round(10)
+    harness.reconcile(10)
     harness.now += 9000 * SECOND
     ready = {"type": "Ready", "status": "False", "lastTransitionTime": format_instant(NOON + changed * SECOND)}
     conditions = [*pod["status"]["conditions"], ready]
     harness.write_pod({**pod, "status": {"phase": "Failed", "conditions": conditions}})
     harness.lead()
-    harness.round()
+    harness.reconcile()
     assert harness.spent("a") == charged * GPU_SECOND
 
 
 def test_a_later_report_proves_that_a_pod_lived_longer_than_it_was_watched(harness: LedgerHarness) -> None:
     harness.budget("a", ["team-a"])
     harness.pod("p1", "team-a")
-    harness.round(10)
+    harness.reconcile(10)
     harness.client.hset(keys.report("p1"), "at", str(harness.now + 30 * SECOND))
     harness.remove("p1")
     harness.now += 500 * SECOND
     harness.lead()
-    harness.round()
+    harness.reconcile()
     assert harness.spent("a") == 40 * GPU_SECOND
 
 
 def test_a_clock_that_steps_forth_and_back_leaves_no_trace(harness: LedgerHarness) -> None:
     harness.budget("a", ["team-a"], period={"every": "hour"})
     harness.pod("p1", "team-a")
-    harness.round(10)
-    harness.round(7200)
-    harness.round(-7200)
-    harness.round(10)
+    harness.reconcile(10)
+    harness.reconcile(7200)
+    harness.reconcile(-7200)
+    harness.reconcile(10)
     assert harness.spent("a", NOON) == 20 * GPU_SECOND
     harness.remove("p1")
-    harness.round(10)
+    harness.reconcile(10)
     assert harness.spent("a", NOON) == 30 * GPU_SECOND
     assert harness.spent("a", NOON + 2 * HOUR) == 0
 
@@ -221,21 +221,21 @@ def test_an_api_server_whose_clock_is_far_ahead_opens_no_period_and_spends_nothi
     harness.budget("a", ["team-a"], period={"every": "hour"})
     harness.lead(clocks=Clocks(lambda: 0, lambda: harness.now))
     harness.pod("p1", "team-a")
-    harness.round(10)
+    harness.reconcile(10)
     harness.now += hours * HOUR
     harness.pod("p2", "team-a")
     harness.now -= hours * HOUR
-    harness.round(10)
-    harness.round(10)
+    harness.reconcile(10)
+    harness.reconcile(10)
     assert harness.spent("a", NOON) == (30 + 10) * GPU_SECOND
-    keeper = harness.keeper
-    assert keeper is not None
-    assert [period.start for period in keeper.books.accounts["a"].periods] == [NOON]
-    assert keeper.books.pods.ahead == hours * HOUR - 10 * SECOND
+    reconciler = harness.reconciler
+    assert reconciler is not None
+    assert [period.start for period in reconciler.books.accounts["a"].periods] == [NOON]
+    assert reconciler.books.pods.ahead == hours * HOUR - 10 * SECOND
     harness.remove("p2")
-    harness.round(10)
+    harness.reconcile(10)
     assert harness.spent("a", NOON) == (40 + 20) * GPU_SECOND
-    assert keeper.books.pods.ahead == 0
+    assert reconciler.books.pods.ahead == 0
 
 
 def test_where_the_store_agrees_with_the_api_server_it_is_the_timekeepers_clock_that_is_behind(
@@ -246,8 +246,8 @@ def test_where_the_store_agrees_with_the_api_server_it_is_the_timekeepers_clock_
     harness.now += 2 * HOUR
     harness.pod("p1", "team-a")
     harness.now -= 2 * HOUR
-    harness.round(0)
-    harness.round(2 * 3600 + 10)
+    harness.reconcile(0)
+    harness.reconcile(2 * 3600 + 10)
     assert harness.spent("a", NOON + 2 * HOUR) == 10 * GPU_SECOND
 
 
@@ -259,28 +259,28 @@ def test_changes_while_the_leader_was_paused_in_a_reconciliation_are_charged_as_
     harness.lead(clocks=Clocks(lambda: harness.now, lambda: harness.now))
     before = harness.pod("before", "team-a")
     if loaded:
-        harness.round(0.9)
-    keeper, begun = harness.keeper, harness.now
-    assert keeper is not None
+        harness.reconcile(0.9)
+    reconciler, begun = harness.reconciler, harness.now
+    assert reconciler is not None
     harness.now = NOON + 4 * SECOND
     unseen = harness.pod("unseen", "team-a")
     harness.now += 3 * SECOND
     harness.finish(before)
     harness.finish(unseen)
     harness.pass_time(0.5)
-    keeper.reconcile(begun)
+    reconciler.reconcile(begun)
     assert harness.spent("a") == (7 + 3) * GPU_SECOND
-    harness.round(60)
+    harness.reconcile(60)
     assert harness.spent("a") == (7 + 3) * GPU_SECOND
 
 
 def test_a_grant_belongs_to_the_period_in_which_it_was_made(harness: LedgerHarness) -> None:
     harness.budget("a", ["team-a"], period={"every": "hour"})
-    harness.round(10)
+    harness.reconcile(10)
     harness.grant("late", "a", 1)
     harness.pass_time(3600)
     harness.grant("lapsed", "a", 7, created=parse_instant("2025-01-01T00:00:00Z"))
-    harness.round()
+    harness.reconcile()
     assert published(harness, "a").granted == 0
     standing = reading.period_totals(harness.client, "a", NOON)
     assert standing is not None

@@ -28,7 +28,7 @@ def test_a_pod_that_failed_before_anybody_saw_it_is_charged_to_the_last_change_t
     harness.write_pod(refused)
     harness.write_pod(evicted)
     harness.now += 7 * 24 * HOUR
-    harness.round()
+    harness.reconcile()
     assert harness.spent("a") == 30 * GPU_SECOND
 
 
@@ -36,13 +36,13 @@ def test_a_grant_made_just_after_a_period_began_by_the_servers_clock_adds_to_tha
     harness: LedgerHarness,
 ) -> None:
     harness.budget("a", ["team-a"], period={"every": "hour"})
-    harness.round(3599)
+    harness.reconcile(3599)
     harness.grant("g", "a", 5, created=NOON + HOUR)
-    harness.round(0.5)
-    harness.round(0.5)
-    keeper = harness.keeper
-    assert keeper is not None
-    standings = keeper.books.accounts["a"].period_totals
+    harness.reconcile(0.5)
+    harness.reconcile(0.5)
+    reconciler = harness.reconciler
+    assert reconciler is not None
+    standings = reconciler.books.accounts["a"].period_totals
     assert (standings[NOON].granted, standings[NOON + HOUR].granted) == (0, 5 * GPU_HOUR)
 
 
@@ -50,10 +50,10 @@ def test_a_budget_that_was_deleted_is_listed_no_more(harness: LedgerHarness) -> 
     harness.budget("a", ["team-a"])
     harness.budget("b", ["team-b"])
     harness.pod("p1", "team-a")
-    harness.round(1)
+    harness.reconcile(1)
     harness.budgets = harness.budgets[1:]
     harness.write_budgets()
-    harness.round(1)
+    harness.reconcile(1)
     assert [found.name for found in Book(harness.client, lambda: harness.now).budgets("", 10)] == ["b"]
 
 
@@ -67,11 +67,11 @@ def test_a_loss_of_very_many_accounts_is_shown_beside_a_few_of_them(harness: Led
             }
         )
     harness.write_budgets()
-    harness.round()
+    harness.reconcile()
     harness.client.flushall()
     with pytest.raises(RuntimeError):
-        harness.round()
-    harness.round()
+        harness.reconcile()
+    harness.reconcile()
     lines = (harness.folder / "events.jsonl").read_text().splitlines()
     assert {json.loads(line)["reason"] for line in lines} == {"LedgerRestored"}
     assert len(lines) == 20
@@ -80,12 +80,12 @@ def test_a_loss_of_very_many_accounts_is_shown_beside_a_few_of_them(harness: Led
 def test_what_a_pod_reported_is_not_kept_for_weeks_once_it_is_gone(harness: LedgerHarness) -> None:
     harness.budget("a", ["team-a"])
     harness.pod("p1", "team-a")
-    harness.round(1)
+    harness.reconcile(1)
     report(harness, "p1", 1, 0)
-    harness.round(1)
+    harness.reconcile(1)
     assert harness.client.ttl(keys.report("p1")) > 30 * 86400
     harness.remove("p1")
-    harness.round(1)
+    harness.reconcile(1)
     assert 0 < harness.client.ttl(keys.report("p1")) <= 86400
 
 
@@ -93,14 +93,14 @@ def test_a_folder_keeps_the_checkpoint_through_a_restart_with_an_emptied_redis(h
     harness.budget("a", ["team-a"])
     harness.pod("gone", "team-a")
     harness.pod("runs", "team-a")
-    harness.round()
+    harness.reconcile()
     harness.remove("gone")
-    harness.round(10)
-    assert harness.keeper is not None
-    StatusWriter(harness.source, harness.keeper.books).write(harness.now)
+    harness.reconcile(10)
+    assert harness.reconciler is not None
+    StatusWriter(harness.source, harness.reconciler.books).write(harness.now)
     harness.client.flushall()
     harness.lead()
-    harness.round(10)
+    harness.reconcile(10)
     assert harness.spent("a") == (10 + 20) * GPU_SECOND
 
 
@@ -109,13 +109,13 @@ def test_what_a_namespace_spent_before_it_moved_is_in_the_ledger_though_its_pod_
 ) -> None:
     harness.budget("a", ["team-a"])
     harness.budget("b", ["team-b"])
-    harness.round()
+    harness.reconcile()
     harness.pod("p1", "team-a")
     harness.pass_time(10)
     harness.budget("a", ["nobody"])
     harness.budget("b", ["team-b", "team-a"])
-    harness.round()
-    harness.round(5)
+    harness.reconcile()
+    harness.reconcile(5)
     assert (harness.spent("a"), harness.spent("b")) == (10 * GPU_SECOND, 5 * GPU_SECOND)
     (amount,) = reading.stored_amounts(harness.client, "a", MONTH).values()
     assert amount.posted == amount.amount
@@ -124,11 +124,11 @@ def test_what_a_namespace_spent_before_it_moved_is_in_the_ledger_though_its_pod_
 def test_a_budget_in_its_grace_shows_how_far_that_reaches_and_no_other_does(harness: LedgerHarness) -> None:
     harness.budget("a", ["team-a"], "0.5", grace={"gpuHours": 1, "duration": "2h"})
     harness.pod("p1", "team-a")
-    harness.round()
+    harness.reconcile()
     assert budget_answer(published(harness, "a"), harness.now).grace is None
     exhausted_at = harness.now + 1800 * SECOND
-    harness.round(1800)
-    harness.round(900)
+    harness.reconcile(1800)
+    harness.reconcile(900)
     shown = budget_answer(published(harness, "a"), harness.now).grace
     assert shown is not None
     assert shown.remaining is not None
@@ -136,6 +136,6 @@ def test_a_budget_in_its_grace_shows_how_far_that_reaches_and_no_other_does(harn
     left = GPU_HOUR // 2 + GPU_HOUR - published(harness, "a").spent
     assert int(shown.remaining.microGPUSeconds) == left > 0
     assert shown.ends == to_datetime(exhausted_at + 2 * HOUR)
-    harness.round(7200)
+    harness.reconcile(7200)
     assert published(harness, "a").state == "over"
     assert budget_answer(published(harness, "a"), harness.now).grace is None

@@ -47,7 +47,7 @@ def truth(pods: list[Reserved], payers: list[tuple[int, dict[str, str]]], now: i
     return spent
 
 
-class Story:
+class History:
     """Hours of a cluster in one sitting: pods come, finish and are removed, a namespace moves, grants come."""
 
     def __init__(self, harness: LedgerHarness, seed: int) -> None:
@@ -60,7 +60,7 @@ class Story:
         harness.budget("a", ["team-a"], period={"every": "hour"})
         harness.budget("b", ["team-b"], period={"every": "hour"})
         # An account charges nothing from before the period in which a leader first sees it.
-        harness.round()
+        harness.reconcile()
 
     def step(self, number: int) -> None:
         """Lets something happen, then time pass."""
@@ -102,19 +102,19 @@ class Story:
 
 
 def steps_of(harness: LedgerHarness, rounds: int) -> int:
-    """Returns the number of steps of a story that runs to its end."""
+    """Returns the number of steps of a history that runs to its end."""
     count = 0
 
     def step(_name: str) -> None:
         nonlocal count
         count += 1
 
-    story = Story(harness, 1)
+    history = History(harness, 1)
     harness.lead(step=step)
     for number in range(rounds):
-        story.step(number)
-        harness.round()
-    story.check()
+        history.step(number)
+        harness.reconcile()
+    history.check()
     return count
 
 
@@ -127,12 +127,12 @@ def test_a_leader_killed_before_any_step_of_any_reconciliation_leaves_the_next_o
     for killed_at in range(0, total, stride):
         harness.client.flushall()
         other = LedgerHarness(tmp_path_factory.mktemp("folder"), harness.client)
-        story = Story(other, 1)
-        killed_in_round(other, story, killed_at)
-        story.check()
+        history = History(other, 1)
+        killed_in_round(other, history, killed_at)
+        history.check()
 
 
-def killed_in_round(harness: LedgerHarness, story: Story, killed_at: int) -> None:
+def killed_in_round(harness: LedgerHarness, history: History, killed_at: int) -> None:
     count = 0
 
     def step(_name: str) -> None:
@@ -143,22 +143,22 @@ def killed_in_round(harness: LedgerHarness, story: Story, killed_at: int) -> Non
 
     harness.lead(step=step)
     for number in range(ROUNDS):
-        story.step(number)
+        history.step(number)
         try:
-            harness.round()
+            harness.reconcile()
         except KilledError:
             harness.lead()
-            harness.round()
+            harness.reconcile()
 
 
 @pytest.mark.parametrize("paused_at", ["assign", "open", "settle", "index", "publish", "watched"])
 def test_a_leader_that_was_paused_past_its_term_changes_nothing_when_it_goes_on(
     harness: LedgerHarness, paused_at: str
 ) -> None:
-    story = Story(harness, 2)
-    story.step(0)
-    story.start("runs-on")
-    harness.round()
+    history = History(harness, 2)
+    history.step(0)
+    history.start("runs-on")
+    harness.reconcile()
     reached, go_on = threading.Event(), threading.Event()
     refused: list[Exception] = []
 
@@ -174,43 +174,43 @@ def test_a_leader_that_was_paused_past_its_term_changes_nothing_when_it_goes_on(
             refused.append(error)
 
     paused = harness.lead(step=step)
-    harness.round()
+    harness.reconcile()
     harness.pass_time(8000)
     paused_now = harness.now
     thread = threading.Thread(target=round_of_the_paused)
     thread.start()
     assert reached.wait(LIMIT_S)
     harness.lead()
-    harness.round(3600)
-    story.finish("runs-on")
-    harness.round()
+    harness.reconcile(3600)
+    history.finish("runs-on")
+    harness.reconcile()
     before = {key: harness.client.dump(key) for key in harness.client.scan_iter("fairgpu:{a}*")}
     go_on.set()
     thread.join(LIMIT_S)
     assert {key: harness.client.dump(key) for key in harness.client.scan_iter("fairgpu:{a}*")} == before
     assert refused or paused_at in {"index", "watched", "publish"}
-    story.check()
+    history.check()
 
 
 @pytest.mark.parametrize("seed", range(20 if os.environ.get("CI") == "true" else 4))
 def test_an_emptied_redis_is_filled_again_by_the_running_leader_to_the_last_unit(
     harness: LedgerHarness, seed: int
 ) -> None:
-    story = Story(harness, seed)
-    keeper = harness.lead()
-    writer = StatusWriter(harness.source, keeper.books)
+    history = History(harness, seed)
+    reconciler = harness.lead()
+    writer = StatusWriter(harness.source, reconciler.books)
     random = chance(seed)
     for number in range(5):
-        story.step(number)
-        harness.round()
+        history.step(number)
+        harness.reconcile()
         if random.random() < 0.7:
             writer.write(harness.now)
     hour = harness.now - harness.now % HOUR
     harness.client.flushall()
     with pytest.raises(StoreEmptyError):
-        harness.round(1)
-    harness.round(1)
-    expected = truth(list(story.pods.values()), story.payers, harness.now)
+        harness.reconcile(1)
+    harness.reconcile(1)
+    expected = truth(list(history.pods.values()), history.payers, harness.now)
     for account in ("a", "b"):
         if (account, hour) in expected and harness.now < hour + HOUR:
             assert harness.spent(account, hour) == expected[account, hour]
@@ -221,11 +221,11 @@ def test_a_grant_survives_an_emptied_redis(harness: LedgerHarness) -> None:
     harness.budget("a", ["team-a"])
     harness.grant("more", "a", 1)
     harness.pod("p1", "team-a")
-    harness.round()
+    harness.reconcile()
     harness.client.flushall()
     with pytest.raises(StoreEmptyError):
-        harness.round(1)
-    harness.round(1)
+        harness.reconcile(1)
+    harness.reconcile(1)
     standing = reading.period_totals(harness.client, "a", NOON - (NOON - 1767225600 * SECOND))
     assert standing is not None
     assert (standing.granted, standing.total) == (GPU_HOUR, 2 * GPU_SECOND)
