@@ -209,7 +209,7 @@ def test_the_webhook_reads_no_secret_and_patches_no_configuration(control_plane:
     assert not _may(account(control_plane, "webhook"), Access("create", "secrets", SYSTEM))
 
 
-def test_nobody_but_the_keeper_of_certificates_has_its_rights(control_plane: ControlPlane) -> None:
+def test_no_account_but_that_of_the_rotator_has_its_rights(control_plane: ControlPlane) -> None:
     for access in CERTIFICATES:
         holders = [part for part in NEEDED if _may(account(control_plane, part), access)]
         assert holders in ([], ["certificates"]), access
@@ -228,7 +228,7 @@ def test_a_default_account_of_the_system_namespace_may_do_nothing(control_plane:
 
 
 @pytest.mark.parametrize("role", ["view", "edit", "admin"])
-def test_whoever_may_view_a_namespace_may_see_its_budget_and_change_none(
+def test_an_account_that_may_view_a_namespace_may_see_its_budget_and_change_none(
     control_plane: ControlPlane, namespace: str, role: str
 ) -> None:
     who = control_plane.user(f"{role}-of-{namespace}")

@@ -183,7 +183,7 @@ def test_switching_it_off_lets_running_pods_go(
 
 @pytest.mark.parametrize("who", ["namespace admin", "cluster admin", "kubelet", "garbage collector", "job controller"])
 @pytest.mark.parametrize("subresource", ["", "/status"])
-def test_nobody_but_the_timekeeper_takes_a_pod_from_the_meter(
+def test_no_account_but_the_timekeeper_takes_a_pod_from_the_meter(
     control_plane: ControlPlane, team: Team, who: str, subresource: str
 ) -> None:
     callers = {

@@ -123,7 +123,7 @@ def refused(access: ClusterReviewer, token: str) -> bool:
     return False
 
 
-def test_who_may_view_a_namespace_may_read_what_it_spends_and_nothing_else(
+def test_an_account_that_may_view_a_namespace_may_read_what_it_spends_and_nothing_else(
     control_plane: ControlPlane, make_namespace: Callable[..., str], access: ClusterReviewer
 ) -> None:
     own, other = make_namespace(), make_namespace()

@@ -36,7 +36,7 @@ def budget(name: str, namespace: str) -> dict[str, object]:
     }
 
 
-def test_of_all_pods_it_holds_those_with_a_gpu_and_sees_them_leave(
+def test_it_holds_the_pods_with_a_gpu_and_sees_them_leave(
     control_plane: ControlPlane, namespace: str, source: KubernetesSource
 ) -> None:
     pods, api = f"/api/v1/namespaces/{namespace}/pods", control_plane.admin.api
@@ -116,7 +116,7 @@ def test_an_event_stands_beside_the_pod_that_it_is_about(
     assert "waits for the budget" in shown
 
 
-def test_what_two_leaders_tell_of_one_occasion_is_one_event(
+def test_one_occasion_is_one_event_though_two_leaders_report_it(
     control_plane: ControlPlane, namespace: str, source: KubernetesSource
 ) -> None:
     pod = control_plane.admin.api.create(f"/api/v1/namespaces/{namespace}/pods", canonical_pod("named"))

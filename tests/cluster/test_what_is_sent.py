@@ -307,7 +307,7 @@ def others_write(api: KubernetesAPI, namespace: str, gpu: str) -> None:
     api.delete(gpu, {"gracePeriodSeconds": 0})
 
 
-def test_what_others_write_at_a_gpu_pod_waits_for_no_webhook(
+def test_a_write_of_others_at_a_gpu_pod_waits_for_no_webhook(
     control_plane: ControlPlane, webhook: Reviewer, namespace: str, pods: str
 ) -> None:
     control_plane.admin.api.create(pods, canonical_pod(gated=True))

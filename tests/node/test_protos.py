@@ -27,7 +27,7 @@ def declared(text: str) -> set[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("path", OURS, ids=lambda path: path.name)
-def test_what_we_use_is_what_kubernetes_has(path: Path) -> None:
+def test_our_part_of_the_protos_is_what_kubernetes_has(path: Path) -> None:
     ours = declared(path.read_text())
     theirs = declared((built(NODE, os.environ) / path.name).read_text())
     messages = set(re.findall(r"^(?:message|service) (\w+) \{\n", path.read_text(), re.MULTILINE))

@@ -142,7 +142,7 @@ def ground(page: Page) -> list[int]:
 
 
 @pytest.mark.parametrize(("wanted", "moves"), [("reduce", False), ("no-preference", True)])
-def test_who_wants_no_motion_is_shown_none(visit: Visiting, wanted: str, *, moves: bool) -> None:
+def test_a_person_who_wants_no_motion_is_shown_none(visit: Visiting, wanted: str, *, moves: bool) -> None:
     page = visit(reduced_motion=wanted).open()
     moving = page.evaluate(
         """() => {

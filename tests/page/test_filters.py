@@ -93,7 +93,7 @@ def test_a_namespace_narrows_the_whole_board(visit: Visiting) -> None:
     assert page.url.endswith("/?ns=robotics")
 
 
-def test_what_cannot_be_a_filter_counts_as_not_given(visit: Visiting) -> None:
+def test_a_value_that_cannot_be_a_filter_counts_as_not_given(visit: Visiting) -> None:
     page = visit().enter(address="/?window=<script>&sort=nothing&page=-3&measure=gold&by=../..")
     expect(page.locator(".budgets tbody tr")).to_have_count(10)
     expect(page.get_by_label("Usage over", exact=True)).to_have_value("7d")

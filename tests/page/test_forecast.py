@@ -65,7 +65,7 @@ def test_the_pace_is_the_last_days_else_the_last_hours_else_this_moments(
     assert call(page, "pace", budget(0, 1, 8, forecast=forecast)) == pace
 
 
-def test_what_has_no_limit_or_nothing_left_runs_out_at_no_time_to_come(page: Page) -> None:
+def test_a_budget_without_a_limit_or_with_nothing_left_runs_out_at_no_time_to_come(page: Page) -> None:
     for given in (budget(10, None, 5), budget(10, 10, 5, state="over"), budget(0, 10, 0)):
         assert call(page, "outlook", given, START + DAY)["runsOutAt"] is None
 
@@ -75,7 +75,7 @@ def test_a_budget_of_nothing_is_all_spent_by_the_first_unit(page: Page) -> None:
     assert call(page, "outlook", budget(1, 0, 0), START)["share"] == float("inf")
 
 
-def test_what_is_left_is_counted_back_from_now(page: Page) -> None:
+def test_remaining_time_is_counted_back_from_now(page: Page) -> None:
     steps = [(START + day * DAY, START + (day + 1) * DAY, 100) for day in range(3)]
     items = [{"start": iso(a), "end": iso(b), "billed": {"gpuHours": hours}} for a, b, hours in steps]
     now = START + 2 * DAY + DAY // 2

@@ -16,7 +16,7 @@ def test_a_stranger_is_asked_for_a_token_and_shown_how_to_get_one(visit: Visitin
     expect(page.locator("#board")).to_be_hidden()
 
 
-def test_who_may_read_all_sees_every_budget(visit: Visiting) -> None:
+def test_a_person_who_may_read_all_sees_every_budget(visit: Visiting) -> None:
     page = visit().enter("finance")
     expect(page.get_by_role("table", name="Budgets").get_by_role("row")).to_have_count(11)
     expect(page.locator("#who")).to_contain_text("finance")
@@ -31,7 +31,7 @@ def test_a_token_without_a_valid_signature_is_refused_with_the_reason(visit: Vis
     expect(page.locator("#board")).to_be_hidden()
 
 
-def test_what_is_no_token_at_all_is_not_even_sent(visit: Visiting) -> None:
+def test_a_text_that_is_no_token_at_all_is_not_even_sent(visit: Visiting) -> None:
     visiting = visit()
     page = visiting.open()
     visiting.sign_in("not a token, löl")
@@ -140,6 +140,6 @@ def test_a_member_who_names_another_teams_namespace_is_shown_so(visit: Visiting)
     expect(page.locator("#rest")).to_be_hidden()
 
 
-def test_who_may_read_nothing_that_is_known_is_asked_for_a_namespace(visit: Visiting) -> None:
+def test_a_person_who_may_read_nothing_that_is_known_is_asked_for_a_namespace(visit: Visiting) -> None:
     page = visit().enter("nobody")
     expect(page.locator("#budgets")).to_contain_text("Name the namespace")

@@ -101,7 +101,7 @@ def test_usage_is_kept_as_csv_with_exact_figures(visit: Visiting, tmp_path: Path
     assert all(found["billed_micro_gpu_seconds"].isdigit() for found in rows)
 
 
-def test_what_the_month_comes_to_is_shown_by_the_filters_group_the_most_first(visit: Visiting) -> None:
+def test_the_months_expected_amounts_are_shown_by_the_filters_group_the_most_first(visit: Visiting) -> None:
     """The teams were metered for weeks, so that the last day's pace is known."""
     page = visit().enter(address="/?by=model")
     panel = page.locator("#expected")

@@ -129,7 +129,9 @@ def test_the_first_launch_does_not_wait_for_what_other_streams_wait_for(node: No
 
 
 @pytest.mark.parametrize("what", ["deep", "midway"])
-def test_what_a_stream_waits_for_is_let_go_although_that_is_launched_behind_much_else(node: Node, what: str) -> None:
+def test_a_launch_that_a_stream_waits_for_is_let_through_although_it_comes_behind_much_else(
+    node: Node, what: str
+) -> None:
     """A function of the host waits for launches behind it: each of them was held for a tenth of a second."""
     container = part_of_a_gpu(node, 50)
     result, longest_us = run(container, ("waiting", what, "100"))

@@ -109,6 +109,6 @@ def test_so_it_does_of_launches_with_a_wait_before_each(node: Node, *, part: boo
     [("deep", "100"), ("midway", "100"), ("after", "spin_ms_300"), ("deep", "100", "spin_ms_3600000_w25")],
     ids=" ".join,
 )
-def test_what_a_stream_waits_for_comes_about(node: Node, program: Program) -> None:
+def test_an_event_that_a_stream_waits_for_comes_about(node: Node, program: Program) -> None:
     """test_deck.py says how soon."""
     assert run(part_of_a_gpu(node, 50), ("waiting", *program), virtual=False)[0] == 0

@@ -92,7 +92,7 @@ def test_a_graph_that_is_uploaded_with_its_instantiation_is_charged_then(node: N
         assert container.charged() == node.truth("a")[0] == CONTEXT + 700 * MIB
 
 
-def test_what_a_graph_inside_another_allocates_is_charged(node: Node) -> None:
+def test_memory_that_a_graph_inside_another_allocates_is_charged(node: Node) -> None:
     container = node.container("a")
     with container.session() as ask:
         lines = ["init", "ctx", f"nested a {HELD}", "upload a"]
@@ -139,7 +139,7 @@ def test_the_oldest_forms_tell_the_slice_or_the_largest_number_that_they_can(nod
 
 
 @pytest.mark.parametrize("line", [f"alloc32 - {HELD}", "alloc32 - 1000", "pitch32 - 1000 60000", "pitch32 - 10 10"])
-def test_what_the_oldest_forms_are_refused_is_not_charged(node: Node, line: str) -> None:
+def test_memory_that_the_oldest_forms_are_refused_is_not_charged(node: Node, line: str) -> None:
     container = node.container("a")
     with container.session() as ask:
         assert [ask("init")[0], ask("ctx")[0], ask(line)[0]] == [0, 0, OUT_OF_MEMORY], "no pointer of today fits"

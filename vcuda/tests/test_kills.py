@@ -62,13 +62,13 @@ def test_no_sample_frees_what_the_driver_still_holds(tmp_path: Path, case: str) 
         "gone_while_others_keep_pages_in_no_figure",
     ],
 )
-def test_what_no_process_holds_is_freed(tmp_path: Path, case: str) -> None:
+def test_memory_that_no_process_holds_is_freed(tmp_path: Path, case: str) -> None:
     charged, held = released(tmp_path, case)
     assert charged == held
 
 
 @pytest.mark.parametrize("case", ["total_overwritten", "death_overwritten", "state_overwritten", "lock_overwritten"])
-def test_what_cannot_be_true_is_put_right_with_the_next_look(tmp_path: Path, case: str) -> None:
+def test_a_figure_that_cannot_be_true_is_put_right_with_the_next_look(tmp_path: Path, case: str) -> None:
     charged, held = released(tmp_path, case)
     assert charged == held
 
@@ -117,7 +117,9 @@ def test_racing_processes_and_threads_never_pass_the_limit(node: Node) -> None:
 
 
 @pytest.mark.parametrize("ends", ["by itself", "killed"])
-def test_who_starts_right_after_another_ended_gets_the_memory_that_this_one_had(node: Node, ends: str) -> None:
+def test_a_program_that_starts_right_after_another_ended_gets_the_memory_that_this_one_had(
+    node: Node, ends: str
+) -> None:
     node.settings["SIMGPU_TEARDOWN_MS"] = "300"
     page = node.folder / "page"
     container = node.container("a", Share(schedule=str(page)))
@@ -133,7 +135,7 @@ def test_who_starts_right_after_another_ended_gets_the_memory_that_this_one_had(
     assert node.truth("a")[1] <= 1024 * MIB
 
 
-def test_what_a_process_of_another_pid_namespace_had_is_released_after_its_death_and_not_before(node: Node) -> None:
+def test_memory_of_a_process_of_another_pid_namespace_is_released_after_its_death_and_not_before(node: Node) -> None:
     page = node.folder / "page"
     container = node.container("a", Share(schedule=str(page)))
     actor = str(BUILD / "tests" / "actor")

@@ -123,7 +123,7 @@ def test_mapped_memory_is_bound_by_its_address_too(node: Node, gone: str) -> Non
         assert container.charged() == node.truth("a")[0] == CONTEXT
 
 
-def test_what_is_bound_to_an_object_of_others_too_stays_charged(node: Node) -> None:
+def test_memory_bound_to_an_object_of_others_too_stays_charged(node: Node) -> None:
     page = node.folder / "page"
     container = node.container("a", Share(schedule=str(page)))
     with Agent(node, page, Tenant("a", 0)), container.session() as ask:
@@ -134,7 +134,7 @@ def test_what_is_bound_to_an_object_of_others_too_stays_charged(node: Node) -> N
 
 
 @pytest.mark.parametrize("gone", ["unbind o", "drop o"])
-def test_what_is_bound_to_a_multicast_object_is_charged_until_it_is_unbound_or_the_object_is_gone(
+def test_memory_bound_to_a_multicast_object_is_charged_until_it_is_unbound_or_the_object_is_freed(
     node: Node, gone: str
 ) -> None:
     container = node.container("a")
@@ -202,7 +202,9 @@ def test_a_green_context_that_does_not_fit_is_refused(node: Node) -> None:
 
 @pytest.mark.parametrize("made", ["graph", "capture"])
 @pytest.mark.parametrize("bring", ["upload", "launchgraph"])
-def test_what_a_graph_allocates_is_charged_when_it_is_uploaded_or_launched(node: Node, made: str, bring: str) -> None:
+def test_memory_that_a_graph_allocates_is_charged_when_it_is_uploaded_or_launched(
+    node: Node, made: str, bring: str
+) -> None:
     container = node.container("a")
     with container.session() as ask:
         begun(ask)
@@ -238,7 +240,7 @@ def test_a_graphs_managed_memory_that_prefers_the_host_is_charged_to_the_current
         assert [ask(f"managedgraph b {400 * MIB}")[0], ask("upload b")[0]] == [0, OUT_OF_MEMORY]
 
 
-def test_what_is_captured_takes_nothing_yet(node: Node) -> None:
+def test_a_captured_allocation_takes_nothing_yet(node: Node) -> None:
     container = node.container("a")
     with container.session() as ask:
         begun(ask)
@@ -278,7 +280,7 @@ def test_a_mipmapped_array_is_charged_once_whatever_is_done_with_its_levels(node
         assert container.charged() == node.truth("a")[0] == CONTEXT
 
 
-def test_what_the_driver_holds_beyond_the_charges_is_found_within_a_second(node: Node) -> None:
+def test_memory_that_the_driver_holds_beyond_the_charges_is_found_within_a_second(node: Node) -> None:
     page = node.folder / "page"
     container = node.container("a", Share(context=64 * MIB, schedule=str(page)))
     with Agent(node, page, Tenant("a", 0)), container.session() as ask:
@@ -318,7 +320,7 @@ class Walk:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_whatever_a_program_does_it_is_charged_what_the_driver_holds(node: Node, seed: int) -> None:
+def test_a_program_is_charged_what_the_driver_holds_whatever_it_does(node: Node, seed: int) -> None:
     container = node.container("a")
     with container.session() as ask:
         begun(ask)

@@ -93,7 +93,7 @@ def test_a_library_that_asks_for_the_next_function_of_the_driver_is_limited(
     assert files[3].startswith("libc.so")
 
 
-def test_what_another_library_has_between_it_and_the_driver_comes_first(node: Node) -> None:
+def test_a_function_that_another_library_has_between_it_and_the_driver_comes_first(node: Node) -> None:
     libraries = f"{UNIT / 'asks_next.so'} {UNIT / 'answers_itself.so'}"
     answer, *_ = next_to_a_tool(node.container("a"), preloaded=libraries)
     assert answer == str(ANSWERS_ITSELF)

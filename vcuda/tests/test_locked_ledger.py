@@ -23,7 +23,7 @@ def late_charges(container: Container) -> dict[str, tuple[int, ...]]:
     return {name: tuple(int(figure) for figure in figures) for name, *figures in rows}
 
 
-def test_what_a_process_could_not_write_while_the_ledger_was_locked_is_written_afterwards(node: Node) -> None:
+def test_figures_that_a_process_could_not_write_while_the_ledger_was_locked_are_written_afterwards(node: Node) -> None:
     container = node.container("a", Share(memory=128 * MIB))
     assert late_charges(container) == LATE
     assert container.charged() == 64 * MIB, "what others may have open; its last discharge was written as it ended"

@@ -20,7 +20,7 @@ def test_allocations_stop_at_the_limit_as_on_a_smaller_gpu(node: Node) -> None:
     assert node.truth("a")[1] == 1024 * MIB
 
 
-def test_what_was_freed_is_there_again(node: Node) -> None:
+def test_freed_memory_is_there_again(node: Node) -> None:
     container = node.container("a", Share(memory=1024 * MIB))
     answers = container.run("init", "ctx", *[f"alloc a {700 * MIB}", "free a"] * 5, "info")
     assert {answer[0] for answer in answers} == {0}

@@ -142,7 +142,7 @@ def test_managed_memory_of_one_container_keeps_no_memory_of_anothers_dead(node: 
 
 
 @pytest.mark.parametrize("line", ["info", f"module m {4 * MIB}", f"library l {4 * MIB}", "executables 1", "newctx"])
-def test_what_asks_or_takes_memory_of_the_drivers_own_wants_a_sample(node: Node, line: str) -> None:
+def test_calls_that_ask_for_or_take_memory_of_the_drivers_own_want_a_sample(node: Node, line: str) -> None:
     container = node.container("a", Share(memory=8192 * MIB))
 
     def wanted_ns() -> int:

@@ -87,7 +87,7 @@ def test_ten_thousand_contexts_leave_nothing_behind(node: Node) -> None:
 
 
 @pytest.mark.parametrize(("releases", "version"), [(("13", "12"), "13000"), (("12", "13"), "12090")])
-def test_of_two_drivers_in_one_process_the_first_serves_all_who_ask(
+def test_the_first_of_two_drivers_in_one_process_serves_all_callers(
     node: Node, releases: tuple[str, str], version: str
 ) -> None:
     container = node.container("a")

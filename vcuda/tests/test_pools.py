@@ -135,7 +135,7 @@ def test_a_pool_on_a_device_of_somebody_else_is_refused(node: Node) -> None:
     assert node.container("a").run("init", "ctx", "newpool 1 1")[-1] == [INVALID_DEVICE, 0, 0]
 
 
-def test_what_a_pool_no_longer_keeps_is_given_back_without_a_trim(node: Node) -> None:
+def test_memory_that_a_pool_no_longer_keeps_is_given_back_without_a_trim(node: Node) -> None:
     container = node.container("a")
     with container.session() as ask:
         begun(ask)

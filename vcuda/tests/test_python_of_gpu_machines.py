@@ -118,7 +118,7 @@ def has_unions_in_annotations(tree: ast.Module) -> bool:
 
 
 @pytest.mark.parametrize("path", all_files(), ids=lambda path: path.name)
-def test_what_runs_there_needs_no_newer_python(path: Path) -> None:
+def test_a_program_there_needs_no_newer_python(path: Path) -> None:
     tree = ast.parse(path.read_text(), feature_version=OLDEST)
     assert [name for name in of_the_standard_library(tree) if name[1] not in KNOWN.get(name[0], "").split()] == []
     assert list(newer_keywords(tree)) == []

@@ -40,7 +40,7 @@ def test_the_report_names_the_gpu_and_what_was_missed() -> None:
     assert "| launch | <= 50 | 61.0 ns added | **missed**; 3 rounds |" in text
 
 
-def test_what_programs_completed_together_is_read_from_the_second_and_the_first_is_left_out() -> None:
+def test_work_that_programs_completed_together_is_read_from_the_second_and_the_first_is_left_out() -> None:
     assert each_second(["1.0 5.0 9.5 \n", "2.0 4.0 8.0 \n"]) == [6.0, 8.5]
 
 

@@ -55,7 +55,7 @@ FREES = [
 
 
 @pytest.mark.parametrize(("call", "before", "line", "after"), MAKES + FREES)
-def test_what_the_driver_refuses_changes_nothing(
+def test_a_call_that_the_driver_refuses_changes_nothing(
     node: Node, call: str, before: list[str], line: str, after: list[str]
 ) -> None:
     container = node.container("a", SIMGPU_FAULTS=f"{call}:1:error={UNKNOWN}")

@@ -62,7 +62,7 @@ def test_both_forms_of_nvmls_memory_show_the_slice_and_add_up(node: Node) -> Non
         assert ask("nvml2 0") == [0, 256 * MIB, 0]
 
 
-def test_what_a_process_that_died_held_is_used_and_its_process_is_none(node: Node) -> None:
+def test_memory_that_a_dead_process_held_is_used_and_its_process_is_none(node: Node) -> None:
     container = node.container("a")
     with container.session() as ask:
         assert [ask("init")[0], ask("ctx")[0]] == [0, 0]

@@ -36,7 +36,7 @@ def test_outside_fairgpu_the_resolver_gives_the_drivers_own_functions(node: Node
     assert out.endswith("0 13\n")
 
 
-def test_what_comes_next_is_next_to_the_caller_and_not_to_the_shim(node: Node) -> None:
+def test_the_next_function_is_next_to_the_caller_and_not_to_the_shim(node: Node) -> None:
     container = node.container("a")
     between = BUILD / "tests" / "unit" / "full_disk.so"
     container.settings["LD_PRELOAD"] = f"{between}:{container.library}"
@@ -119,7 +119,7 @@ ASKS = {"cuMipmappedArrayGetLevel", "cuMipmappedArrayGetMemoryRequirements", "cu
 
 
 @pytest.mark.parametrize("release", ["11.8", "12", "13"])
-def test_of_the_calls_for_mipmapped_arrays_those_that_only_ask_are_the_drivers_own(release: str) -> None:
+def test_calls_for_mipmapped_arrays_that_only_ask_are_the_drivers_own(release: str) -> None:
     forms = {name for name in prototypes(release, "cuda.h") if name.startswith("cuMipmappedArray")}
     assert forms - set(HOOKS) == ASKS
 

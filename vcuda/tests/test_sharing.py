@@ -64,7 +64,7 @@ KINDS = pytest.mark.parametrize("kind", ["physical", "ipc", "pool"])
 
 
 @KINDS
-def test_what_others_open_is_charged_once(node: Node, kind: str) -> None:
+def test_memory_that_others_open_is_charged_once(node: Node, kind: str) -> None:
     container = node.container("a")
     with two(container) as (maker, opener):
         lets_go, closes = shared(kind, maker, opener, node.folder)
@@ -76,7 +76,7 @@ def test_what_others_open_is_charged_once(node: Node, kind: str) -> None:
 
 
 @KINDS
-def test_what_is_open_is_counted_once_each_until_it_is_closed(node: Node, kind: str) -> None:
+def test_an_open_session_is_counted_once_each_until_it_is_closed(node: Node, kind: str) -> None:
     container = node.container("a")
     with two(container) as (maker, opener):
         lets_go, closes = shared(kind, maker, opener, node.folder)
@@ -101,7 +101,7 @@ def test_a_handle_of_its_middle_shares_the_whole_allocation(node: Node) -> None:
 
 
 @pytest.mark.parametrize("kind", ["ipc", "pool"])
-def test_what_is_open_is_closed_with_the_context(node: Node, kind: str) -> None:
+def test_an_open_handle_is_closed_with_the_context(node: Node, kind: str) -> None:
     container = node.container("a")
     with container.session() as maker, container.session() as opener:
         done(maker, "init", "ctx")
@@ -112,7 +112,7 @@ def test_what_is_open_is_closed_with_the_context(node: Node, kind: str) -> None:
         assert container.shared()[1] == 0
 
 
-def test_what_a_pool_shared_is_closed_by_any_free(node: Node) -> None:
+def test_memory_that_a_pool_shared_is_closed_by_any_free(node: Node) -> None:
     container = node.container("a")
     with two(container) as (maker, opener):
         shared("pool", maker, opener, node.folder)
@@ -138,7 +138,7 @@ def test_the_first_form_of_opening_counts_too(watched: Container) -> None:
 
 
 @KINDS
-def test_what_its_maker_frees_stays_charged_while_others_have_it_open(watched: Container, kind: str) -> None:
+def test_memory_that_its_maker_frees_stays_charged_while_others_have_it_open(watched: Container, kind: str) -> None:
     node = watched.node
     with two(watched) as (maker, opener):
         lets_go, closes = shared(kind, maker, opener, node.folder)
@@ -154,7 +154,7 @@ def test_what_its_maker_frees_stays_charged_while_others_have_it_open(watched: C
 
 @KINDS
 @pytest.mark.parametrize("end", ["exit 0", "kill"])
-def test_what_outlives_its_maker_is_charged_to_the_container(watched: Container, kind: str, end: str) -> None:
+def test_memory_that_outlives_its_maker_is_charged_to_the_container(watched: Container, kind: str, end: str) -> None:
     node = watched.node
     with ExitStack() as stack:
         opener = stack.enter_context(watched.session())

@@ -160,7 +160,9 @@ def test_so_is_one_beside_a_stream_that_waits_for_the_host(node: Node) -> None:
         pytest.param(("among", "1000"), 100_000_000, id="while another stream has more than is admitted at one time"),
     ],
 )
-def test_what_a_stream_waits_for_the_host_is_no_gpu_time(node: Node, program: tuple[str, ...], most_ns: int) -> None:
+def test_time_for_which_a_stream_waits_for_the_host_is_no_gpu_time(
+    node: Node, program: tuple[str, ...], most_ns: int
+) -> None:
     container = node.container("a")
     result, took_us = run(container, ("waiting", *program))
     assert (result, took_us >= 1_000_000) == (0, True)
@@ -207,7 +209,9 @@ def test_by_whatever_call_it_waits(node: Node, call: str) -> None:
         "forked_while_it_is_asked_about",
     ],
 )
-def test_what_another_thread_does_meanwhile_is_neither_forgotten_nor_mistaken(node: Node, case: str) -> None:
+def test_work_that_another_thread_does_at_the_same_time_is_neither_forgotten_nor_mistaken(
+    node: Node, case: str
+) -> None:
     assert_as_wanted(node, case)
 
 

@@ -106,7 +106,7 @@ def test_nor_is_more_on_any_stream_of_several_threads_nor_in_all_than_the_turn_h
 
 
 @pytest.mark.parametrize(("turns", "held_us"), [(((0, PERIOD_NS),), 0), ((), 5 * HOLD_LIMIT_US)])
-def test_what_is_reported_as_held_back_is_the_wait_for_turns_and_not_behind_its_own_work(
+def test_time_reported_as_held_back_is_the_wait_for_turns_and_not_behind_its_own_work(
     node: Node, turns: tuple[tuple[int, int], ...], held_us: int
 ) -> None:
     page = node.folder / "page"
@@ -242,7 +242,7 @@ def test_a_child_that_ends_waits_for_no_helper_of_its_parents(node: Node) -> Non
         assert now_ns() - before_ns < 10_000_000
 
 
-def test_what_a_program_launched_last_is_reported_though_the_driver_answers_late_when_it_ends(node: Node) -> None:
+def test_work_that_a_program_launched_last_is_reported_though_the_driver_answers_late_when_it_ends(node: Node) -> None:
     container = node.container("a", SIMGPU_FAULTS="cuEventQuery:*:slow_us=300000")
     container.put_on_a_virtual_clock()
     assert [answer[0] for answer in container.run("init", "ctx", "launch spin_us_10")] == [0, 0, 0]

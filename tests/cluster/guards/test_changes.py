@@ -104,7 +104,7 @@ def test_a_change_of_a_pod_without_a_gpu_meets_one_condition_and_its_status_none
     assert evaluated(control_plane) == before
 
 
-def test_what_the_timekeeper_writes_on_a_gpu_pod_meets_one_condition_of_a_policy(
+def test_a_write_of_the_timekeeper_to_a_gpu_pod_meets_one_condition_of_a_policy(
     control_plane: ControlPlane, pods: str, pod: Pod, node: StandInNode
 ) -> None:
     assert pod

@@ -81,7 +81,7 @@ def test_all_else_of_a_claim_is_the_namespaces_own(editor: Identity, claim: str)
     assert (written["metadata"]["labels"], device["device"]) == ({"team": "a"}, "gpu-0")
 
 
-def test_who_may_write_the_status_of_any_claim_frees_one(control_plane: ControlPlane, claim: str) -> None:
+def test_an_account_that_may_write_the_status_of_any_claim_frees_one(control_plane: ControlPlane, claim: str) -> None:
     api = control_plane.admin.api
     api.patch(f"{claim}/status", {"status": {"allocation": None, "reservedFor": None}})
 

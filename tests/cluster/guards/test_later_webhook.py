@@ -65,7 +65,7 @@ PLACE = {"op": "add", "path": "/spec/nodeName", "value": "n1"}
     ],
     ids=["adds a GPU", "adds a share", "takes the sidecar out", "places the pod"],
 )
-def test_what_a_later_webhook_does_to_a_gpu_pod_is_caught(
+def test_a_later_webhooks_change_of_a_gpu_pod_is_caught(
     control_plane: ControlPlane,
     namespace: str,
     later_webhook: Callable[[Operations], Any],

@@ -132,7 +132,7 @@ def older(control_plane: ControlPlane, namespace: str) -> str:
 OF_NO_EFFECT = (("labels", "fairgpu.io/allow"), ("annotations", "fairgpu.io/mode"))
 
 
-def test_what_has_no_effect_and_is_older_than_the_policy_stays_or_goes_and_does_not_change(
+def test_a_value_without_effect_that_is_older_than_the_policy_stays_or_goes_and_does_not_change(
     control_plane: ControlPlane, older: str
 ) -> None:
     admin = control_plane.admin.api
@@ -226,7 +226,9 @@ def bind_cluster_role(control_plane: ControlPlane, who: Identity, role: str) -> 
     control_plane.admin.api.create(f"/apis/{RBAC}/v1/clusterrolebindings", binding)
 
 
-def test_who_may_update_any_namespace_may_still_give_no_permission(operator: Identity, namespace: str) -> None:
+def test_an_account_that_may_update_any_namespace_may_still_give_no_permission(
+    operator: Identity, namespace: str
+) -> None:
     refused(operator, f"/api/v1/namespaces/{namespace}", {"metadata": {"annotations": PERMISSION}})
 
 
@@ -246,7 +248,7 @@ def test_nor_by_a_name_that_is_left_alone(control_plane: ControlPlane, operator:
     control_plane.admin.api.create("/api/v1/namespaces", {"metadata": {"name": name}}, {"dryRun": "All"})
 
 
-def test_who_may_update_budgets_in_the_whole_cluster_may_give_permissions(
+def test_an_account_that_may_update_budgets_in_the_whole_cluster_may_give_permissions(
     control_plane: ControlPlane, operator: Identity, namespace: str
 ) -> None:
     bind_cluster_role(control_plane, operator, "fairgpu-budget-admin")

@@ -57,7 +57,7 @@ def ordered(who: Identity, resource: str, **spec: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("other", ["alice", "alice\n"])
-def test_nobody_signs_for_somebody_else(treasurer: Identity, resource: str, other: str) -> None:
+def test_no_person_signs_for_another(treasurer: Identity, resource: str, other: str) -> None:
     with pytest.raises(ApiError, match="fairgpu-orders") as refusal:
         ordered(treasurer, resource, requestedBy=other)
     assert refusal.value.status == 403

@@ -198,7 +198,9 @@ def test_only_the_scheduler_gives_devices_with_a_binding(
     place(control_plane.service_account(SYSTEM, "fairgpu-scheduler"), pod, node.name)
 
 
-def test_who_may_bind_in_one_namespace_alone_binds_no_pod(editor: Identity, pods: str, node: StandInNode) -> None:
+def test_an_account_that_may_bind_in_one_namespace_alone_binds_no_pod(
+    editor: Identity, pods: str, node: StandInNode
+) -> None:
     """A Binding does not say what its pod is."""
     for pod in (canonical_pod(), plain_pod()):
         made = editor.api.create(pods, pod)
@@ -366,7 +368,7 @@ def test_a_gpu_pod_grows_no_further_than_a_notice_fits_beside_it(
     editor.api.patch(f"{pods}/gpu", written(most), JSON_PATCH)
 
 
-def test_what_a_gpu_pod_was_created_with_may_stay_and_shrink(editor: Identity, pods: str) -> None:
+def test_a_gpu_pods_fields_from_its_creation_may_stay_and_shrink(editor: Identity, pods: str) -> None:
     pod = canonical_pod()
     pod["spec"]["tolerations"] = [TOLERANCE | {"key": key} for key in named(100)]
     pod["spec"]["containers"][0]["image"] = "x" * 40_000

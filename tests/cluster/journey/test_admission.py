@@ -160,7 +160,7 @@ def quota(name: str, core: str, priority_class: str) -> Manifest:
     }
 
 
-def test_what_kueue_ranks_by_is_in_a_pod_and_not_in_a_job_unless_both_name_a_class_of_kueues(
+def test_the_class_by_which_kueue_ranks_is_in_a_pod_and_not_in_a_job_unless_both_name_a_class_of_kueues(
     user: Identity, namespace: str
 ) -> None:
     """Kueue takes its own label first, then spec.priority of a pod and spec.priorityClassName of a template."""

@@ -143,7 +143,7 @@ def test_a_held_budget_gates_the_next_pod_and_a_grant_releases_it(
     wait_until(lambda: not user.api.get(released)["spec"].get("schedulingGates"), "the timekeeper lifts the gate")
 
 
-def test_what_a_pod_spent_is_its_rate_times_the_time_that_the_api_server_stamped(
+def test_a_pods_spending_is_its_rate_times_the_time_that_the_api_server_stamped(
     control_plane: ControlPlane,
     namespace: str,
     node: StandInNode,

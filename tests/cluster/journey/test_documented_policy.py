@@ -49,7 +49,7 @@ def refusal(user: Identity, namespace: str, manifest: Manifest) -> str:
     return ""
 
 
-def test_what_it_is_reported_is_refused_and_what_fairgpu_reads_comes_in(
+def test_a_resource_that_the_policy_lists_is_refused_and_one_that_fairgpu_reads_comes_in(
     user: Identity, namespace: str, policy: None
 ) -> None:
     assert policy is None

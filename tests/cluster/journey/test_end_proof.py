@@ -79,7 +79,7 @@ def standing_still(services: Services) -> Iterator[None]:
         os.kill(services.jobs.popen.pid, signal.SIGCONT)
 
 
-def test_what_ends_while_nobody_watches_is_charged_to_the_last_unit_though_its_namespace_is_deleted(
+def test_a_pod_that_ends_while_no_timekeeper_watches_is_charged_to_the_last_unit_though_its_namespace_is_deleted(
     control_plane: ControlPlane, services: Services
 ) -> None:
     team = Team(control_plane, control_plane.create_namespace())
@@ -125,7 +125,7 @@ def passes(plane: ControlPlane, command: str) -> bool:
     return plane.admin.shell(command).returncode == 0
 
 
-def test_what_waits_for_a_timekeeper_that_is_gone_is_released_by_the_documented_commands(
+def test_pods_that_wait_for_a_timekeeper_that_was_removed_are_released_by_the_documented_commands(
     control_plane: ControlPlane, services: Services, installation: list[Manifest], namespace: str
 ) -> None:
     team = Team(control_plane, namespace)

@@ -123,7 +123,7 @@ def test_no_budget_is_made_raised_lowered_reported_spent_or_deleted(
     ],
     ids=lambda flags: flags[-1].partition("=")[2],
 )
-def test_nobody_is_impersonated_whom_the_guards_let_pass(
+def test_no_account_is_impersonated_that_the_guards_let_pass(
     user: Identity, namespace: str, somebody: tuple[str, ...]
 ) -> None:
     tried = user.kubectl("get", "pods", "-n", namespace, *somebody, check=False)
@@ -151,7 +151,9 @@ def test_the_figures_of_other_teams_are_not_shown(books: Books, namespace: str, 
         assert books.ask("GET", path, token) in (403, 404), path
 
 
-def test_nobody_gives_themselves_money_at_the_timekeeper(books: Books, namespace: str, others: str, token: str) -> None:
+def test_no_person_gives_themselves_money_at_the_timekeeper(
+    books: Books, namespace: str, others: str, token: str
+) -> None:
     for account in (others, namespace):
         order = {"budget": f"budget-{account}", "gpuHours": "1000", "reason": "mine", "name": f"grant-{namespace}"}
         assert books.ask("POST", "/v1/grants", token, order) == 403
@@ -201,7 +203,7 @@ ODD_TOKENS = {
 
 
 @pytest.mark.parametrize("oddity", ODD_TOKENS)
-def test_whoever_shows_an_odd_token_is_nobody_and_breaks_nothing(books: Books, oddity: str) -> None:
+def test_a_caller_with_an_odd_token_has_no_rights_and_breaks_nothing(books: Books, oddity: str) -> None:
     token = ODD_TOKENS[oddity]
     for method, path in (("GET", "/v1/budgets"), ("GET", "/v1/states"), ("POST", "/v1/reports")):
         assert books.ask(method, path, token, {}) == 401

@@ -55,7 +55,7 @@ def test_no_pod_of_a_gang_is_bound_before_all_of_them_can_be(
     wait_until(lambda: _bound(user, pods) == [f"train-{number}" for number in range(4)], "the whole gang is bound")
 
 
-def test_of_two_gangs_that_come_at_once_each_is_bound_as_a_whole(
+def test_two_gangs_that_come_at_once_are_each_bound_as_a_whole(
     control_plane: ControlPlane, user: Identity, namespace: str
 ) -> None:
     node = create_node(control_plane, f"gang-{namespace}", gpus=6)

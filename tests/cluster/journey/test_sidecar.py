@@ -57,7 +57,7 @@ def running_pod(control_plane: ControlPlane, namespace: str, services: Services)
     return bound
 
 
-def test_what_a_pods_containers_used_is_shown_beside_what_they_reserved(
+def test_the_use_of_a_pods_containers_is_shown_beside_what_they_reserved(
     control_plane: ControlPlane, namespace: str, services: Services, running_pod: Manifest, tmp_path: Path
 ) -> None:
     device = Device(uuid=f"GPU-node-{namespace}-0", busy_ns=A_MILLISECOND, span_ns=2 * A_MILLISECOND, launches=7)

@@ -219,7 +219,7 @@ def test_a_problem_is_shown_in_its_own_words_and_the_status_is_1(run: Run) -> No
 
 
 @pytest.mark.parametrize("command", ["budget list", "budget get research", "sessions", "usage", "usage -o csv"])
-def test_who_may_not_read_all_namespaces_is_shown_how_to_ask_about_one(run: Run, command: str) -> None:
+def test_a_person_who_may_not_read_all_namespaces_is_shown_how_to_ask_about_one(run: Run, command: str) -> None:
     problem = {"type": "urn:x", "title": "Forbidden", "status": 403, "detail": "'ada' may not list gpubudgets"}
     status, _, error = run(*command.split(), answer=problem, status=403)
     assert status == 1
@@ -229,7 +229,7 @@ def test_who_may_not_read_all_namespaces_is_shown_how_to_ask_about_one(run: Run,
 
 
 @pytest.mark.parametrize("command", ["budget get -n team-a", "sessions -n team-a", "usage -n team-a"])
-def test_who_asks_about_one_namespace_already_is_shown_the_refusal_alone(run: Run, command: str) -> None:
+def test_a_person_who_asks_about_one_namespace_already_is_shown_the_refusal_alone(run: Run, command: str) -> None:
     problem = {"type": "urn:x", "title": "Forbidden", "status": 403, "detail": "'ada' may not get gpubudgets"}
     assert len(run(*command.split(), answer=problem, status=403)[2].splitlines()) == 1
 

@@ -177,7 +177,7 @@ def test_the_dashboard_shows_every_metric_that_the_alerts_watch() -> None:
     assert alerts - shown == set()
 
 
-def test_what_is_installed_beside_prometheus_is_one_component() -> None:
+def test_the_objects_beside_prometheus_are_installed_as_one_component() -> None:
     component = yaml.safe_load((MONITORING / "kustomization.yaml").read_text())
     named = {*component["resources"], *(file.split("=")[1] for file in component["configMapGenerator"][0]["files"])}
     assert named == {file.name for file in MONITORING.iterdir()} - {"kustomization.yaml"}

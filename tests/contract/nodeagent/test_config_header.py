@@ -75,6 +75,6 @@ def test_the_compiler_reads_what_was_packed(reader: Path, tmp_path: Path) -> Non
         ("main", [ConfigDevice("GPU-a", 1 << 60, 1, Policy.HARD, 1, 0, 1)], "does not fit"),
     ],
 )
-def test_what_does_not_fit_is_refused(container: str, devices: list[ConfigDevice], text: str) -> None:
+def test_a_value_that_does_not_fit_is_refused(container: str, devices: list[ConfigDevice], text: str) -> None:
     with pytest.raises(ValueError, match=text):
         pack(container, "uid-1", devices)

@@ -165,7 +165,7 @@ def test_a_start_that_is_broken_off_leaves_the_record_of_the_one_before(
             assert calls == 6
 
 
-def test_what_belongs_to_no_container_is_collected(folders: Folders, shim: Path) -> None:
+def test_a_process_that_belongs_to_no_container_is_collected(folders: Folders, shim: Path) -> None:
     gone = replace(RECORD, uid="u2", slots=frozenset({"slot-9"}))
     files.write(folders, RECORD, VENDOR, shim)
     files.write(folders, gone, VENDOR, shim)
@@ -211,7 +211,7 @@ def test_a_shim_that_is_whole_stays_the_file_that_containers_have_mounted(
     assert files.install_shim(folders, tmp_path / "built.so").stat().st_ino == inode
 
 
-def test_of_two_agents_that_start_at_once_one_writes_the_shim(folders: Folders, shim: Path, tmp_path: Path) -> None:
+def test_one_of_two_agents_that_start_at_once_writes_the_shim(folders: Folders, shim: Path, tmp_path: Path) -> None:
     shim.write_bytes(b"")
     second = threading.Thread(target=files.install_shim, args=(folders, tmp_path / "built.so"))
     with handover.turn_of(shim.parent):
@@ -257,7 +257,7 @@ def test_an_agent_killed_while_it_voids_an_earlier_boot_begins_again(
     assert everything(folders.root) == {"boot"}
 
 
-def test_of_two_agents_that_start_after_a_boot_the_second_removes_nothing_of_what_the_first_has_written(
+def test_the_second_of_two_agents_that_start_after_a_boot_removes_nothing_of_what_the_first_has_written(
     folders: Folders, shim: Path
 ) -> None:
     files.void_after_boot(folders, "first")

@@ -133,7 +133,7 @@ def test_a_sample_that_is_asked_for_is_taken_before_the_next_is_due(
         watching.join()
 
 
-def test_who_asked_before_the_last_sample_has_been_answered(tmp_path: Path) -> None:
+def test_a_program_that_asked_before_the_last_sample_has_been_answered(tmp_path: Path) -> None:
     driver = Figures(lambda: answer(OWN))
     asked_ns = time.monotonic_ns()
     driver.look((container(tmp_path, 0),), {0: 0})

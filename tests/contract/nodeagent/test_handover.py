@@ -122,7 +122,7 @@ def test_a_lock_is_free_once_its_holder_ends_and_a_process_that_is_asked_to_end_
     assert handover.wait_for(path, lambda: True) is None
 
 
-def test_who_waits_for_a_lock_tries_it_after_each_round_so_that_no_page_grows_stale(tmp_path: Path) -> None:
+def test_a_writer_that_waits_for_a_lock_tries_it_after_each_round_so_that_no_page_grows_stale(tmp_path: Path) -> None:
     path, rounds = tmp_path / "lock", 0
     held = handover.lock(path)
     assert held is not None

@@ -233,7 +233,7 @@ def test_a_start_that_stays_in_doubt_is_refused(node: Node, monkeypatch: pytest.
         node.starter.prepare(SLOT)
 
 
-def test_what_overlaps_is_refused_until_the_other_is_gone(node: Node) -> None:
+def test_a_container_that_overlaps_another_is_refused_until_that_one_has_ended(node: Node) -> None:
     for name, slot in (("first", "slot-0"), ("second", "slot-1")):
         node.knows(pod(name, {"main": 60}))
         node.lists(name, "main", frozenset({slot}))

@@ -53,7 +53,7 @@ def test_connections_that_wait_together_are_shared_evenly() -> None:
     assert abs(first - second) <= 2
 
 
-def test_who_holds_fewer_takes_the_next() -> None:
+def test_a_worker_that_holds_fewer_takes_the_next() -> None:
     first, second = uvloop.run(spread(first_holds=6))
     assert second > first
 
@@ -96,7 +96,7 @@ def test_a_crowd_that_says_nothing_is_taken_in_a_few_turns() -> None:
     assert uvloop.run(turns_for_a_crowd()) < 40
 
 
-def test_what_is_taken_at_a_time_doubles_where_patience_does_not_empty_the_queue() -> None:
+def test_a_batch_doubles_where_patience_does_not_empty_the_queue() -> None:
     assert [batch(turns) for turns in range(16)] == [1] * 16
     assert [batch(turns) for turns in (16, 17, 18, 24, 25, 10_000)] == [1, 2, 4, 256, 256, 256]
 

@@ -64,7 +64,7 @@ def test_crowds_from_many_addresses_have_no_more_places_than_there_are(crowded: 
         assert descriptors(crowded) <= MAX_HANDSHAKES + MAX_CONNECTIONS + OWN_DESCRIPTORS
 
 
-def test_who_was_there_first_is_served_on_while_a_crowd_calls(crowded: Served) -> None:
+def test_the_first_clients_are_served_on_while_a_crowd_calls(crowded: Served) -> None:
     connection = crowded.connect()
     connection.request("POST", "/echo", b"before")
     assert connection.getresponse().read() == b"before"

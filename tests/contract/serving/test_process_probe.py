@@ -144,7 +144,7 @@ def test_a_loop_that_waits_for_a_slow_server_gets_on_with_each_answer() -> None:
         assert progress.lasts()
 
 
-def test_what_other_threads_are_answered_does_not_hide_a_loop_that_hangs() -> None:
+def test_answers_to_other_threads_do_not_hide_a_loop_that_hangs() -> None:
     clock = Hours()
     progress = Progress(60.0, clock)
     progress.note()

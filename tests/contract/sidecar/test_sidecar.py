@@ -27,7 +27,7 @@ def busy(report: Received, container: str = "main") -> int:
     return sum(device["busyNs"] for item in containers for device in item["devices"])
 
 
-def test_what_a_container_used_is_reported_and_numbered(start: Start, server: ReportServer, tmp_path: Path) -> None:
+def test_a_containers_use_is_reported_and_numbered(start: Start, server: ReportServer, tmp_path: Path) -> None:
     write_usage(tmp_path / "run" / "main" / "usage", usage_record(Device(UUID, busy_ns=5, launches=2)))
     start()
     first, second = server.wait_for(lambda reports: len(reports) >= 2)[:2]

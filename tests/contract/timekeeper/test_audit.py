@@ -184,7 +184,7 @@ CORRUPTIONS: dict[str, tuple[Corruption, Found]] = {
 
 
 @pytest.mark.parametrize("name", CORRUPTIONS)
-def test_whatever_is_corrupted_is_named(books: LedgerHarness, name: str) -> None:
+def test_each_corrupted_figure_is_named(books: LedgerHarness, name: str) -> None:
     corrupt, expected = CORRUPTIONS[name]
     corrupt(books)
     assert found(books) == expected

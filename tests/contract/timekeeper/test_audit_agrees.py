@@ -170,7 +170,7 @@ class History:
 
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
 @given(steps=st.lists(STEPS, max_size=25), bill=st.sampled_from(Bill))
-def test_whatever_is_settled_in_whatever_order_the_auditor_finds_no_difference(
+def test_the_auditor_finds_no_difference_whatever_is_settled_in_whatever_order(
     server: RedisServer, steps: list[tuple[str, Any, Any]], bill: Bill
 ) -> None:
     with server.client() as client, tempfile.TemporaryDirectory() as folder:

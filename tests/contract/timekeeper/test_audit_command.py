@@ -68,7 +68,7 @@ def test_a_period_that_is_no_instant_is_refused(books: LedgerHarness) -> None:
     assert "--period: 'January' is no RFC 3339 timestamp" in done.stderr
 
 
-def test_who_does_not_reach_the_store_is_distinguished_from_where_it_is_reached() -> None:
+def test_a_client_that_does_not_reach_the_store_is_distinguished_from_where_it_is_reached() -> None:
     asked = Namespace(budget=None, period=None, output="table", store_only=True, standalone=None)
     with (
         redis.Redis(port=free_port()) as client,

@@ -103,7 +103,7 @@ SHOWN: dict[str, tuple[Corruption, Found]] = {
 
 
 @pytest.mark.parametrize("name", SHOWN)
-def test_whatever_is_shown_falsely_is_named(books: LedgerHarness, name: str) -> None:
+def test_each_figure_that_is_shown_falsely_is_named(books: LedgerHarness, name: str) -> None:
     corrupt, expected = SHOWN[name]
     corrupt(books)
     assert found(books) == expected
@@ -122,7 +122,7 @@ def test_a_session_whose_pod_is_gone_is_named(books: LedgerHarness) -> None:
     assert found(books) == {(Figure.SESSION, "running")}
 
 
-def test_who_does_not_see_the_api_server_checks_the_store_alone(books: LedgerHarness) -> None:
+def test_an_admin_who_does_not_reach_the_api_server_checks_the_store_alone(books: LedgerHarness) -> None:
     around = AuditEnvironment(books.client, lambda: None, lambda: books.now, lambda _: False)
     in_status("spent", money(7))(books)
     assert audit(around, AuditRequest(patience_seconds=0)).differences == ()
@@ -130,7 +130,7 @@ def test_who_does_not_see_the_api_server_checks_the_store_alone(books: LedgerHar
     assert len(audit(around, AuditRequest(patience_seconds=0)).differences) == 1
 
 
-def test_what_lags_for_a_moment_is_no_difference(books: LedgerHarness) -> None:
+def test_a_figure_that_lags_for_a_moment_is_no_difference(books: LedgerHarness) -> None:
     books.pod("late", "team-a")
     books.client.hset(keys.STATES_VALUES, "team-a", "{}")
 

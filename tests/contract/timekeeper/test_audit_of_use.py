@@ -41,7 +41,7 @@ def found(harness: LedgerHarness) -> set[tuple[Figure, str]]:
     return {(each.figure, each.subject) for each in differences if each.figure is Figure.AMOUNT}
 
 
-def test_what_follows_from_the_reports_is_no_difference(reporting: LedgerHarness) -> None:
+def test_an_amount_that_follows_from_the_reports_is_no_difference(reporting: LedgerHarness) -> None:
     assert reporting.spent("a") in {40 * GPU_SECOND, 90 * GPU_SECOND}
     assert found(reporting) == set()
     reporting.reconcile(7)
@@ -68,7 +68,7 @@ def test_an_amount_and_a_record_that_are_off_together_are_named_by_the_reports(
 
 
 @pytest.mark.parametrize("off", [1, 10**6])
-def test_what_the_intake_keeps_of_reports_is_held_to_the_amount(reporting: LedgerHarness, off: int) -> None:
+def test_reports_that_the_intake_keeps_are_held_to_the_amount(reporting: LedgerHarness, off: int) -> None:
     state = json.loads(reporting.client.hget(keys.report("p1"), "state") or "[]")
     state[2][-1][2] += off
     reporting.client.hset(keys.report("p1"), "state", json.dumps(state))

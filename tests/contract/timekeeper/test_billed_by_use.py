@@ -48,7 +48,7 @@ def test_where_use_is_billed_a_pod_pays_what_it_reports_and_never_more_than_it_r
     assert harness.spent("a") == 10 * GPU_SECOND + 2 * GPU_SECOND
 
 
-def test_what_is_used_after_a_period_began_is_paid_in_that_period_also_under_the_next_leader(
+def test_use_after_a_period_began_is_paid_in_that_period_also_under_the_next_leader(
     harness: LedgerHarness,
 ) -> None:
     harness.budget("a", ["team-a"], period={"every": "hour"})
@@ -86,7 +86,7 @@ def test_a_leader_that_takes_over_late_in_a_period_leaves_the_one_before_as_it_w
 
 
 @pytest.mark.parametrize("seconds_after", [0, 1])
-def test_what_is_reported_belongs_to_the_period_in_which_it_was_received_whenever_the_leader_looks(
+def test_a_report_belongs_to_the_period_in_which_it_was_received_whenever_the_leader_looks(
     harness: LedgerHarness, seconds_after: int
 ) -> None:
     harness.budget("a", ["team-a"], period={"every": "hour"})
@@ -229,7 +229,7 @@ def test_counters_that_begin_anew_lose_nothing_also_under_the_next_leader(harnes
     assert harness.spent("a") == 75 * GPU_SECOND
 
 
-def test_of_what_an_ended_pod_reported_nothing_stays_that_is_as_long_as_it_liked(harness: LedgerHarness) -> None:
+def test_no_part_of_an_ended_pods_report_stays_that_is_as_long_as_it_liked(harness: LedgerHarness) -> None:
     """Pods come and go by the thousand, each with a report of 128 KiB, and the store is in memory."""
     rules = ControllerRules(bill=Bill.USED)
     harness.budget("a", ["team-a"])
@@ -332,7 +332,7 @@ def test_a_figure_of_use_that_an_earlier_version_believed_counts_for_no_more_tha
     assert harness.spent("a", NOON + HOUR) == 900 * GPU_SECOND
 
 
-def test_what_was_billed_stands_where_the_record_reports_less_and_the_reports_are_lost(harness: LedgerHarness) -> None:
+def test_a_billed_amount_stays_where_the_record_reports_less_and_the_reports_are_lost(harness: LedgerHarness) -> None:
     rules = ControllerRules(bill=Bill.USED)
     harness.budget("a", ["team-a"], period={"every": "hour"})
     harness.lead(rules)
@@ -370,7 +370,7 @@ def test_a_report_that_is_stamped_by_a_clock_ahead_leaves_the_time_before_it_unm
 @pytest.mark.parametrize("seconds_ago", [5, 6])
 @pytest.mark.parametrize("first", [600, None])
 @pytest.mark.parametrize("seen", [False, True])
-def test_what_is_received_after_an_end_counts_in_the_period_of_the_end_whatever_rounds_ran_before_that_was_seen(
+def test_a_report_after_an_end_counts_in_the_period_of_the_end_whatever_rounds_ran_before_that_was_seen(
     harness: LedgerHarness, seconds_ago: int, rounds: int, first: int | None, *, seen: bool
 ) -> None:
     harness.budget("a", ["team-a"], period={"every": "hour"})
@@ -394,7 +394,7 @@ def test_what_is_received_after_an_end_counts_in_the_period_of_the_end_whatever_
 
 
 @pytest.mark.parametrize("seconds_ago", [5, 6, 30])
-def test_what_is_received_after_an_end_is_the_payers_who_paid_at_the_end_though_the_namespace_has_moved_since(
+def test_a_report_after_an_end_is_the_payers_who_paid_at_the_end_though_the_namespace_has_moved_since(
     harness: LedgerHarness, seconds_ago: int
 ) -> None:
     harness.budget("a", ["team-a"])
@@ -554,7 +554,7 @@ def test_a_session_that_moves_twice_within_a_period_keeps_what_was_measured_befo
     assert [harness.spent(name) for name in "abc"] == [2 * GPU_SECOND, 5 * GPU_SECOND, 5 * GPU_SECOND]
 
 
-def test_what_was_measured_before_a_move_counts_also_five_days_later(harness: LedgerHarness) -> None:
+def test_use_measured_before_a_move_counts_also_five_days_later(harness: LedgerHarness) -> None:
     harness.budget("a", ["team-a"])
     harness.budget("b", ["team-b"])
     harness.lead(ControllerRules(bill=Bill.USED))
@@ -574,7 +574,7 @@ def test_what_was_measured_before_a_move_counts_also_five_days_later(harness: Le
     assert (harness.client.memory_usage(keys.report("p1")) or 0) < 4096
 
 
-def test_what_is_reported_before_a_move_is_the_first_payers_also_where_the_leader_ended_as_it_wrote_the_move(
+def test_a_report_before_a_move_is_the_first_payers_also_where_the_leader_ended_as_it_wrote_the_move(
     harness: LedgerHarness,
 ) -> None:
     def step(name: str) -> None:

@@ -191,7 +191,7 @@ def test_a_new_leader_repeats_nothing_that_the_status_shows_and_shows_what_it_do
     assert cluster.after(10) == ["BudgetReopened"]
 
 
-def test_what_a_new_leader_shows_again_is_the_same_event_in_other_words_and_another_exhaustion_is_another(
+def test_an_event_that_a_new_leader_shows_again_is_the_same_in_other_words_and_another_exhaustion_is_another(
     cluster: Cluster,
 ) -> None:
     cluster.spend(onExhausted="hold")
@@ -215,7 +215,7 @@ def test_the_next_period_is_shown_as_reopened(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("seconds", [0.2, 5.0])
-def test_what_a_turn_does_not_come_to_is_shown_in_the_next_however_slow_the_machine_is(
+def test_a_budget_that_one_turn_does_not_come_to_is_shown_in_the_next_however_slow_the_machine_is(
     cluster: Cluster, seconds: float
 ) -> None:
     names = [f"b{number}" for number in range(3)]

@@ -85,7 +85,7 @@ def test_a_leader_whose_store_was_emptied_writes_down_again_what_budgets_last_we
     assert reading.budgets_and_faults(harness.client)[0].keys() == {"a"}
 
 
-def test_who_paid_before_a_namespace_moved_is_known_though_store_and_process_are_lost_at_once(
+def test_the_payer_before_a_namespace_moved_is_known_though_store_and_process_are_lost_at_once(
     harness: LedgerHarness,
 ) -> None:
     harness.budget("a", ["team-a"])

@@ -182,7 +182,7 @@ def test_a_capacity_that_is_seen_while_a_clock_is_ahead_holds_once_the_clock_is_
 
 @pytest.mark.parametrize("another", [False, True])
 @pytest.mark.parametrize("bill", list(Bill))
-def test_what_a_clock_ahead_has_billed_of_a_period_is_billed_anew_once_the_period_has_ended(
+def test_an_amount_billed_by_a_clock_that_was_ahead_is_billed_anew_once_the_period_has_ended(
     harness: LedgerHarness,
     bill: Bill,
     another: bool,  # noqa: FBT001

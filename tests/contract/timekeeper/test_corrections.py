@@ -203,7 +203,7 @@ def test_a_closed_period_that_is_corrected_leaves_what_its_own_allowance_left(ha
     assert published(harness, "a").granted == GPU_HOUR * 3 // 4
 
 
-def test_what_an_ended_pod_cost_counts_once_in_the_balance_of_a_period_that_is_corrected(
+def test_an_ended_pods_cost_counts_once_in_the_balance_of_a_period_that_is_corrected(
     harness: LedgerHarness,
 ) -> None:
     harness.budget("a", ["team-a"], 10, period={"every": "hour"}, rollover={"gpuHours": 20})

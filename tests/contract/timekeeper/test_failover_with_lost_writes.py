@@ -17,7 +17,7 @@ from timekeeper.ledger import keys, reading
 
 
 @pytest.mark.parametrize("after", range(5))
-def test_what_a_paused_leader_writes_without_its_successors_fence_is_named_and_then_written_again(
+def test_a_write_of_a_paused_leader_without_its_successors_fence_is_named_and_then_written_again(
     harness: LedgerHarness, after: int
 ) -> None:
     """The first leader is paused in a round after so many steps; it goes on in the store of the promoted replica."""

@@ -88,7 +88,7 @@ def test_once_the_figure_is_right_again_the_metric_says_so(harness: LedgerHarnes
     assert len(events(harness)) == 1
 
 
-def test_who_does_not_lead_shows_nothing(harness: LedgerHarness) -> None:
+def test_a_replica_that_does_not_lead_shows_nothing(harness: LedgerHarness) -> None:
     job = Job(harness)
     harness.client.hset(KEYS.period(MONTH), "gone", "5")
     job.auditor.audit()

@@ -152,7 +152,7 @@ def test_a_held_pod_whose_release_is_refused_holds_up_no_other_and_is_not_tried_
     assert cluster.jobs.release(cluster.now) == 1
 
 
-def test_who_left_is_not_remembered_for_ever_where_no_checkpoint_can_be_written(cluster: Cluster) -> None:
+def test_a_deleted_pod_is_not_remembered_for_ever_where_no_checkpoint_can_be_written(cluster: Cluster) -> None:
     cluster.replace("budgets", budgets(1))
     cluster.replace("pods", [cluster.harness.pod("p1", "team-0")])
     cluster.refused = {"b0"}

@@ -253,7 +253,7 @@ def test_a_silent_node_without_an_object_is_forgotten_with_its_last_pod(cluster:
     assert reading.silent(cluster.client) == {}
 
 
-def test_what_a_leader_knows_of_silent_nodes_outlives_an_emptied_store(cluster: Cluster) -> None:
+def test_a_leaders_knowledge_of_silent_nodes_outlives_an_emptied_store(cluster: Cluster) -> None:
     fall_silent(cluster)
     delete_node(cluster)
     cluster.reconcile(20)

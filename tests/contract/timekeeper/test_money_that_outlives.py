@@ -148,7 +148,7 @@ def test_unspent_allowance_rolls_over_up_to_its_cap_and_not_what_was_granted(har
     assert money(harness, "a")[1:] == [("carry", "", 10 * GPU_HOUR), ("carry", "", 12 * GPU_HOUR)]
 
 
-def test_what_the_overspent_leave_is_nothing(harness: LedgerHarness) -> None:
+def test_an_overspent_period_leaves_no_money(harness: LedgerHarness) -> None:
     harness.budget("a", ["team-a"], HUNDRED, period=HOURLY, rollover={"gpuHours": 12})
     harness.pod("p1", "team-a")
     harness.reconcile()
@@ -169,7 +169,7 @@ def test_a_rollover_that_is_written_later_reaches_no_earlier_period(harness: Led
     assert published(harness, "a").granted == 3 * GPU_HOUR
 
 
-def test_what_is_carried_follows_when_the_spend_of_the_period_before_is_set_right(harness: LedgerHarness) -> None:
+def test_carried_money_follows_when_the_spend_of_the_period_before_is_set_right(harness: LedgerHarness) -> None:
     harness.budget("a", ["team-a"], 1, period=HOURLY, rollover={"gpuHours": 1})
     pod = harness.pod("p1", "team-a")
     harness.reconcile()

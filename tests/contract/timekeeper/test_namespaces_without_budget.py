@@ -106,7 +106,7 @@ def test_a_budget_that_pays_by_now_is_not_charged_what_the_namespace_had_spent_b
 
 
 @pytest.mark.parametrize("loss", ["emptied", "went back"])
-def test_what_was_metered_is_not_priced_again_by_a_new_leader_of_a_store_that_lost_the_prices(
+def test_metered_time_is_not_priced_again_by_a_new_leader_of_a_store_that_lost_the_prices(
     harness: LedgerHarness, loss: str
 ) -> None:
     rules = [replace(RULES, prices={"A100": (PricePoint(0, Fraction(price)),)}) for price in (1, 2)]
@@ -141,7 +141,9 @@ def test_prices_that_the_settings_tell_are_not_kept_and_what_is_none_is_passed_o
     assert [read_prices(found) for found in ({}, {PRICES: None}, {PRICES: {"prices": "x"}}, {PRICES: 5})] == [{}] * 4
 
 
-def test_what_has_not_changed_is_not_written_again_and_what_is_over_leaves(harness: LedgerHarness) -> None:
+def test_an_unchanged_checkpoint_is_not_written_again_and_one_of_a_finished_account_leaves(
+    harness: LedgerHarness,
+) -> None:
     spend(harness)
     reconciler = reconciler_of(harness)
     assert reconciler.write(harness.now) == 1

@@ -171,7 +171,7 @@ def test_a_notification_of_yesterday_is_dropped(setup: Setup) -> None:
     assert setup.outcome("expired") == 1
 
 
-def test_of_too_many_the_oldest_are_given_up(setup: Setup) -> None:
+def test_the_oldest_of_too_many_are_given_up(setup: Setup) -> None:
     assert queue(setup, 7, most=5) == 2
     while setup.deliver() == 0:
         pass
@@ -220,14 +220,14 @@ def test_a_leader_that_was_followed_writes_nothing_more(setup: Setup) -> None:
     assert outbox.length(setup.harness.client) == 1
 
 
-def test_who_does_not_lead_delivers_nothing(setup: Setup) -> None:
+def test_a_replica_that_does_not_lead_delivers_nothing(setup: Setup) -> None:
     queue(setup, 1)
     setup.term.lose()
     assert setup.deliver() == IDLE_SECONDS
     assert setup.server.taken == []
 
 
-def test_what_was_reported_a_budget_that_is_gone_is_forgotten(setup: Setup) -> None:
+def test_announced_milestones_of_a_deleted_budget_are_forgotten(setup: Setup) -> None:
     setup.after(0)
     setup.after(6)
     assert len(outbox.announced(setup.harness.client)) == 1
@@ -300,7 +300,7 @@ def test_milestones_are_kept_as_they_were_shown(setup: Setup) -> None:
 
 
 @pytest.mark.parametrize("broken", [b"nonsense", b"\xff", b"[]", b'["x",null,[]]', b"[1,null,null]", b"[" * 100_000])
-def test_what_was_reported_one_budget_and_cannot_be_read_hides_no_other(setup: Setup, broken: bytes) -> None:
+def test_unreadable_milestones_of_one_budget_hide_no_other(setup: Setup, broken: bytes) -> None:
     client, shown = setup.harness.client, Announced(7, None, frozenset())
     outbox.write(client, 1, 100, [Change("u1", shown), Change("u2", shown)])
     client.hset(keys.NOTICES_ANNOUNCED, "u1", broken)

@@ -100,7 +100,7 @@ def test_a_pod_that_ended_before_metering_began_has_no_session(harness: LedgerHa
     assert reading.stored_amounts(harness.client, "a", MONTH) == {}
 
 
-def test_what_a_pod_holds_is_kept_under_relabelling_and_by_the_next_leader(looking: LedgerHarness) -> None:
+def test_a_pods_holding_is_kept_under_relabelling_and_by_the_next_leader(looking: LedgerHarness) -> None:
     looking.pod_of_another_stack("p1")
     looking.reconcile(10)
     write_node(looking, {"nvidia.com/gpu.product": "Tesla-T4", "nvidia.com/gpu.replicas": "64"})
@@ -199,7 +199,7 @@ def test_so_does_one_whose_resource_names_a_model(harness: LedgerHarness) -> Non
     assert (before, harness.spent("a")) == (4 * 120 * GPU_SECOND, 2 * (180 + 3600) * GPU_SECOND)
 
 
-def test_what_was_decided_by_the_labels_of_feature_discovery_is_kept_on_a_clouds_node(harness: LedgerHarness) -> None:
+def test_a_decision_by_the_labels_of_feature_discovery_is_kept_on_a_clouds_node(harness: LedgerHarness) -> None:
     cloud = {"node.kubernetes.io/instance-type": "p4de.24xlarge"}
     harness.budget("a", ["team-a"])
     write_node(harness, cloud | LABELS)
@@ -380,7 +380,7 @@ def test_the_capacity_of_the_nodes_is_written_for_the_idle_share_of_usage(lookin
     assert [int(rate) for rate in points.values()] == [8 * GPU_SECOND]
 
 
-def test_how_much_is_charged_without_a_known_model_is_counted(looking: LedgerHarness) -> None:
+def test_pods_charged_without_a_known_model_are_counted(looking: LedgerHarness) -> None:
     write_node(looking, {}, "n2")
     looking.pod_of_another_stack("known")
     unknown = looking.pod_of_another_stack("unknown")
@@ -398,7 +398,7 @@ def write_checkpoint(harness: LedgerHarness) -> None:
     CheckpointKeeper(harness.source, harness.reconciler.books).write(harness.now)
 
 
-def test_what_was_decided_outlives_an_emptied_store_a_new_leader_and_other_labels(looking: LedgerHarness) -> None:
+def test_a_decision_outlives_an_emptied_store_a_new_leader_and_other_labels(looking: LedgerHarness) -> None:
     looking.pod_of_another_stack("p1")
     ended = looking.pod_of_another_stack("p2")
     looking.reconcile(10)

@@ -273,7 +273,7 @@ def test_the_query_is_sent_as_it_is_configured_with_the_time_for_it(setup: Setup
     assert b"Authorization" not in request
 
 
-def test_who_does_not_lead_asks_nothing(setup: Setup) -> None:
+def test_a_replica_that_does_not_lead_asks_nothing(setup: Setup) -> None:
     setup.term.lose()
     with serving(BUSY) as server:
         assert setup.reader(url=server.url).step(time.time_ns) == IDLE_SECONDS
@@ -322,7 +322,7 @@ def test_figures_that_cannot_be_read_are_unknown(setup: Setup) -> None:
         assert setup.percents() == NONE
 
 
-def test_of_two_pods_of_one_name_the_later_one_has_it(setup: Setup) -> None:
+def test_the_later_of_two_pods_of_one_name_has_it(setup: Setup) -> None:
     setup.harness.pass_time(60)
     old = setup.harness.source_pod("train-0")
     again = {**old, "metadata": {**old["metadata"], "uid": "again", "creationTimestamp": "2026-01-15T12:01:00Z"}}

@@ -97,7 +97,7 @@ def test_only_later_reports_of_a_boot_are_taken_over(client: redis.Redis) -> Non
     assert client.ttl(keys.report("uid")) > 0
 
 
-def test_what_was_used_adds_up_over_boots_whatever_comes_twice_or_late(client: redis.Redis) -> None:
+def test_use_adds_up_over_boots_whatever_comes_twice_or_late(client: redis.Redis) -> None:
     shown = [("a", 1, 100), ("a", 3, 300), ("b", 1, 20), ("a", 2, 200), ("b", 1, 20), ("a", 4, 310), ("b", 2, 25)]
     take(client, shown)
     assert reading.used(client, ["uid"]) == [335]
@@ -164,7 +164,7 @@ def take_at(client: redis.Redis, shown: list[tuple[str, int, float, bool]]) -> l
     return [intake.take([report])[0] for report in reports]
 
 
-def test_of_a_pod_one_report_a_second_is_written(client: redis.Redis) -> None:
+def test_one_report_of_a_pod_a_second_is_written(client: redis.Redis) -> None:
     found = take_at(client, [("b", number, number / 10, False) for number in range(41)])
     assert [number / 10 for number, outcome in enumerate(found) if outcome is IntakeOutcome.TAKEN] == [0, 1, 2, 3, 4]
     assert set(found) == {IntakeOutcome.TAKEN, IntakeOutcome.EARLY}

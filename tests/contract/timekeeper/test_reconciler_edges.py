@@ -77,7 +77,7 @@ def test_a_loss_of_very_many_accounts_is_shown_beside_a_few_of_them(harness: Led
     assert len(lines) == 20
 
 
-def test_what_a_pod_reported_is_not_kept_for_weeks_once_it_is_gone(harness: LedgerHarness) -> None:
+def test_a_pods_reports_are_not_kept_for_weeks_once_it_is_deleted(harness: LedgerHarness) -> None:
     harness.budget("a", ["team-a"])
     harness.pod("p1", "team-a")
     harness.reconcile(1)
@@ -104,7 +104,7 @@ def test_a_folder_keeps_the_checkpoint_through_a_restart_with_an_emptied_redis(h
     assert harness.spent("a") == (10 + 20) * GPU_SECOND
 
 
-def test_what_a_namespace_spent_before_it_moved_is_in_the_ledger_though_its_pod_was_first_settled_after(
+def test_a_namespaces_spending_before_it_moved_is_in_the_ledger_though_its_pod_was_first_settled_after(
     harness: LedgerHarness,
 ) -> None:
     harness.budget("a", ["team-a"])

@@ -6,7 +6,7 @@ if TYPE_CHECKING:
     from tests.support.servers.redis_server import RedisServer
 
 
-def test_what_was_written_is_there_after_sigkill_and_a_new_start(redis_server: RedisServer) -> None:
+def test_a_written_record_is_there_after_sigkill_and_a_new_start(redis_server: RedisServer) -> None:
     with redis_server.client(decode_responses=True) as client:
         client.set("kept", "9007199254740993")
         redis_server.wait_until_written()

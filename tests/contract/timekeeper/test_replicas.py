@@ -95,7 +95,7 @@ def test_the_end_of_a_session_is_believed_once_a_replica_holds_it_and_counts_onc
         assert [entry.session for entry in reading.ledger_page(copy, "a", "", 10)] == ["ends"]
 
 
-def test_what_goes_on_is_settled_and_published_while_a_replica_is_frozen(
+def test_sessions_that_go_on_are_settled_and_published_while_a_replica_is_frozen(
     harness: LedgerHarness, replica: RedisServer
 ) -> None:
     harness.budget("a", ["team-a"])

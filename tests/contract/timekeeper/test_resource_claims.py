@@ -306,7 +306,7 @@ def test_slices_that_come_late_count_from_the_claims_start(harness: LedgerHarnes
     assert (before, harness.spent("a")) == (120 * GPU_SECOND, 4 * 180 * GPU_SECOND)
 
 
-def test_what_a_claim_holds_is_kept_when_its_device_is_published_anew(looking: LedgerHarness) -> None:
+def test_a_claims_holding_is_kept_when_its_device_is_published_anew(looking: LedgerHarness) -> None:
     claiming(looking, "p1")
     write_claim(looking, "c1", ["gpu-0"], ["p1"])
     looking.reconcile(10)
@@ -318,7 +318,7 @@ def test_what_a_claim_holds_is_kept_when_its_device_is_published_anew(looking: L
     assert looking.spent("a") == 4 * 30 * GPU_SECOND
 
 
-def test_what_a_claim_holds_outlives_an_emptied_store_and_a_new_leader(looking: LedgerHarness) -> None:
+def test_a_claims_holding_outlives_an_emptied_store_and_a_new_leader(looking: LedgerHarness) -> None:
     claiming(looking, "p1")
     write_claim(looking, "c1", ["gpu-0"], ["p1"])
     looking.reconcile(10)

@@ -77,7 +77,7 @@ def test_running_pods_are_committed_to_what_is_left_of_their_deadline_or_to_the_
     assert safe_admission(harness).committed == 2 * GPU_HOUR
 
 
-def test_what_waits_at_the_gate_comes_before_any_newcomer(harness: LedgerHarness) -> None:
+def test_a_pod_that_waits_at_the_gate_comes_before_any_newcomer(harness: LedgerHarness) -> None:
     safe_budget(harness, 10)
     harness.lead()
     wait(harness, "first", 6, gates=(OURS,), state="held")
@@ -100,7 +100,7 @@ def test_pods_that_were_admitted_and_wait_are_committed_too_and_no_others(harnes
     assert safe_admission(harness).committed == 0
 
 
-def test_what_never_gets_a_node_keeps_money_for_as_long_as_the_budget_says_and_counts_again_once_it_runs(
+def test_a_pod_that_never_gets_a_node_keeps_money_for_as_long_as_the_budget_says_and_counts_again_once_it_runs(
     harness: LedgerHarness,
 ) -> None:
     safe_budget(harness, 100, pendingCommit="2h")
@@ -121,7 +121,7 @@ def test_what_never_gets_a_node_keeps_money_for_as_long_as_the_budget_says_and_c
     assert harness.reconciler.books.figures["a"].overdue == 0
 
 
-def test_what_was_held_keeps_money_from_when_it_was_released(harness: LedgerHarness) -> None:
+def test_a_held_pod_keeps_money_from_when_it_was_released(harness: LedgerHarness) -> None:
     safe_budget(harness, 10, pendingCommit="2h")
     harness.lead()
     wait(harness, "held", 5, gates=(OURS,), state="held")
@@ -183,7 +183,7 @@ def test_a_pod_behind_another_projects_gate_is_not_released_and_holds_back_no_ot
     pods=st.lists(st.tuples(st.integers(0, 60), st.sampled_from([0.5, 3, 8]), st.booleans()), max_size=12),
     kept=st.sampled_from(["1m", "10m", "1h"]),
 )
-def test_what_is_kept_for_pods_that_do_not_run_is_bounded_and_that_of_those_that_run_is_exact(
+def test_memory_kept_for_pods_that_do_not_run_is_bounded_and_that_of_those_that_run_is_exact(
     server: RedisServer, pods: list[tuple[int, float, bool]], kept: str
 ) -> None:
     with server.client() as client, tempfile.TemporaryDirectory() as folder:

@@ -660,7 +660,7 @@ def server() -> Iterator[RedisServer]:
 
 
 @pytest.mark.parametrize("bill", [Bill.RESERVED, Bill.USED, Bill.MAX])
-def test_whatever_rounds_run_all_is_billed_by_time_and_by_reports_as_they_were_received(
+def test_all_is_billed_by_time_and_by_reports_as_they_were_received_whatever_rounds_run(
     server: RedisServer, bill: Bill
 ) -> None:
     history: Any = partial(History, server, bill)

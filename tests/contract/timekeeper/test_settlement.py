@@ -108,7 +108,7 @@ def test_spend_is_checkpoint_plus_entries_plus_what_is_not_posted_and_equals_a_m
 
 
 @given(charged=near_limits, given_back=near_limits, ended=near_limits, again=st.booleans())
-def test_what_a_correction_and_an_earlier_end_give_back_is_counted_below_nothing_to_the_last_unit(
+def test_an_amount_that_a_correction_and_an_earlier_end_give_back_is_counted_below_nothing_to_the_last_unit(
     server: RedisServer, charged: int, given_back: int, ended: int, *, again: bool
 ) -> None:
     with server.client() as client:
@@ -261,7 +261,7 @@ def test_ledger_pages_follow_each_other_without_gap(client: redis.Redis) -> None
     assert seen == [f"pod-{number}" for number in range(25)]
 
 
-def test_of_all_the_amounts_of_a_period_only_those_that_are_asked_for_are_read(client: redis.Redis) -> None:
+def test_only_the_amounts_of_a_period_that_are_asked_for_are_read(client: redis.Redis) -> None:
     settled(client, 1, Item("a", 1), Item("b", 2), Item("c", 3))
     found = reading.amounts_of(client, [(ACCOUNT, PERIOD, ["a", "unknown", "c"])])
     assert {uid: stored.amount for uid, stored in found[ACCOUNT, PERIOD].items()} == {"a": 1, "c": 3}

@@ -154,7 +154,9 @@ def test_a_store_that_an_unknown_authority_signed_for_is_shown_nothing(
         client.ping()
 
 
-def test_who_shows_no_certificate_is_refused_where_the_store_asks_for_one(over_tls: str, certificates: Path) -> None:
+def test_a_client_without_a_certificate_is_refused_where_the_store_asks_for_one(
+    over_tls: str, certificates: Path
+) -> None:
     settings = RedisSettings(url=over_tls, tls=RedisTLS(ca_file=certificates / "ca.crt"))
     with connect(settings) as client, pytest.raises(redis.ConnectionError):
         client.ping()

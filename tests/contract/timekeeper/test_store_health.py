@@ -74,7 +74,7 @@ def test_a_store_without_an_append_only_file_says_so() -> None:
     assert not read_health({"aof_enabled": 0}).append_only
 
 
-def test_of_several_servers_the_worst_counts() -> None:
+def test_the_worst_of_several_servers_counts() -> None:
     bad = StoreHealth(
         append_only=False, append_only_ok=False, snapshot_ok=False, replicas=0, used_bytes=5, limit_bytes=0
     )

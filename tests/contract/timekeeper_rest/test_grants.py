@@ -132,7 +132,7 @@ def test_a_grant_is_refused_by_its_field(rest: RestServer, change: dict[str, Any
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"gpuHours": NaN}', b"null", b"\xff"])
-def test_what_is_no_grant_is_refused(rest: RestServer, body: bytes) -> None:
+def test_a_body_that_is_no_grant_is_refused(rest: RestServer, body: bytes) -> None:
     assert order(rest, body, key="k").status in (400, 422)
 
 

@@ -134,7 +134,9 @@ def test_a_namespace_that_nothing_pays_for_is_unlimited(rest: RestServer) -> Non
         ("finance", "/budget/Team_A", 422),
     ],
 )
-def test_what_may_not_or_cannot_be_shown_is_a_problem(rest: RestServer, subject: str, path: str, status: int) -> None:
+def test_a_page_that_may_not_or_cannot_be_shown_is_a_problem(
+    rest: RestServer, subject: str, path: str, status: int
+) -> None:
     assert_problem(rest.as_person(subject, "GET", path), status)
 
 

@@ -71,7 +71,7 @@ def test_a_store_that_was_emptied_starts_a_new_epoch_in_which_everything_is_show
     assert [state["namespace"] for state in document["states"]] == ["team-n"]
 
 
-def test_who_waits_is_answered_when_the_service_is_asked_to_end(rest: RestServer) -> None:
+def test_a_client_that_waits_is_answered_when_the_service_is_asked_to_end(rest: RestServer) -> None:
     since = ask(rest)["cursor"]
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(ask, rest, since, 60)

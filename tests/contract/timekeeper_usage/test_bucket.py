@@ -47,7 +47,7 @@ def test_a_file_is_there_whole_under_its_prefix(s3_server: S3Server, credentials
     assert bucket(s3_server, credentials).names() == []
 
 
-def test_what_somebody_else_wrote_is_not_replaced(s3_server: S3Server, credentials: Path) -> None:
+def test_a_text_that_another_writer_left_is_not_replaced(s3_server: S3Server, credentials: Path) -> None:
     place = bucket(s3_server, credentials)
     first = place.write(NAME, b"first", None, lambda: True)
     with pytest.raises(ChangedError):
@@ -58,7 +58,7 @@ def test_what_somebody_else_wrote_is_not_replaced(s3_server: S3Server, credentia
     assert place.read(NAME) == (b"second", second)
 
 
-def test_who_leads_no_more_writes_nothing(s3_server: S3Server, credentials: Path) -> None:
+def test_a_replica_that_leads_no_more_writes_nothing(s3_server: S3Server, credentials: Path) -> None:
     place = bucket(s3_server, credentials)
     with pytest.raises(DeposedError):
         place.write(NAME, b"late", None, lambda: False)

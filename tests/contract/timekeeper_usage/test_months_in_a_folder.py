@@ -67,7 +67,7 @@ def stopped(place: Folder, tmp_path: Path, request: pytest.FixtureRequest) -> It
     leader.end()
 
 
-def test_who_stands_still_between_the_look_and_the_rename_keeps_others_from_writing(
+def test_a_writer_that_stands_still_between_the_look_and_the_rename_keeps_others_from_writing(
     place: Folder, stopped: OldLeader
 ) -> None:
     before = place.tag(NAME)
@@ -83,20 +83,22 @@ def test_who_stands_still_between_the_look_and_the_rename_keeps_others_from_writ
 
 
 @pytest.mark.parametrize("stopped", ["deposed"], indirect=True)
-def test_who_was_replaced_while_it_stood_still_writes_nothing(place: Folder, stopped: OldLeader) -> None:
+def test_a_leader_that_was_replaced_while_it_stood_still_writes_nothing(place: Folder, stopped: OldLeader) -> None:
     before = place.read(NAME)
     assert stopped.go_on() != 0
     assert place.read(NAME) == before
     assert [name for name in place.names() if not name.startswith(".")] == [NAME]
 
 
-def test_who_was_killed_while_it_wrote_is_in_nobodys_way(place: Folder, stopped: OldLeader, tmp_path: Path) -> None:
+def test_a_process_that_was_killed_while_it_wrote_is_in_no_others_way(
+    place: Folder, stopped: OldLeader, tmp_path: Path
+) -> None:
     stopped.end()
     place.write(NAME, b"of the new leader", place.tag(NAME), lambda: True)
     assert sorted(file.name for file in tmp_path.iterdir()) == [".fairgpu-writes", NAME]
 
 
-def test_who_leads_no_more_writes_nothing(place: Folder) -> None:
+def test_a_replica_that_leads_no_more_writes_nothing(place: Folder) -> None:
     before = place.read(NAME)
     with pytest.raises(DeposedError):
         place.write(NAME, b"late", place.tag(NAME), lambda: False)

@@ -47,7 +47,7 @@ def test_a_late_change_after_others_were_forgotten_keeps_what_the_file_has_of_th
     assert months.billed(JANUARY) == whole | {"research": whole["research"] + 7}
 
 
-def test_what_a_store_that_lost_part_of_a_budgets_month_holds_of_it_replaces_nothing(months: MonthsHarness) -> None:
+def test_a_store_that_lost_part_of_a_budgets_month_replaces_no_file(months: MonthsHarness) -> None:
     whole = forgotten(months)
     learn_again(months, rows_of_research(months)[:-1])
     assert months.billed(JANUARY) == whole
@@ -134,9 +134,7 @@ def test_a_file_that_is_gone_with_what_it_held_is_reported(months: MonthsHarness
 
 
 @pytest.mark.parametrize("broken", ["nonsense", b"\xff", "[]", "{}", '{"change":"1","sha256":"","rows":0,"tag":""}'])
-def test_what_was_written_of_one_month_and_cannot_be_read_hides_no_other(
-    months: MonthsHarness, broken: str | bytes
-) -> None:
+def test_an_unreadable_record_of_one_month_hides_no_other(months: MonthsHarness, broken: str | bytes) -> None:
     client, written = months.harness.client, exports.Export(0, "of its CSV", 1, "tag")
     exports.note_written(client, "2025-11", written)
     client.hset(keys.EXPORTS, "2025-12", broken)

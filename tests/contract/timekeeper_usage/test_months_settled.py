@@ -56,7 +56,7 @@ def test_a_file_that_is_kept_is_in_conflict_no_more_and_stays_as_it_is(months: M
     assert (months.folder / NAME).read_bytes() == changed
 
 
-def test_what_is_learned_after_a_file_was_kept_must_be_decided_anew(months: MonthsHarness, changed: bytes) -> None:
+def test_a_fact_learned_after_a_file_was_kept_must_be_decided_anew(months: MonthsHarness, changed: bytes) -> None:
     month_conflicts.keep(months.harness.client, months.place, JANUARY)
     exports.note_late_changes(months.harness.client, [JANUARY])
     months.export()
@@ -77,7 +77,7 @@ def test_a_file_that_is_rewritten_says_what_the_store_holds_and_the_old_one_stay
     assert months.count("conflict") == 1
 
 
-def test_what_the_store_has_forgotten_stays_in_a_file_that_is_rewritten(months: MonthsHarness) -> None:
+def test_use_that_the_store_has_forgotten_stays_in_a_file_that_is_rewritten(months: MonthsHarness) -> None:
     months.pass_days(120)
     months.archive()
     months.export()
@@ -105,7 +105,7 @@ def test_nothing_is_written_over_a_month_of_which_the_store_holds_nothing(
     assert (months.folder / NAME).read_bytes() == changed
 
 
-def test_what_is_no_month_of_use_is_not_kept(months: MonthsHarness, changed: bytes) -> None:
+def test_a_file_that_is_no_month_of_use_is_not_kept(months: MonthsHarness, changed: bytes) -> None:
     (months.folder / NAME).write_bytes(changed[:-9])
     with pytest.raises(UndecidableError, match="is no month of use"):
         month_conflicts.keep(months.harness.client, months.place, JANUARY)

@@ -69,7 +69,7 @@ def test_an_order_of_segments_that_names_one_there_is_not_is_not_used(client: re
     assert reading.ledger_page(client, "a", before[4].id, 7) == before[5:12]
 
 
-def test_what_is_packed_and_what_is_not_is_one_ledger_from_every_cursor_on(client: redis.Redis) -> None:
+def test_packed_and_unpacked_entries_are_one_ledger_from_every_cursor_on(client: redis.Redis) -> None:
     post(client, range(1, 26))
     before = everything(client)
     while not pack_ledger(client, EPOCH, "a", before[22].at):

@@ -146,7 +146,7 @@ def test_capacity_before_the_oldest_kept_month_is_that_of_its_last_change(harnes
     }
 
 
-def test_of_exported_months_a_day_of_many_changes_is_kept_as_its_mean(
+def test_a_day_of_many_changes_in_exported_months_is_kept_as_its_mean(
     harness: LedgerHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A leader that ends between two commands leaves what the next one finishes."""
@@ -205,7 +205,7 @@ def test_a_leader_that_was_replaced_folds_nothing(harness: LedgerHarness) -> Non
     assert not harness.client.exists(keys.AccountKeys("namespace:team-a").folded)
 
 
-def test_what_is_older_than_it_is_kept_is_forgotten_and_nothing_else_is(harness: LedgerHarness) -> None:
+def test_records_older_than_they_are_kept_are_forgotten_and_no_others(harness: LedgerHarness) -> None:
     reconciler = harness.lead()
     harness.budget("research", ["team-a"])
     harness.pod("p1", "team-a")

@@ -59,7 +59,7 @@ def test_the_last_hour_shows_what_has_ended_and_the_last_day_still_counts_it(har
     assert [hours(amount) for amount in expected["team-a",]] == [1, 1 + 8 / 4]
 
 
-def test_what_ran_within_the_day_before_the_window_is_named_too(harness: LedgerHarness) -> None:
+def test_a_pod_that_ran_within_the_day_before_the_window_is_named_too(harness: LedgerHarness) -> None:
     """So the lines add up to what all keys together come to."""
     pod = harness.pod("p1", "team-a")
     harness.reconcile(0)

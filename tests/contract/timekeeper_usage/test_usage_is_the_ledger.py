@@ -108,7 +108,7 @@ steps = st.lists(
 @settings(max_examples=min(settings.default.max_examples * 2 // 5, 200))
 @given(steps)
 @example([("move", 1, 0, True), ("move", 2, 0, True), ("correct", 1, 0, True)])
-def test_what_is_reported_use_adds_up_to_the_ledger_to_the_last_unit_and_each_hour_to_what_was_held_in_it(
+def test_use_in_answers_adds_up_to_the_ledger_to_the_last_unit_and_each_hour_to_what_was_held_in_it(
     server: RedisServer, tmp_path_factory: pytest.TempPathFactory, found: list[tuple[str, int, int, bool]]
 ) -> None:
     folder = tmp_path_factory.mktemp("cluster")

@@ -151,7 +151,7 @@ def node(name: str, percent: int) -> dict[str, Any]:
     return {"metadata": {"name": name, "uid": name}, "status": {"capacity": {"fairgpu.io/gpu-core": str(percent)}}}
 
 
-def test_what_was_used_stands_beside_what_was_held_and_nothing_where_nothing_was_reported(
+def test_use_stands_beside_what_was_held_and_nothing_where_nothing_was_reported(
     harness: LedgerHarness,
 ) -> None:
     harness.budget("hourly", ["team-a"], period={"every": "hour"})
@@ -170,7 +170,7 @@ def test_what_was_used_stands_beside_what_was_held_and_nothing_where_nothing_was
     assert found[0, "team-b"].used is None
 
 
-def test_what_a_lost_store_had_spent_is_shown_as_nobodys(harness: LedgerHarness) -> None:
+def test_spending_of_a_lost_store_is_shown_as_no_namespaces(harness: LedgerHarness) -> None:
     harness.budget("research", ["team-a"])
     reconciler = harness.lead()
     harness.reconcile(0)

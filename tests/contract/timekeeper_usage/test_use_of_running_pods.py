@@ -124,7 +124,7 @@ def test_a_sidecar_that_begins_anew_takes_nothing_back_under_any_leader(harness:
     assert entered(harness, "namespace:team-a") == 1810 * GPU_SECOND
 
 
-def test_what_a_namespace_used_before_it_went_to_another_budget_and_came_back_stays_where_it_was(
+def test_a_namespaces_use_before_it_went_to_another_budget_and_came_back_stays_where_it_was(
     harness: LedgerHarness,
 ) -> None:
     harness.budget("one", ["team-a"])
@@ -230,7 +230,7 @@ events = st.lists(
 
 @settings(max_examples=min(settings.default.max_examples, 25))
 @given(events)
-def test_what_is_reported_use_is_what_was_reported_while_pods_run_and_once_the_ledger_has_it_all(
+def test_use_in_answers_is_what_was_reported_while_pods_run_and_once_the_ledger_has_it_all(
     server: RedisServer, tmp_path_factory: pytest.TempPathFactory, found: list[tuple[str, int, int]]
 ) -> None:
     folder = tmp_path_factory.mktemp("cluster")

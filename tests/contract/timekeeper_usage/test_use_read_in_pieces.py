@@ -90,7 +90,7 @@ def test_many_accounts_are_shown_in_order_as_each_alone_is(
 
 
 @pytest.mark.parametrize("seconds", [60, 3600, DAY // 10**9])
-def test_what_changes_between_the_pieces_is_asked_for_again(
+def test_hours_that_change_between_the_pieces_are_asked_for_again(
     harness: LedgerHarness, monkeypatch: pytest.MonkeyPatch, seconds: float
 ) -> None:
     bounded(monkeypatch, *[LITTLE] * 3, EVERYTHING)

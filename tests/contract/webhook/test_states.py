@@ -89,7 +89,7 @@ def test_it_is_ready_only_once_it_knows_the_states(pair: Pair) -> None:
     assert pair.first["metadata"]["annotations"][BUDGET_STATE] == "open"
 
 
-def test_what_was_known_counts_while_the_timekeeper_is_away(pair: Pair) -> None:
+def test_the_last_known_states_count_while_the_timekeeper_is_away(pair: Pair) -> None:
     pair.publish(BudgetState.OVER, -GPU_HOUR)
     pair.next_pod_in("over")
     pair.rest.stop()

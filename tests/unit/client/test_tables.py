@@ -18,7 +18,7 @@ def test_the_days_of_use_are_shown_in_utc_wherever_somebody_reads_them() -> None
     assert utc_moment("2026-01-15T01:30:00+01:00") == "2026-01-15 00:30"
 
 
-def test_what_is_absent_is_a_dash_so_that_columns_can_be_counted() -> None:
+def test_an_absent_value_is_a_dash_so_that_columns_can_be_counted() -> None:
     assert table(("name", "state", "x"), [("a", "", "b")]).splitlines()[1].split() == ["a", "-", "b"]
 
 

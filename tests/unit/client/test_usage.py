@@ -35,7 +35,7 @@ def test_the_last_line_is_the_exact_sum_of_the_others_however_small_they_are() -
     assert shown["billed"] == {"microGPUSeconds": "27021597764222979"}
 
 
-def test_what_nobody_reported_is_missing_in_the_sum_and_makes_it_none_where_nobody_did() -> None:
+def test_use_without_a_report_is_missing_in_the_sum_and_makes_it_none_where_no_pod_reported() -> None:
     assert total([item("a", HOUR, used=HOUR), item("b", HOUR)], None)["used"] == {"microGPUSeconds": str(HOUR)}
     assert total([item("a", HOUR), item("b", HOUR)], None)["used"] is None
 
@@ -57,7 +57,7 @@ FORECAST = {"end": "2026-12-01T00:00:00Z", "lastDay": {"start": "2026-11-25T20:0
 WINDOW = {"start": "2026-11-01T00:00:00Z", "end": "2026-11-26T21:00:00Z"}
 
 
-def test_what_is_expected_stands_beside_what_was_billed_and_its_sum_is_exact() -> None:
+def test_the_expected_amount_stands_beside_what_was_billed_and_its_sum_is_exact() -> None:
     lines = [item("a", HOUR, cost=0.01) | forecast(2 * HOUR // 5, 0.0), item("b", 0, cost=0.0) | forecast(HOUR, 0.01)]
     shown = answer(*lines, money=EUROS) | {"forecast": FORECAST, "window": WINDOW}
     rows = [re.split(r"\s{2,}", line) for line in usage_table(shown).splitlines()]
@@ -78,7 +78,7 @@ def test_the_sum_is_not_known_where_a_line_is_not_and_a_note_says_why() -> None:
     assert failing == "EXPECTED is not known for what is billed to team-b, team-c: the settlement fails."
 
 
-def test_what_is_not_expected_yet_is_no_figure() -> None:
+def test_an_amount_that_is_not_expected_yet_is_no_figure() -> None:
     shown = answer(item("a", HOUR) | forecast(None), item("b", HOUR) | forecast(None))
     shown |= {"forecast": {**FORECAST, "lastDay": None}, "window": WINDOW}
 

@@ -83,7 +83,7 @@ UPDATES = ("mutate-update.fairgpu.io", "validate-update.fairgpu.io")
 GPU_PODS = {"matchExpressions": [{"key": names.POD_LABEL, "operator": "Exists"}]}
 
 
-def test_what_the_timekeeper_does_with_pods_waits_for_no_webhook() -> None:
+def test_a_write_of_the_timekeeper_to_pods_waits_for_no_webhook() -> None:
     account = f"system:serviceaccount:{names.SYSTEM_NAMESPACE}:{names.TIMEKEEPER_ACCOUNT}"
     for name in UPDATES:
         (condition,) = webhooks()[name]["matchConditions"]

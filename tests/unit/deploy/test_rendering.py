@@ -99,7 +99,7 @@ def test_a_pod_of_another_stack_is_sent_and_guarded_by_the_same_names() -> None:
         assert "npu-part" in quoted(variables(settings, policy)["deciding"])
 
 
-def test_who_writes_what_a_pod_got_may_write_its_status_too() -> None:
+def test_an_account_that_writes_what_a_pod_got_may_write_its_status_too() -> None:
     writers = ("system:serviceaccount:kube-system:hami-scheduler", "kai")
     settings = Webhook().beside(Existing(writers=writers))
     subjects = of_the_settings(settings)["ClusterRoleBinding", "fairgpu-pod-status-writers"]["subjects"]
@@ -349,7 +349,7 @@ def test_a_webhook_that_is_missing_from_its_configuration_is_named() -> None:
     assert differences(Webhook(), live.get) == ("mutatingwebhookconfigurations/zz-fairgpu",)
 
 
-def test_what_the_api_server_and_the_rotation_of_the_ca_add_is_no_difference() -> None:
+def test_a_field_that_the_api_server_or_the_rotation_of_the_ca_adds_is_no_difference() -> None:
     live = copy.deepcopy(in_force(Webhook()))
     for kind in (MUTATING, VALIDATING):
         for webhook in live[IN_FORCE[kind]]["webhooks"]:

@@ -70,12 +70,12 @@ def test_a_namespace_that_moves_pays_as_documented(row: list[str]) -> None:
 
 
 @pytest.mark.parametrize("row", rows("the state by its figures"), ids="/".join)
-def test_what_admission_goes_by_is_as_documented(row: list[str]) -> None:
+def test_the_fields_that_admission_goes_by_are_as_documented(row: list[str]) -> None:
     assert published(BudgetState(row[0]), Enforcement(row[1])) == row[2]
 
 
 @pytest.mark.parametrize("row", rows("model"), ids="/".join)
-def test_what_a_model_costs_over_time_is_as_documented(row: list[str], tmp_path: Path) -> None:
+def test_a_models_cost_over_time_is_as_documented(row: list[str], tmp_path: Path) -> None:
     settings = tmp_path / "settings.yaml"
     settings.write_text(example("prices:"))
     prices = controller_rules(read_settings({}, settings)).prices
@@ -99,7 +99,7 @@ def test_the_amount_of_a_stretch_is_as_documented(row: list[str]) -> None:
 
 
 @pytest.mark.parametrize("row", rows("GPU-hours"), ids="/".join)
-def test_what_gpu_hours_are_worth_is_as_documented(row: list[str]) -> None:
+def test_gpu_hours_are_worth_as_much_as_documented(row: list[str]) -> None:
     per_hour, code = row[1].split()
     worth = Currency(code, Decimal(per_hour)).worth(from_gpu_hours(row[0]))
     assert f"{worth:.2f} {code}" == row[2]
@@ -144,7 +144,7 @@ def test_the_state_of_a_budget_is_as_documented(row: list[str]) -> None:
 
 
 @pytest.mark.parametrize("row", rows("`minRuntime`"), ids="/".join)
-def test_who_is_released_from_the_gate_is_as_documented(row: list[str]) -> None:
+def test_the_pods_released_from_the_gate_are_as_documented(row: list[str]) -> None:
     whole, left = from_gpu_hours(row[1]), from_gpu_hours(row[2])
     budget = Budget("a", allowance=whole, on_exhausted=OnExhausted.HOLD)
     limits = Limits(whole, on_exhausted=OnExhausted.HOLD)
@@ -172,7 +172,7 @@ def test_from_when_on_conditions_hold_is_as_documented(row: list[str]) -> None:
 
 
 @pytest.mark.parametrize("row", rows("own"), ids="/".join)
-def test_what_the_next_period_begins_with_is_as_documented(row: list[str]) -> None:
+def test_the_next_periods_opening_is_as_documented(row: list[str]) -> None:
     end = parse_instant("2026-02-01T00:00:00Z")
     given = [part.split() for part in row[1].split(", ")]
     period_credits = {name: Credit(name, int(amount), end + place + 1) for place, (name, amount) in enumerate(given)}
@@ -190,7 +190,7 @@ def test_the_money_lasts_as_long_as_documented(row: list[str]) -> None:
 
 
 @pytest.mark.parametrize("row", rows("left"), ids="/".join)
-def test_what_fits_under_safe_admission_is_as_documented(row: list[str]) -> None:
+def test_a_pod_fits_under_safe_admission_as_documented(row: list[str]) -> None:
     remaining, pods, default, deadline, committed, needs, fate = row
     commit = parse_duration(default)
     running = [] if pods == NOTHING else [pair.split() for pair in pods.split(", ")]
@@ -204,13 +204,13 @@ def test_what_fits_under_safe_admission_is_as_documented(row: list[str]) -> None
 
 
 @pytest.mark.parametrize("row", rows("bill"), ids="/".join)
-def test_what_is_charged_is_as_documented(row: list[str]) -> None:
+def test_each_charge_is_as_documented(row: list[str]) -> None:
     reserved, reported, most, charged = (int(cell) for cell in row[1:])
     assert billed(Bill(row[0]), reserved, reported, most) == charged
 
 
 @pytest.mark.parametrize("row", rows("the period's own"), ids="/".join)
-def test_what_spending_burns_is_as_documented(row: list[str]) -> None:
+def test_spending_burns_credits_as_documented(row: list[str]) -> None:
     end = parse_instant("2026-02-01T00:00:00Z")
     expires = {"soon": end - 1, "late": end + 1}
     period_credits = []
@@ -223,7 +223,7 @@ def test_what_spending_burns_is_as_documented(row: list[str]) -> None:
 
 
 @pytest.mark.parametrize("row", rows("allowance"), ids="/".join)
-def test_what_a_correction_changes_is_as_documented(row: list[str]) -> None:
+def test_a_corrections_effect_is_as_documented(row: list[str]) -> None:
     allowance, corrected = from_gpu_hours(row[0]), from_signed_gpu_hours(row[2])
     spent = from_gpu_hours(row[1]) if not row[1].startswith("-") else from_signed_gpu_hours(row[1])
     found = parse_correction(
@@ -238,7 +238,7 @@ def test_what_a_correction_changes_is_as_documented(row: list[str]) -> None:
 
 
 @pytest.mark.parametrize("row", rows("cap"), ids="/".join)
-def test_what_rolls_over_is_as_documented(row: list[str]) -> None:
+def test_money_rolls_over_as_documented(row: list[str]) -> None:
     cap, allowance, before, granted, spent, begins = (int(cell) for cell in row)
     own = allowance + before + granted
     assert allowance + rolled_over(cap, own, [], end=1, spent=spent, lasting=allowance + before) == begins

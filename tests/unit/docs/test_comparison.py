@@ -31,7 +31,7 @@ def requested(resource: str) -> Decimal:
     )
 
 
-def test_what_it_takes_is_what_the_manifests_request() -> None:
+def test_it_requests_the_resources_of_the_manifests() -> None:
     taken = f"{requested('cpu'):.1f} cores and {requested('memory') / GIB:.1f} GiB in all"
     assert taken in TEXT
     assert taken in (ROOT / "README.md").read_text()

@@ -87,12 +87,12 @@ def assert_taken(parser: argparse.ArgumentParser, words: list[str]) -> None:
     assert status == 0, said.getvalue()
 
 
-def test_nobody_is_asked_to_apply_what_is_not_theirs() -> None:
+def test_no_person_is_asked_to_apply_what_is_not_theirs() -> None:
     """The base alone has no registry: applied over an installation, it takes its images and settings away."""
     assert [str(page) for page in PAGES if "apply -k deploy/base" in page.read_text()] == []
 
 
-def test_who_looks_into_logs_sees_those_of_all_replicas_and_no_last_ten_lines() -> None:
+def test_a_person_who_looks_into_logs_sees_those_of_all_replicas_and_no_last_ten_lines() -> None:
     """`kubectl logs deployment/NAME` shows one pod, and ten lines with a selector, unless `--tail` says more."""
     for page in PAGES:
         for line in re.sub(r"-l\n", "-l ", page.read_text()).splitlines():
@@ -109,7 +109,7 @@ def test_every_make_target_is_there(command: tuple[Path, list[str]]) -> None:
     assert {word for word in words if re.fullmatch(r"[a-z]+", word)} <= targets
 
 
-def test_what_kubectl_is_reported_is_part_of_the_installation() -> None:
+def test_objects_that_documented_kubectl_commands_name_are_part_of_the_installation() -> None:
     objects: set[str] = set()
     containers: set[str] = set()
     for file in (ROOT / "deploy" / "base").rglob("*.yaml"):
@@ -150,7 +150,7 @@ def test_the_reference_of_settings_has_each_with_its_default_and_what_it_does() 
 SERVICES = ("fairgpu", "nodeagent", "scheduler", "timekeeper", "webhook")
 
 
-def test_what_is_looked_for_in_a_log_is_what_the_services_write() -> None:
+def test_a_line_to_look_for_in_a_log_is_one_that_the_services_write() -> None:
     """Servers' own words, such as Redis's `MISCONF`, are in capitals."""
     files = [file for service in SERVICES for file in (ROOT / service).rglob("*.*")]
     source = "\n".join(file.read_text() for file in files if file.suffix in {".py", ".lua"})

@@ -40,7 +40,7 @@ ALLOCATIONS = st.builds(
 
 
 @given(ALLOCATIONS)
-def test_what_is_encoded_is_decoded_as_itself(allocation: Allocation) -> None:
+def test_an_encoded_value_is_decoded_as_itself(allocation: Allocation) -> None:
     assert decode(encode(allocation)) == allocation
 
 
@@ -97,7 +97,7 @@ def test_a_container_that_stands_twice_is_refused() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "nonsense", "[]", "null", "[" * 100_000, " " * (MAX_ENCODED_BYTES + 1)])
-def test_what_is_no_allocation_at_all_is_said_to_be_none(text: str) -> None:
+def test_a_value_that_is_no_allocation_at_all_is_said_to_be_none(text: str) -> None:
     with pytest.raises(AllocationError):
         decode(text)
 

@@ -74,7 +74,7 @@ def test_a_value_that_means_nothing_is_refused_with_one_that_does(key: str, valu
     assert (fault.path, fault.instead) == (f"metadata.annotations[{key}]", instead)
 
 
-def test_what_is_to_be_used_is_not_to_be_avoided_as_well() -> None:
+def test_a_device_that_is_to_be_used_is_not_to_be_avoided_as_well() -> None:
     choices = PodChoices(use_models=("A100", "H100"), avoid_models=("T4", "H100"), use_uuids=("1",), avoid_uuids=("1",))
     assert [(fault.path, fault.given) for fault in contradictions(choices)] == [
         ("metadata.annotations", '"H100" both to be used and to be avoided'),

@@ -111,7 +111,7 @@ def test_a_kubeconfig_that_can_be_used_is(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("token", ["two words", "line\nend", "töken"])
-def test_what_cannot_be_a_token_is_refused_and_not_shown(token: str) -> None:
+def test_a_text_that_cannot_be_a_token_is_refused_and_not_shown(token: str) -> None:
     with pytest.raises(CommandError, match="FAIRGPU_TOKEN holds") as refused:
         from_environment(SERVER | {"FAIRGPU_TOKEN": token})
     assert token not in str(refused.value)

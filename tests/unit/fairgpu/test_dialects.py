@@ -119,7 +119,7 @@ def test_every_request_is_one_that_a_node_can_give(pod: dict[str, Any]) -> None:
 
 
 @given(pods(JSON | AMOUNTS, JSON | ANNOTATION_TEXTS))
-def test_whatever_stands_in_the_keys_it_is_read_or_refused_in_full_sentences(pod: dict[str, Any]) -> None:
+def test_the_keys_are_read_or_refused_in_full_sentences_whatever_they_hold(pod: dict[str, Any]) -> None:
     reading = read_pod(pod, SETTINGS)
     for fault in reading.faults:
         assert all((fault.path, fault.given, fault.allowed, fault.instead))
@@ -129,7 +129,7 @@ def test_whatever_stands_in_the_keys_it_is_read_or_refused_in_full_sentences(pod
 
 
 @given(SOUND_PODS | pods(AMOUNTS, ANNOTATION_TEXTS))
-def test_what_is_stripped_was_there_and_nothing_else_of_the_dialect_stays(pod: dict[str, Any]) -> None:
+def test_a_stripped_key_was_there_and_no_other_of_the_dialect_stays(pod: dict[str, Any]) -> None:
     for container in read_pod(pod, SETTINGS).all_containers:
         item = pod["spec"][container.path[1]][container.index]
         named = {key for amounts in item["resources"].values() for key in amounts if key in DIALECTS.resources}

@@ -49,7 +49,7 @@ def test_a_value_is_shown_as_the_json_that_was_given(value: Any, shown: str) -> 
     assert show(value) == shown
 
 
-def test_what_is_too_large_for_json_is_shown_without_harm() -> None:
+def test_a_number_too_large_for_json_is_shown_without_harm() -> None:
     deep: list[Any] = []
     for _ in range(100_000):
         deep = [deep]
@@ -57,7 +57,7 @@ def test_what_is_too_large_for_json_is_shown_without_harm() -> None:
 
 
 @given(JSON)
-def test_whatever_is_shown_is_short_and_plain(value: Any) -> None:
+def test_every_shown_text_is_short_and_plain(value: Any) -> None:
     shown = show(value)
     assert len(shown.partition("... (")[0]) <= MAX_SHOWN_LENGTH
     assert shown.isprintable()

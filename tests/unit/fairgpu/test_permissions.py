@@ -36,7 +36,7 @@ def test_only_words_that_are_known_grant_anything(annotation: Any, permissions: 
     assert parse_permissions(annotation) == permissions
 
 
-def test_what_is_allowed_holds_without_a_word() -> None:
+def test_an_allowed_change_holds_without_a_word() -> None:
     granted = grant(ELASTIC, permission_requests(foreign=False), ALL)
     assert (granted.choices, granted.faults, granted.warnings) == (ELASTIC, (), ())
 

@@ -67,7 +67,7 @@ def test_a_quantity_is_the_exact_number_that_it_says(given_value: Any, number: F
         *(True, [], {}, [1], float("nan"), float("inf"), "9" * 65, 10**70),
     ],
 )
-def test_what_is_no_quantity_is_said_to_be_none(value: Any) -> None:
+def test_a_text_that_is_no_quantity_is_said_to_be_none(value: Any) -> None:
     with pytest.raises(QuantityError):
         parse_quantity(value)
 

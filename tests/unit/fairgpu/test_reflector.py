@@ -66,7 +66,7 @@ def followed(api: API, collection: Collection) -> View:
     return view
 
 
-def test_whatever_goes_wrong_the_collection_is_listed_again_after_a_while() -> None:
+def test_the_collection_is_listed_again_after_a_while_whatever_goes_wrong() -> None:
     api = API([OSError("the token's file is away"), [named("a")], [named("b")]], [KeyError("unheard of"), []])
     view = followed(api, Collection("/pods", {}))
     assert view.lists == [[named("a")], [named("b")]]

@@ -46,7 +46,7 @@ def encode_document(document: StatesDocument) -> dict[str, Any]:
 
 
 @given(DOCUMENTS)
-def test_what_is_encoded_as_json_is_decoded_as_itself_to_the_last_digit(document: StatesDocument) -> None:
+def test_a_value_encoded_as_json_is_decoded_as_itself_to_the_last_digit(document: StatesDocument) -> None:
     assert decode_document(json.loads(json.dumps(encode_document(document)))) == document
 
 

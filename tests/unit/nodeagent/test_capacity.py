@@ -30,7 +30,7 @@ def test_a_fenced_gpu_is_taken_out() -> None:
     assert capacity(FENCED, []) == {CORE: 100, MEMORY: 1000, PERCENTAGE: 100}
 
 
-def test_what_pods_hold_stays_though_their_gpu_is_fenced_or_gone() -> None:
+def test_pods_keep_what_they_hold_though_their_gpu_is_fenced_or_missing() -> None:
     assert capacity(FENCED, [pod(90), pod(60)]) == {CORE: 150, MEMORY: 1500, PERCENTAGE: 100}
     assert capacity([], [pod(90)]) == {CORE: 90, MEMORY: 900, PERCENTAGE: 0}
 

@@ -75,7 +75,7 @@ def test_a_device_node_of_another_form_is_not_the_gpus() -> None:
         vendor_edits([spec], "GPU-a", 1, 4)
 
 
-def test_what_two_gpus_have_in_common_is_in_the_spec_once() -> None:
+def test_fields_that_two_gpus_have_in_common_are_in_the_spec_once() -> None:
     edits = [vendor_edits([vendor(f"GPU-{n}", f"/dev/nvidia{n}", env=["A=1"])], f"GPU-{n}", 0, 0) for n in range(2)]
     made = document("abc", edits, [Mount(Path("/host/ledger"), "/run/vcuda/ledger", writable=True)])
     (device,) = made["devices"]

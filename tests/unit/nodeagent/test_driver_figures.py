@@ -72,7 +72,7 @@ def test_memory_that_outlived_its_process_stays_with_who_is_charged_for_it() -> 
 
 
 @given(st.integers(0, 1000), st.integers(0, 1000), st.integers(0, 2000))
-def test_what_is_held_on_never_makes_a_figure_larger_than_what_is_charged(own: int, beyond: int, charged: int) -> None:
+def test_a_value_held_on_never_makes_a_figure_larger_than_what_is_charged(own: int, beyond: int, charged: int) -> None:
     made = sample((1, own), used=own + beyond)
     where = Placed({1: 0}, 0)
     figure = figures(made, where, {0: charged * MIB}, {}, {})[0].driver_bytes
@@ -90,7 +90,7 @@ def test_turns_are_trimmed_slowly_and_given_back_slowly() -> None:
     assert permille == 1000
 
 
-def test_nobody_is_trimmed_below_the_least_nor_without_a_share_to_be_held_to() -> None:
+def test_no_container_is_trimmed_below_the_least_nor_without_a_share_to_be_held_to() -> None:
     permille = 1000
     for _ in range(1000):
         permille = trimmed(permille, 99.0, 30.0)

@@ -15,7 +15,7 @@ KEYED = st.dictionaries(st.tuples(st.integers(0, 63), NUMBERS), FIGURES, max_siz
 
 
 @given(st.dictionaries(st.sampled_from(["GPU-0", "GPU-1"]), KEYED))
-def test_what_is_written_is_read(gpus: dict[str, dict[tuple[int, int], Figure]]) -> None:
+def test_a_written_page_is_read(gpus: dict[str, dict[tuple[int, int], Figure]]) -> None:
     assert decode(encode(gpus)) == gpus
 
 

@@ -58,7 +58,7 @@ def test_a_process_has_the_state_that_its_container_and_the_containers_shim_give
     )
 
 
-def test_nobody_can_say_of_a_container_that_the_status_does_not_name_yet() -> None:
+def test_a_container_that_the_status_does_not_name_yet_has_no_known_owner() -> None:
     assert owned(process(container="id-new"), record("main")) is None
 
 

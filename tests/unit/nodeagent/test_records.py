@@ -67,7 +67,9 @@ def test_the_slots_of_an_init_container_pass_on_with_its_share() -> None:
         (asks(total=2000), Cause.UNUSABLE_DEVICE, "offers 1000 MiB, not 2000"),
     ],
 )
-def test_what_the_node_cannot_give_is_refused_with_what_is_left(claim: Claim, cause: Cause, text: str) -> None:
+def test_a_request_that_the_node_cannot_give_is_refused_with_what_is_left(
+    claim: Claim, cause: Cause, text: str
+) -> None:
     with pytest.raises(PlacementRefusedError, match=text) as refused:
         start(claim, start(asks()))
     assert refused.value.cause is cause

@@ -114,7 +114,7 @@ def test_overruns_of_a_period_are_paid_back_in_the_next() -> None:
     assert (made.granted_ns(0), made.granted_ns(1)) == (15 * MS, 35 * MS)
 
 
-def test_who_used_less_than_its_turns_and_waited_for_nothing_is_owed_nothing() -> None:
+def test_a_container_that_used_less_than_its_turns_and_waited_for_nothing_is_owed_nothing() -> None:
     containers = (THIRTY, SEVENTY)
     end = NOW + PERIOD_NS
     idle = Activity(activity_ns=end, busy_ns=10 * MS)
@@ -136,7 +136,7 @@ def test_work_reported_too_late_for_its_period_gains_nothing() -> None:
     assert state.opening[1] == owed[1]
 
 
-def test_what_was_reported_a_period_late_counts_again_in_the_one_after() -> None:
+def test_an_overrun_that_is_noticed_a_period_late_counts_again_in_the_one_after() -> None:
     containers = (THIRTY, SEVENTY)
     state, _ = step(State(NOW), containers, {0: busy(NOW), 1: busy(NOW)}, NOW)
     had = 0
@@ -298,7 +298,7 @@ def test_a_container_that_starts_again_keeps_its_debt_and_counts_in_its_new_ledg
     assert (state.overruns.get(0, 0), state.used.get(0, 0)) == (0, 0), "the new ledger's counters begin with it"
 
 
-def test_what_a_container_overran_before_it_started_again_in_the_same_period_is_paid_back() -> None:
+def test_time_that_a_container_overran_before_it_started_again_in_the_same_period_is_paid_back() -> None:
     thirty = replace(THIRTY, name="uid/main")
     end = NOW + PERIOD_NS
     state, _ = step(State(NOW), (thirty, SEVENTY), {0: busy(NOW), 1: busy(NOW)}, NOW)

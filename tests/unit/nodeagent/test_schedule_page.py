@@ -37,7 +37,7 @@ def test_a_page_reads_as_it_was_written() -> None:
 
 
 @given(st.integers(0, 7295), st.integers(1, 255))
-def test_what_a_page_shows_is_what_its_slots_hold_and_a_changed_byte_is_noticed(position: int, change: int) -> None:
+def test_a_page_shows_what_its_slots_hold_and_a_changed_byte_is_noticed(position: int, change: int) -> None:
     packed = bytearray(pack(PAGE, 4))
     assert shown(bytes(packed)) == {(0, 7, 30, 0), (5, 9, 0, 77)}
     packed[position] ^= change
@@ -58,7 +58,7 @@ def test_any_changed_byte_of_what_counts_is_noticed(position: int, change: int) 
 
 
 @given(st.binary(max_size=8000))
-def test_what_is_no_page_is_refused(packed: bytes) -> None:
+def test_bytes_that_are_no_page_are_refused(packed: bytes) -> None:
     with pytest.raises(ValueError, match="page"):
         unpack(packed)
     with pytest.raises(ValueError, match="page"):
@@ -94,7 +94,7 @@ def test_a_page_that_is_being_written_is_refused() -> None:
         Page("x", -1, 0, 1, (), ()),
     ],
 )
-def test_what_has_no_room_is_refused(page: Page) -> None:
+def test_a_request_that_has_no_room_is_refused(page: Page) -> None:
     with pytest.raises(ValueError, match="page"):
         pack(page, 2)
 
@@ -110,7 +110,7 @@ def test_a_ledgers_public_page_is_read_per_device() -> None:
 
 
 @given(st.binary(max_size=5000))
-def test_what_is_no_ledger_says_nothing(page: bytes) -> None:
+def test_a_file_that_is_no_ledger_says_nothing(page: bytes) -> None:
     assert unpack_activity(page) == ()
 
 

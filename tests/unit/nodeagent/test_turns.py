@@ -122,12 +122,12 @@ def test_an_overrun_that_nobody_missed_is_owed_to_nobody() -> None:
     assert settle(made, {0: 15 * MS}, {2: 10 * MS}) == {0: 0, 1: 0, 2: 0}
 
 
-def test_who_did_not_want_more_lacks_nothing() -> None:
+def test_a_container_that_did_not_want_more_lacks_nothing() -> None:
     made = plan([hard(0, 50), hard(1, 50)])
     assert settle(made, {0: 5 * MS}, {}) == {0: 0, 1: 0}
 
 
-def test_what_is_owed_beyond_the_largest_balance_is_forgotten() -> None:
+def test_a_debt_beyond_the_largest_balance_is_forgotten() -> None:
     most = LARGEST_BALANCE_NS // MS
     made = plan([hard(0, 50, balance_ms=-most), hard(1, 50, balance_ms=most)])
     assert settle(made, {0: 50 * MS}, {1: 0}) == {0: -LARGEST_BALANCE_NS, 1: LARGEST_BALANCE_NS}
@@ -150,12 +150,12 @@ def test_a_debt_below_a_whole_turn_takes_at_most_half_of_one() -> None:
     assert made.balances == {0: -7_500_000, 1: 7_500_000}
 
 
-def test_who_owes_a_whole_turn_gives_it_every_other_period() -> None:
+def test_a_container_that_owes_a_whole_turn_gives_it_every_other_period() -> None:
     tenants = [hard(0, 50, balance_ms=-90), hard(1, 50, balance_ms=90)]
     assert [plan(tenants, period_number=number).granted_ns(0) for number in range(4)] == [0, 12_500_000] * 2
 
 
-def test_nobody_pays_while_nobody_active_is_owed() -> None:
+def test_no_container_pays_while_no_active_one_is_owed() -> None:
     made = plan([hard(0, 50, balance_ms=-3), hard(1, 50, active=False, balance_ms=3)])
     assert made.granted_ns(0) == 25 * MS
 
@@ -235,7 +235,7 @@ def test_best_effort_never_has_time_that_an_active_container_owns(tenants: list[
     st.dictionaries(st.integers(0, 63), st.integers(0, PERIOD_NS)),
     st.dictionaries(st.integers(0, 63), st.integers(0, PERIOD_NS)),
 )
-def test_what_is_owed_on_one_side_is_due_on_the_other(
+def test_a_debt_on_one_side_is_due_on_the_other(
     tenants: list[Tenant], period_number: int, overruns: dict[int, int], used: dict[int, int]
 ) -> None:
     made = plan(without_history(tenants), period_number=period_number)
@@ -285,7 +285,7 @@ def test_a_container_with_several_gpus_begins_at_the_same_place_on_each(
     assert {name: start // MS for name, start in found.items()} == expected_ms
 
 
-def test_who_is_placed_has_its_place_whoever_else_is_on_the_gpu_and_others_fill_what_is_left() -> None:
+def test_a_placed_container_has_its_place_whatever_else_is_on_the_gpu_and_others_fill_what_is_left() -> None:
     placed = several(3, 40, 10)
     for others in ([], [hard(0, 30)], [hard(0, 30), hard(5, 30)], [hard(0, 60, active=False)]):
         made = plan([placed, *others])

@@ -69,7 +69,7 @@ def test_the_files_come_from_a_folder_that_is_named(tmp_path: Path, monkeypatch:
         ("endless", "and no end in 60 s; or name a folder"),
     ],
 )
-def test_what_is_not_the_file_is_not_measured(server: str, path: str, said: str) -> None:
+def test_a_path_that_is_not_the_file_is_not_measured(server: str, path: str, said: str) -> None:
     with pytest.raises(TraceError, match=said):
         read_trace(f"{server}/{path}")
 

@@ -106,7 +106,7 @@ def test_node_selectors_and_required_affinity_are_met_as_kubernetes_says(rules: 
         ({"initContainers": [{"ports": [{"hostPort": 80}]}]}, True),
     ],
 )
-def test_what_other_pods_or_volumes_decide_is_left_to_kube_scheduler(spec: dict[str, Any], *, named: bool) -> None:
+def test_a_rule_about_other_pods_or_volumes_is_left_to_kube_scheduler(spec: dict[str, Any], *, named: bool) -> None:
     assert rules_of(spec).only_where_named == named
 
 

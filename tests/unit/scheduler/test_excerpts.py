@@ -133,7 +133,7 @@ def test_a_node_means_the_same() -> None:
         assert NODES.read(decoded) == NODES.read(item)
 
 
-def test_what_nothing_reads_is_not_decoded() -> None:
+def test_a_field_that_no_code_reads_is_not_decoded() -> None:
     for decoded in through(PODS, waiting()):
         assert not JUNK.keys() & decoded["metadata"].keys()
 
@@ -145,6 +145,6 @@ def test_the_end_of_a_watch_says_why(collection: Collection) -> None:
     assert {"code": 410, "reason": "Expired", "message": "too old"}.items() <= event["object"].items()
 
 
-def test_what_is_no_json_is_refused_as_ever() -> None:
+def test_a_body_that_is_no_json_is_refused_as_ever() -> None:
     with pytest.raises(ValueError, match="Expecting"):
         PODS.decode_page(b"<html>")

@@ -159,7 +159,7 @@ def test_a_list_of_something_else_is_not_taken_for_one_of_names(text: bytes) -> 
     assert key_of_names(text) != key_of_names(b'["n0"]')
 
 
-def test_what_no_end_of_another_pod_helps_is_distinguished() -> None:
+def test_a_node_that_no_end_of_another_pod_helps_is_distinguished() -> None:
     result = ask(state_of("n0"), pod("a", gpus=2))
     assert result.failed_and_unresolvable_nodes == {"n0": "gpu: 2 GPUs asked, a node offers at most 1"}
 
@@ -397,7 +397,7 @@ def test_a_binding_in_doubt_is_posted_again_as_it_was_whatever_the_node_offers_n
     assert api.posted == [api.posted[0]] * len(api.posted)
 
 
-def test_what_a_pod_holds_that_was_bound_in_another_way_counts_before_the_watch_shows_it() -> None:
+def test_a_pods_holding_that_was_bound_in_another_way_counts_before_the_watch_shows_it() -> None:
     state, item = state_of("n0", gpus=2), pod("a", core=100)
     other = pod("a", core=100, gpus=2, nodeName="n0")
     devices = [{"uuid": f"n0-{at}", "model": "A100", "totalMiB": 1000, "core": 100, "memoryMiB": 1000} for at in (0, 1)]
@@ -549,7 +549,7 @@ def test_a_refusal_of_the_next_bind_frees_nothing_while_an_attempt_of_the_one_be
     assert ask(state, pod("b", core=100), now=time.now + 10**6, names=["n0"]).node_names == []
 
 
-def test_what_was_read_of_a_pod_in_doubt_counts_for_nothing_once_it_was_bound_anew() -> None:
+def test_a_read_of_a_pod_in_doubt_counts_for_nothing_once_it_was_bound_anew() -> None:
     state, item, time = state_of("n0"), pod("a", core=100), Time()
     api = ApiServer(item)
     api.answers = [(SILENT, False)] * 100
@@ -674,7 +674,7 @@ ON_A_VOLUME = {"volumes": [{"persistentVolumeClaim": {"claimName": "data"}}]}
 
 
 @pytest.mark.parametrize("asked", [[f"n{number}" for number in range(500)], ["another"]], ids=["placed", "refused"])
-def test_what_is_kept_about_a_pod_grows_little_with_the_number_of_nodes(asked: list[str]) -> None:
+def test_memory_kept_about_a_pod_grows_little_with_the_number_of_nodes(asked: list[str]) -> None:
     """Thousands of pods wait or run, on thousands of nodes."""
     state = state_of(*(f"n{number}" for number in range(1000)))
     assert bool(ask(state, pod("first", core=1, **ON_A_VOLUME), names=asked).node_names) == (len(asked) > 1)

@@ -141,7 +141,7 @@ def test_metrics_say_how_many_gangs_wait_hold_were_placed_and_released() -> None
     assert shown() == (1, 0, 1, 1)
 
 
-def test_of_two_gangs_that_do_not_fit_together_one_holds_all_and_the_other_nothing() -> None:
+def test_one_of_two_gangs_that_do_not_fit_together_holds_all_and_the_other_nothing() -> None:
     state = state_of("n0", "n1", "n2")
     first, second = gang_of(2, name="first"), gang_of(2, name="second")
     created(state, *first, *second)
@@ -212,7 +212,7 @@ def test_a_gang_with_a_pod_for_a_node_that_was_cordoned_meanwhile_is_not_bound_a
     assert [state.reservation(f"uid-train-{at}") for at in range(2)] == [None, None]
 
 
-def test_what_is_held_too_long_is_released_as_a_whole_with_the_cause() -> None:
+def test_a_hold_that_lasts_too_long_is_released_as_a_whole_with_the_cause() -> None:
     state, pods = state_of("n0", "n1", "n2"), gang_of(3)
     created(state, *pods)
     nodes = [answer(state, item, now=0.0) for item in pods[:2]]
@@ -327,7 +327,7 @@ def test_a_gang_whose_bindings_were_all_refused_is_held_as_a_whole_again() -> No
     assert [answer(state, item) for item in items] == ["gang: 1 of 2 fit"] * 2
 
 
-def test_of_a_bound_pod_nothing_changes_when_kube_scheduler_asks_again() -> None:
+def test_a_bound_pod_changes_nothing_when_kube_scheduler_asks_again() -> None:
     item = pod("a", core=100)
     state, api = state_of("n0", "n1"), ApiServer(copy.deepcopy(item))
     bind_pod(state, api, item, answer(state, item))

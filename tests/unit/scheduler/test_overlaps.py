@@ -78,7 +78,7 @@ class Faults:
         return self.state.figures().overlapping
 
 
-def test_of_two_pods_that_were_given_the_same_part_of_a_gpu_the_one_that_was_bound_last_has_an_event() -> None:
+def test_the_later_bound_of_two_pods_that_were_given_the_same_part_of_a_gpu_has_an_event() -> None:
     faults = Faults()
     faults.bound("younger", at=2)
     faults.bound("older", at=1)
@@ -192,7 +192,7 @@ def test_a_pod_bound_past_the_scheduler_where_devices_are_reserved_is_named_once
     assert faults.named() == ["ours"]
 
 
-def test_of_more_overlaps_than_a_hundred_the_others_are_named_in_the_log_alone() -> None:
+def test_overlaps_beyond_a_hundred_are_named_in_the_log_alone() -> None:
     faults = Faults()
     for number in range(MAX_WARNED + 6):
         faults.bound(f"p{number:03}", at=number)

@@ -81,7 +81,7 @@ def test_the_pod_that_lost_least_goes() -> None:
     assert victims_of(plan(fleet, victims, share(100))) == {"young"}
 
 
-def test_nobody_goes_where_there_is_room() -> None:
+def test_no_pod_goes_where_there_is_room() -> None:
     fleet = fleet_of(node("n0", 2))
     victims = hold(fleet, Runs("a", "n0-0", 100))
     assert victims_of(plan(fleet, victims, share(100))) == set()
@@ -119,7 +119,7 @@ def test_one_dear_pod_is_cheaper_than_two_that_together_cost_more() -> None:
     assert victims_of(plan(fleet, victims, share(100))) == {"dear"}
 
 
-def test_of_several_nodes_the_one_whose_pods_cost_least_is_freed() -> None:
+def test_the_node_whose_pods_cost_least_is_freed() -> None:
     fleet = fleet_of(*(node(f"n{at}", 1) for at in range(50)))
     victims = hold(fleet, *(Runs(f"p{at}", f"n{at}-0", 100, 100.0 - at) for at in range(50)))
     assert victims_of(plan(fleet, victims, share(100))) == {"p49"}
@@ -318,7 +318,7 @@ def test_no_pod_goes_in_vain_for_another_resource_and_none_of_them_could_stay(
 
 @settings(deadline=None)
 @given(st.lists(running, max_size=9), st.lists(claimed, min_size=2, max_size=3))
-def test_what_goes_for_a_gang_makes_room_for_all_of_it(pods: list[Runs], requests: list[Request]) -> None:
+def test_pods_that_go_for_a_gang_make_room_for_all_of_it(pods: list[Runs], requests: list[Request]) -> None:
     fleet = fleet_of(node("n0", 2), node("n1", 2))
     victims = hold(fleet, *sound(pods))
     found = plan(fleet, victims, *requests)
@@ -335,7 +335,7 @@ def test_what_goes_for_a_gang_makes_room_for_all_of_it(pods: list[Runs], request
 
 @settings(deadline=None)
 @given(st.lists(running, max_size=9), claimed)
-def test_what_goes_costs_no_more_than_any_pod_that_would_suffice_alone(pods: list[Runs], request: Request) -> None:
+def test_pods_that_go_cost_no_more_than_any_pod_that_would_suffice_alone(pods: list[Runs], request: Request) -> None:
     assume(request.containers[0].gpus == 1)
     fleet = fleet_of(node("n0", 2), node("n1", 2))
     pods = [one for one in sound(pods) if not one.in_budget]

@@ -568,7 +568,7 @@ def test_the_event_of_a_notice_is_not_tried_again_at_once_though_the_watch_shows
     [("spent", "spent"), ("rich", "rich"), ("spent", "rich")],
     ids=["over over", "in in", "over in"],
 )
-def test_nobody_goes_for_a_pod_that_does_not_stand_above_it(waits_in: str, runs_in: str) -> None:
+def test_no_pod_goes_for_one_that_does_not_stand_above_it(waits_in: str, runs_in: str) -> None:
     cluster = Cluster("n0")
     cluster.runs("old", "n0", namespace=runs_in)
     cluster.waits("new", namespace=waits_in)
@@ -618,7 +618,7 @@ def test_a_node_that_is_full_of_pods_has_room_for_another_once_one_has_ended() -
     assert cluster.done == []
 
 
-def test_what_is_freed_is_kept_from_pods_of_no_higher_class() -> None:
+def test_freed_devices_are_kept_from_pods_of_no_higher_class() -> None:
     cluster = Cluster("n0")
     cluster.runs("old", "n0")
     cluster.waits("new")
@@ -834,7 +834,7 @@ def test_a_gang_is_reclaimed_for_as_a_whole_or_not_at_all() -> None:
     assert sorted(cluster.filter(f"train-{at}")[0] for at in range(3)) == ["n0", "n1", "n2"]
 
 
-def test_what_is_freed_for_a_gang_is_called_off_once_there_is_room_for_all_of_it() -> None:
+def test_a_notice_for_a_gang_is_called_off_once_there_is_room_for_all_of_it() -> None:
     cluster = Cluster("n0", "n1", "n2", "n3")
     cluster.runs("a", "n0")
     cluster.runs("b", "n1")
@@ -857,7 +857,7 @@ def test_what_is_freed_for_a_gang_is_called_off_once_there_is_room_for_all_of_it
     assert cluster.count("reclaims", "in_vain") == 0
 
 
-def test_what_is_kept_for_a_gang_waits_for_the_end_of_all_of_its_victims() -> None:
+def test_devices_kept_for_a_gang_wait_for_the_end_of_all_of_its_victims() -> None:
     cluster = Cluster("n0", "n1")
     cluster.runs("a", "n0")
     for at in range(2):

@@ -227,7 +227,7 @@ def test_links_decide_before_fullness_for_topology_alone(placement: Placement, t
     assert columns(Chooser(fleet).place(request, 0))[0] == taken
 
 
-def test_of_gpus_that_are_equally_full_those_that_are_linked_best_are_taken() -> None:
+def test_the_best_linked_of_equally_full_gpus_are_taken() -> None:
     fleet = fleet_of(node("n0", 8))
     for gpu in (1, 2, 6):
         fill(fleet, f"n0-{gpu}", core=100)

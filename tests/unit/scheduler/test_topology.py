@@ -70,7 +70,7 @@ def test_several_sets_are_the_best_of_all_ways_to_divide_the_devices(node: Any, 
     assert together(links, numa, found) == min(together(links, numa, way) for way in ways)
 
 
-def test_of_more_devices_than_are_looked_at_together_sets_are_taken_in_turn() -> None:
+def test_sets_of_more_devices_than_are_looked_at_together_are_taken_in_turn() -> None:
     size = 2 * MAX_TOGETHER
     links = tuple(tuple(0 if a == b else 1 if a // 4 == b // 4 else 4 for b in range(size)) for a in range(size))
     found = best_sets(links, (None,) * size, tuple(range(1, size)), (4, 4, 4))
@@ -82,7 +82,7 @@ def test_the_worst_link_counts_before_the_sum_of_all() -> None:
     assert best_set(links, (None,) * 4, (0, 1, 2, 3), 3) == (0, 1, 3)
 
 
-def test_of_sets_that_are_linked_alike_one_on_fewer_numa_nodes_is_taken() -> None:
+def test_the_set_on_fewer_numa_nodes_is_taken_of_sets_that_are_linked_alike() -> None:
     links = tuple(tuple(0 if one == other else 1 for other in range(4)) for one in range(4))
     assert best_set(links, (0, 1, 1, None), (0, 1, 2), 2) == (1, 2)
 
@@ -110,7 +110,7 @@ def test_sixteen_devices_that_are_linked_alike_are_no_search(
     assert len(whole_sets) == 2
 
 
-def test_of_more_devices_than_can_all_be_looked_at_the_best_of_the_first_sets_is_taken(
+def test_the_best_of_the_first_sets_is_taken_of_more_devices_than_can_all_be_looked_at(
     whole_sets: list[tuple[int, ...]],
 ) -> None:
     random = Random(1)

@@ -79,7 +79,7 @@ def test_why_says_where_enough_is_free_in_all_but_in_pieces() -> None:
     assert (set(reason.nodes), reason.fragmented) == ({"n0", "n1"}, ("n0",))
 
 
-def test_what_is_kept_for_a_pod_is_free_for_it_and_for_nobody_else() -> None:
+def test_devices_kept_for_a_pod_are_free_for_it_and_for_no_other() -> None:
     claimant, other = waiting(100), waiting(100)
     claimant["status"] = {"conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]}
     text = encode(Earmark("n1", (Piece("n1-0", 100, 1000, 1),), (), 2**40))
@@ -152,7 +152,7 @@ def test_the_commands_print_what_they_find(monkeypatch: pytest.MonkeyPatch, caps
     assert "  on: n0" in said
 
 
-def test_who_may_not_see_the_cluster_sees_the_pods_own_conditions(
+def test_a_person_who_may_not_see_the_cluster_sees_the_pods_own_conditions(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     item = waiting(100)

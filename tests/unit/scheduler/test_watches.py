@@ -208,7 +208,7 @@ def test_pods_that_were_read_before_their_node_are_looked_at_once_it_is_read() -
     assert watched.pods == ["a"]
 
 
-def test_of_more_pods_than_a_hundred_on_a_gpu_that_goes_the_others_are_named_in_the_log_alone() -> None:
+def test_pods_beyond_a_hundred_on_a_gpu_that_goes_are_named_in_the_log_alone() -> None:
     watched, names = Watched(api_node("n0", gpus=2)), [f"p{number:03}" for number in range(MAX_WARNED + 5)]
     watched.pods_view.replaced([bound(name, "n0-1") for name in names])
     with capture_logs() as logged:

@@ -120,7 +120,7 @@ def test_a_request_goes_where_it_leaves_nothing_that_nobody_can_use() -> None:
     assert holding.node == "n1"
 
 
-def test_what_others_ask_for_by_name_is_kept_for_them() -> None:
+def test_devices_that_others_ask_for_by_name_are_kept_for_them() -> None:
     fleet = fleet_of(node("n0", 1, model="A100"), node("n1", 1, model="T4"))
     chooser = Chooser(fleet)
     any_gpu = Request((Need(1, 100, memory_percent=100),))

@@ -56,7 +56,7 @@ def test_one_port_for_two_servers_is_refused_with_both_settings_and_what_to_writ
     assert said in refused(model, environ)
 
 
-def test_of_three_servers_with_one_port_each_of_the_last_two_is_a_line() -> None:
+def test_each_of_three_servers_on_one_port_but_the_first_is_a_line() -> None:
     lines = refused(TimekeeperSettings, {SERVE: "9090", JOBS_METRICS: "9090"}).splitlines()
     assert ["timekeeper.serve.port (" in line for line in lines] == [True, True]
     assert [line.rpartition(" such as ")[2] for line in lines] == [

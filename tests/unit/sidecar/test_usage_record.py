@@ -31,7 +31,7 @@ devices = st.builds(
 
 
 @given(st.lists(devices, max_size=16, unique_by=lambda device: device.uuid), counts, counts)
-def test_what_the_shim_wrote_is_what_is_read(written: list[Device], sequence: int, epoch_ns: int) -> None:
+def test_a_record_that_the_shim_wrote_is_what_is_read(written: list[Device], sequence: int, epoch_ns: int) -> None:
     read = decode(usage_record(*written, sequence=sequence, epoch_ns=epoch_ns))
     assert read is not None
     assert (read.sequence, read.epoch_ns) == (sequence, epoch_ns)

@@ -53,7 +53,7 @@ def test_a_full_budget_is_read_to_the_last_field() -> None:
     )
 
 
-def test_what_is_left_out_has_the_same_default_as_on_the_api_server() -> None:
+def test_an_omitted_field_has_the_same_default_as_on_the_api_server() -> None:
     budget = parse_budget(budget_object())
     assert (budget.on_exhausted, budget.enforcement, budget.min_runtime) == (
         OnExhausted.DEPRIORITIZE,

@@ -64,7 +64,7 @@ def test_a_value_that_is_no_mapping_is_a_budget_that_is_refused_by_name(text: st
         ("- 1", r"spec: given \[1\]; allowed"),
     ],
 )
-def test_what_a_line_has_beside_the_fields_of_a_budget_is_named_with_what_may_be_meant(text: str, said: str) -> None:
+def test_a_field_of_a_line_that_no_budget_has_is_named_with_what_may_be_meant(text: str, said: str) -> None:
     (item,) = budgets_of(config_map(vision=text), {})
 
     with pytest.raises(BudgetError, match=said):

@@ -99,7 +99,7 @@ def test_a_record_stays_small(steps: list[tuple[int, int]]) -> None:
 
 
 @given(settlements)
-def test_what_readers_are_shown_is_exact_up_to_the_last_sample(steps: list[tuple[int, int]]) -> None:
+def test_figures_for_readers_are_exact_up_to_the_last_sample(steps: list[tuple[int, int]]) -> None:
     ledger = Ledger()
     for nanoseconds, spent in steps:
         ledger.settle(nanoseconds, spent)
@@ -152,7 +152,7 @@ def test_a_correction_that_takes_back_is_no_rate_below_nothing() -> None:
     assert lasts_until(GPU_HOUR, burn, HOUR, DAY) is None
 
 
-def test_what_is_left_lasts_as_long_as_the_stretch_says() -> None:
+def test_money_that_is_left_lasts_as_long_as_the_stretch_says() -> None:
     burn = Burn(START, START + HOUR, 2 * GPU_HOUR)
     assert lasts_until(10 * GPU_HOUR, burn, START + HOUR, START + DAY) == START + 6 * HOUR
     assert lasts_until(10 * GPU_HOUR, burn, START + HOUR, START + 6 * HOUR) is None

@@ -48,7 +48,7 @@ def test_nothing_is_collected_during_a_round_and_something_after_it_even_where_i
     assert [*seen, gc.isenabled()] == [False, True]
 
 
-def test_what_is_alive_after_a_round_is_not_walked_through_by_the_next_collection() -> None:
+def test_objects_that_live_after_a_round_are_not_walked_through_by_the_next_collection() -> None:
     kept: list[object] = []
     with Collector(lambda: 0.0).paused():
         kept = [[] for _ in range(1000)]

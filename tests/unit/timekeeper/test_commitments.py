@@ -14,7 +14,7 @@ times = st.integers(0, 1000 * HOUR)
 
 
 @given(times, times, times)
-def test_what_a_pod_with_a_deadline_has_spent_and_is_committed_to_is_the_same_all_along(
+def test_a_pod_with_a_deadline_has_spent_and_is_committed_to_the_same_all_along(
     deadline: int, ran: int, default: int
 ) -> None:
     ran = min(ran, deadline)

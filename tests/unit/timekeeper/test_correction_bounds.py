@@ -12,7 +12,7 @@ from timekeeper.domain.orders import no_less_than
 
 
 @given(st.integers(GPU_HOUR // 1_000_000, MAX_GPU_HOURS * GPU_HOUR))
-def test_what_is_written_as_the_refusal_says_takes_back_no_more_than_was_spent_and_next_to_all_of_it(
+def test_a_correction_as_the_refusal_says_takes_back_no_more_than_was_spent_and_next_to_all_of_it(
     spent: int,
 ) -> None:
     found = re.match(r"no less than (-\S+),", no_less_than(spent))

@@ -52,7 +52,7 @@ def test_every_unit_burns_what_expires_soonest_of_what_is_there(period: tuple[in
 
 
 @given(periods())
-def test_what_is_left_less_what_is_owed_is_what_came_less_what_was_spent(
+def test_money_left_less_what_is_owed_is_what_came_less_what_was_spent(
     period: tuple[int, dict[str, Credit], int],
 ) -> None:
     own, held, spent = period
@@ -108,7 +108,7 @@ def test_the_pot_that_expires_in_this_period_burns_before_the_allowance_and_the_
     assert (burn(100, held.values(), END, 60).own, burn(100, held.values(), END, 130).credits["later"]) == (60, 40)
 
 
-def test_what_was_spent_before_a_grant_came_burns_nothing_of_it() -> None:
+def test_spending_before_a_grant_came_burns_nothing_of_it() -> None:
     late = Credit("late", 20, END - 1, since=50)
     assert burn(100, [late], END, 50).credits == {"late": 20}
     assert expiring(100, {"late": late}, "late", END, 55) == Credit("late", 5, END - 1, 50, expired=True)

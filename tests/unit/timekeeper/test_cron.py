@@ -163,7 +163,7 @@ def test_where_both_days_are_restricted_either_is_enough() -> None:
         "\u0660 0 * * *",
     ],
 )
-def test_what_begins_no_periods_or_too_many_is_refused(text: str) -> None:
+def test_a_rule_that_begins_no_periods_or_too_many_is_refused(text: str) -> None:
     with pytest.raises(CronError, match="one number for the minute"):
         check_cron(text)
 

@@ -332,7 +332,7 @@ def test_without_kueue_it_says_nothing_of_queues(capsys: pytest.CaptureFixture[s
     assert "Kueue" not in text
 
 
-def test_what_it_may_not_read_it_says(capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_says_which_objects_it_may_not_read(capsys: pytest.CaptureFixture[str]) -> None:
     document, text = changes(capsys, [])
 
     assert document["notRead"] == ["priorityclasses", "resourcequotas", "gpubudgets"]

@@ -58,7 +58,7 @@ def test_nothing_goes_of_a_budget_that_does_not_say_evict(enforcement: Enforceme
     assert steps([pod("quiet"), pod("warned", evict_at=NOW - 1)], budget) == ["call-off warned"]
 
 
-def test_who_loses_least_goes_first() -> None:
+def test_the_pod_that_loses_least_goes_first() -> None:
     pods = [
         pod("old", started=10),
         pod("young", started=900),
@@ -102,7 +102,7 @@ def test_a_notice_that_is_longer_than_the_budget_gives_is_given_anew() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 900), st.booleans(), st.none() | st.integers(8_000, 12_000)), max_size=8))
-def test_nobody_is_evicted_before_a_notice_of_this_exhaustion_is_over(
+def test_no_pod_is_evicted_before_a_notice_of_this_exhaustion_is_over(
     runners: list[tuple[int, bool, int | None]],
 ) -> None:
     pods = [

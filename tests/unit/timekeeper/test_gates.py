@@ -43,7 +43,7 @@ def test_a_pod_that_not_even_a_whole_periods_money_pays_for_holds_back_no_other(
     assert pods_to_release(HOLDING, figures(1000), [candidate(1, gpus=101), candidate(2)], 0) == [candidate(2)]
 
 
-def test_what_pods_released_before_may_still_take_is_not_spent_twice() -> None:
+def test_money_that_released_pods_may_still_take_is_not_spent_twice() -> None:
     assert pods_to_release(HOLDING, figures(25), [candidate(1), candidate(2)], 10 * GPU_SECOND) == [candidate(1)]
 
 
@@ -82,7 +82,7 @@ def test_safe_admission_has_no_grace_to_promise() -> None:
 
 
 @given(st.lists(st.integers(1, 8), max_size=12), st.integers(0, 500))
-def test_what_is_released_can_always_be_paid(gpus: list[int], left: int) -> None:
+def test_a_released_pod_can_always_be_paid(gpus: list[int], left: int) -> None:
     queue = [candidate(number, count) for number, count in enumerate(gpus)]
     chosen = pods_to_release(HOLDING, figures(left), queue, 0)
     assert chosen == queue[: len(chosen)]

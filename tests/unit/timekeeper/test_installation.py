@@ -267,7 +267,7 @@ def test_lines_of_the_config_map_are_named_where_the_mode_look_takes_gpubudgets(
 
 
 @pytest.mark.parametrize("status", [403, 503])
-def test_what_cannot_be_read_is_named_and_not_judged(status: int) -> None:
+def test_an_object_that_cannot_be_read_is_named_and_not_judged(status: int) -> None:
     found = judged({**installed(), LEASE: status, BUDGETS: status})
 
     assert found.matters == ()

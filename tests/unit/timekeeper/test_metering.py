@@ -47,7 +47,7 @@ def test_a_start_lies_between_creation_and_first_sight() -> None:
     assert start_of(facts(scheduled=None), now=500) == 500
 
 
-def test_what_is_pending_gated_or_without_a_gpu_is_not_metered() -> None:
+def test_a_pod_that_is_pending_gated_or_without_a_gpu_is_not_metered() -> None:
     assert start_of(facts(bound=False, node=""), now=500) is None
     assert start_of(facts(reservation=None), now=500) is None
 

@@ -28,7 +28,7 @@ def test_each_milestone_is_shown_once() -> None:
     assert second is MOSTLY
 
 
-def test_of_several_at_once_the_weightiest_is_shown_and_none_of_them_later() -> None:
+def test_the_weightiest_of_several_at_once_is_shown_and_none_of_them_later() -> None:
     shown, first = next_announced(None, 1, 100, frozenset({HALF, MOSTLY, GRACE}))
     assert first is GRACE
     assert next_announced(shown, 1, 100, frozenset({HALF, MOSTLY, GRACE, OVER}))[1] is OVER

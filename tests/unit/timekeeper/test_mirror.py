@@ -44,7 +44,7 @@ def test_an_object_missing_from_a_later_list_left_after_it_was_last_known_to_be_
     assert mirror.take_departures() == [Departure(pod("a"), DepartureProof.MISSED, known_at)]
 
 
-def test_what_a_later_list_shows_may_have_been_so_since_the_mirror_was_last_current() -> None:
+def test_a_fact_that_a_later_list_shows_may_hold_since_the_mirror_was_last_current() -> None:
     mirror = ticking()
     mirror.replaced([pod("a")])
     assert mirror.take_by_uid()[1] is None
@@ -120,7 +120,7 @@ def test_a_recreated_object_of_the_same_name_is_another_one() -> None:
 
 
 @given(st.dictionaries(st.sampled_from(["metadata", "spec", "containers"]), JSON, max_size=3))
-def test_whatever_a_pod_looks_like_it_can_be_asked_whether_it_is_metered(item: dict[str, object]) -> None:
+def test_a_pod_can_be_asked_whether_it_is_metered_whatever_it_looks_like(item: dict[str, object]) -> None:
     assert is_metered(item) in (True, False)
     assert (metered_pod(item) is not None) == is_metered(item)
 
@@ -181,7 +181,7 @@ def test_the_meter_reads_the_same_of_what_is_kept_of_a_pod_as_of_all_of_it() -> 
 
 
 @given(JSON, JSON)
-def test_whatever_a_status_looks_like_its_kept_part_reads_the_same(conditions: Any, states: Any) -> None:
+def test_the_kept_part_of_a_status_reads_the_same_whatever_the_rest_looks_like(conditions: Any, states: Any) -> None:
     stamp = {"lastTransitionTime": "2026-01-01T00:00:01Z", "type": "PodScheduled", "status": "True"}
     for found in (conditions, [conditions, stamp]):
         status = {"phase": "Running", "conditions": found, "containerStatuses": [{"state": states}]}
@@ -201,7 +201,7 @@ def held_bytes(value: Any, seen: set[int]) -> int:
     return sys.getsizeof(value) + sum(held_bytes(item, seen) for item in inner)
 
 
-def test_of_a_pod_nothing_is_kept_that_is_as_large_as_its_author_likes() -> None:
+def test_no_field_of_a_pod_is_kept_that_is_as_large_as_its_author_likes() -> None:
     """Pods that wait behind a gate cost nothing, and the leader holds all of them in memory."""
     many = [f"example.org/x{number}" for number in range(10_000)]
     texts = dict.fromkeys(many, "")
@@ -238,7 +238,7 @@ def test_a_pod_is_metered_if_it_asks() -> None:
 
 
 @pytest.mark.parametrize(("stack", "asking"), [(stack, asking) for stack in STACKS for asking in stack.pods.values()])
-def test_what_is_kept_of_a_pod_decides_the_same_as_all_of_it(stack: Stack, asking: Asking) -> None:
+def test_the_kept_fields_of_a_pod_decide_the_same_as_all_of_it(stack: Stack, asking: Asking) -> None:
     own = {"example.com/npu": Listed("own", 4, model_labels=("example.com/npu.product",))}
     labels, annotations = dict(asking.labels), dict(asking.annotations)
     whole = {

@@ -20,7 +20,7 @@ def test_gpu_hours_of_a_manifest_are_exact(written: object, amount: int) -> None
     "written",
     [-1, "-1", "1e3", "01", "1.0000001", 0.1, True, None, "", "NaN", 1_000_000_000, "\u0661", [1], float("inf")],
 )
-def test_what_is_no_amount_is_refused_with_what_is_allowed(written: object) -> None:
+def test_a_value_that_is_no_amount_is_refused_with_what_is_allowed(written: object) -> None:
     with pytest.raises(MoneyError, match="quoted decimal"):
         from_gpu_hours(written)
 

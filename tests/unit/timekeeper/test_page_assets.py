@@ -87,7 +87,7 @@ def test_entity_tags_are_compared_weakly(header_value: str, *, held: bool) -> No
 
 
 @given(st.text(), st.text())
-def test_whatever_a_client_sends_of_its_cache_the_file_is_answered(accepted: str, held: str) -> None:
+def test_the_file_is_answered_whatever_a_client_sends_of_its_cache(accepted: str, held: str) -> None:
     response = asked(
         assets_of(FILES), "/", accept_encoding=accepted.encode("ascii", "replace").decode(), if_none_match=""
     )

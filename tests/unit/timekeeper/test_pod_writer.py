@@ -105,7 +105,9 @@ def test_a_pod_that_cannot_be_written_is_tried_again_after_a_while_and_behind_th
     assert cluster.turn() == ["a/2", "a/1"]
 
 
-def test_who_failed_three_times_is_counted_and_reported_once_until_it_is_written(cluster: Cluster) -> None:
+def test_a_pod_whose_write_failed_three_times_is_counted_and_reported_once_until_it_is_written(
+    cluster: Cluster,
+) -> None:
     cluster.errors["a/1"] = NotWrittenError("500 etcdserver: request is too large")
     for _ in range(6):
         cluster.plan("a/1")
@@ -121,7 +123,7 @@ def test_who_failed_three_times_is_counted_and_reported_once_until_it_is_written
     assert cluster.counted("pods_not_written", step="release") == 0
 
 
-def test_what_a_new_plan_does_not_name_is_forgotten_and_begins_anew(cluster: Cluster) -> None:
+def test_a_container_that_a_new_plan_does_not_name_is_forgotten_and_begins_anew(cluster: Cluster) -> None:
     cluster.errors["a/1"] = NotWrittenError("500")
     eviction = PodWrite("a/1", "a", "1", "a", Step.EVICT)
     notice: dict[str, Any] = {"plan": Plan.EVICTIONS, "step": Step.NOTICE, "instead": eviction, "instead_seconds": 600}
@@ -149,7 +151,7 @@ def test_an_api_server_that_is_away_ends_the_turn_and_the_next_begins_where_it_w
     assert cluster.counted("pods_not_written", step="release") == 0
 
 
-def test_what_was_written_is_not_written_again_before_the_watch_had_time_to_show_it(cluster: Cluster) -> None:
+def test_an_earmark_is_not_written_again_before_the_watch_had_time_to_show_it(cluster: Cluster) -> None:
     cluster.plan("a/1")
     assert cluster.turn() == ["a/1"]
     assert cluster.writer.progress(Plan.RELEASES).released == {"a/1"}

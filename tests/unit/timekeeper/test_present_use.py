@@ -63,7 +63,7 @@ def test_a_value_beyond_the_scale_is_no_use(value: str) -> None:
 @pytest.mark.parametrize(
     "value", ["NaN", "+Inf", "-Inf", "nan", "Infinity", "", "many", "0x1", 87.5, None, True, ["1"]]
 )
-def test_what_is_no_finite_number_is_no_use_and_never_0(value: Any) -> None:
+def test_a_number_that_is_not_finite_is_no_use_and_never_0(value: Any) -> None:
     assert read(series(value)) == BusyPods({}, {SeriesFault.NO_NUMBER: 1})
 
 
@@ -205,7 +205,7 @@ JSON = st.recursive(
 
 
 @given(document=JSON, result=st.lists(JSON, max_size=5))
-def test_whatever_comes_is_read_or_refused_and_each_share_is_one(document: Any, result: list[Any]) -> None:
+def test_any_text_is_read_or_refused_and_each_share_is_one(document: Any, result: list[Any]) -> None:
     for given_body in (
         json.dumps(document).encode(),
         body(*result),

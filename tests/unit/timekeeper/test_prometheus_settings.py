@@ -62,6 +62,8 @@ def test_an_address_may_have_a_port_and_a_path(url: str) -> None:
         ({"URL": URL, "MAX_ANSWER_MIB": "0"}, "timekeeper.prometheus.max_answer_mib"),
     ],
 )
-def test_what_cannot_be_asked_stops_the_start_and_says_what_to_write(environ: dict[str, str], said: str) -> None:
+def test_a_question_that_cannot_be_asked_stops_the_start_and_says_what_to_write(
+    environ: dict[str, str], said: str
+) -> None:
     with pytest.raises(CommandError, match=said):
         read_settings({f"{OURS}{name}": value for name, value in environ.items()}, None, NOWHERE)

@@ -85,7 +85,7 @@ def test_a_store_of_ones_own_is_spoken_to_as_it_is_shown(tmp_path: Path, text: s
     assert (found.username, found.tls.ca_file) == (None, None)
 
 
-def test_what_is_reported_the_store_of_the_manifests_counts(tmp_path: Path) -> None:
+def test_settings_for_the_store_of_the_manifests_count(tmp_path: Path) -> None:
     found = read(tmp_path, "username: books, tls: {ca_file: /ca.crt}")
     assert (found.username, str(found.tls.ca_file)) == ("books", "/ca.crt")
 

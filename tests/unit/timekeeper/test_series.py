@@ -57,11 +57,11 @@ def test_exactly_one_state_of_a_budget_is_1() -> None:
     assert states == {state: float(state is BudgetState.OVER) for state in BudgetState}
 
 
-def test_who_does_not_lead_shows_nothing_of_the_books() -> None:
+def test_a_replica_that_does_not_lead_shows_nothing_of_the_books() -> None:
     assert shown(None) == {}
 
 
-def test_what_has_no_limit_has_no_series() -> None:
+def test_a_budget_without_a_limit_has_no_series() -> None:
     found = shown(BooksRead(0, [account("namespace:x", None, 5)]))
     assert not [name for name in found if name.startswith("fairgpu_budget_")]
     assert found["fairgpu_timekeeper_accounts"] == 1

@@ -24,7 +24,7 @@ def test_a_name_or_an_address_is_one(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["https://gpus.example.org", "gpus.example.org:443", "gpüs.org", "a b", "", "-a.org"])
-def test_what_no_client_could_find_in_a_certificate_is_refused(tmp_path: Path, name: str) -> None:
+def test_a_name_that_no_client_could_find_in_a_certificate_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(CommandError) as refused:
         read(tmp_path, f"['{name}']")
     assert str(refused.value) == (

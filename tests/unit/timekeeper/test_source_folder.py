@@ -74,16 +74,14 @@ def test_a_grant_in_a_file_of_its_own_is_shown(source: FolderSource, tmp_path: P
     assert names(source.mirrors.grants.items()) == ["extra", "more"]
 
 
-def test_what_is_shown_and_written_stands_in_files(source: FolderSource, tmp_path: Path) -> None:
+def test_all_that_is_shown_and_written_stands_in_files(source: FolderSource, tmp_path: Path) -> None:
     source.write_budget_status("team-a", {"state": "open"})
     source.record_event(ObjectEvent(gpu_pod("u1"), "BudgetExhausted", "nothing is left", warning=True))
     assert json.loads((tmp_path / "status" / "budget-team-a.json").read_text()) == {"state": "open"}
     assert json.loads((tmp_path / "events.jsonl").read_text())["reason"] == "BudgetExhausted"
 
 
-def test_what_was_written_of_a_budget_and_a_grant_is_read_back_as_their_status(
-    source: FolderSource, tmp_path: Path
-) -> None:
+def test_a_written_status_of_a_budget_and_a_grant_is_read_back(source: FolderSource, tmp_path: Path) -> None:
     source.write_budget_status("team-a", {"state": "grace"})
     source.write_grant_status("extra", {"applied": True})
     later = FolderSource(tmp_path, time.time_ns)

@@ -45,7 +45,7 @@ def test_timestamps_of_the_api_server_are_read_to_the_nanosecond(text: str, inst
         "now",
     ],
 )
-def test_what_is_no_moment_is_refused(text: object) -> None:
+def test_a_value_that_is_no_moment_is_refused(text: object) -> None:
     with pytest.raises(TimeError):
         parse_instant(text)
 

@@ -38,7 +38,7 @@ def shown(roles: Roles, caller: Caller, known: list[str], step: float = 0.0) -> 
     return access_of(caller, roles, lambda: known, lambda: next(clock))
 
 
-def test_who_may_list_all_budgets_is_asked_about_no_namespace() -> None:
+def test_a_person_who_may_list_all_budgets_is_asked_about_no_namespace() -> None:
     roles = Roles([], everything=True)
     answer = shown(roles, ALICE, ["team-a"])
     assert (answer.readsAll, answer.namespaces, answer.complete) == (True, [], True)
@@ -64,21 +64,21 @@ def test_a_slow_api_server_does_not_keep_a_person_waiting() -> None:
     assert len([action for action in roles.asked if action.namespace]) < 5
 
 
-def test_what_was_found_before_the_caller_had_asked_too_often_is_shown() -> None:
+def test_the_findings_before_the_caller_had_asked_too_often_are_shown() -> None:
     roles = Roles(["team-0", "team-9"])
     roles.patience = 5
     answer = shown(roles, ALICE, [f"team-{number}" for number in range(10)])
     assert (answer.namespaces, answer.complete) == (["team-0"], False)
 
 
-def test_who_has_asked_too_often_for_anything_is_shown_so() -> None:
+def test_a_person_who_has_asked_too_often_for_anything_is_shown_so() -> None:
     roles = Roles(["team-0"])
     roles.patience = 1
     with pytest.raises(TooManyRequestsError):
         shown(roles, ALICE, ["team-0"])
 
 
-def test_what_groups_and_names_speak_of_is_tried_first() -> None:
+def test_groups_and_names_that_an_error_names_are_tried_first() -> None:
     assert likely_first(ALICE, ["a", "b", "team-b", "z"]) == ["team-b", "a", "b", "z"]
     account = Caller("system:serviceaccount:team-z:viewer", groups=("system:serviceaccounts:team-z",))
     assert likely_first(account, ["a", "team-z"]) == ["team-z", "a"]

@@ -29,7 +29,7 @@ class Store:
         return [ValueError(f"{item} is odd") if item % 2 else item * 2 for item in items]
 
 
-def test_what_comes_while_a_batch_is_under_way_goes_out_together_and_in_order() -> None:
+def test_reports_that_come_while_a_batch_is_under_way_go_out_together_and_in_order() -> None:
     async def work() -> None:
         store = Store()
         batcher = Batcher(store.execute)
@@ -87,7 +87,7 @@ def test_a_client_that_leaves_disturbs_nobody() -> None:
     run(work())
 
 
-def test_what_the_store_cannot_keep_up_with_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_report_that_the_store_cannot_keep_up_with_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reports, "MAX_WAITING", 2)
 
     async def work() -> None:

@@ -238,7 +238,7 @@ def test_a_worker_that_is_behind_a_version_says_so() -> None:
 
 
 @pytest.mark.parametrize("version", ["", "x", "10", "1.2.3", "-1.5", "1.²", "1.", f"{'9' * 21}.1"])
-def test_what_is_no_version_is_said_to_be_none(version: str) -> None:
+def test_a_text_that_is_no_version_is_said_to_be_none(version: str) -> None:
     with pytest.raises(VersionError):
         feed_of([], []).position(GPU_NODES, version)
 

@@ -83,7 +83,7 @@ NO_AMOUNTS: list[Any] = [0, -1, -0.5, 0.0, 1e-7, 0.1234567, MAX_GPU_HOURS + 1, 2
 
 
 @pytest.mark.parametrize("given_value", [*NO_AMOUNTS, "", "1e3", "x", " 1", "\uff11"])
-def test_what_is_no_amount_is_refused_by_its_field(given_value: Any) -> None:
+def test_a_value_that_is_no_amount_is_refused_by_its_field(given_value: Any) -> None:
     with pytest.raises(ProblemError) as refusal:
         gpu_hours_text("gpuHours", given_value)
     assert refusal.value.faults[0]["field"] == "gpuHours"

@@ -127,7 +127,7 @@ def test_good_tokens_use_up_nothing_of_their_address() -> None:
         access.authenticate(f"good-user{number}-1", "10.0.0.1")
 
 
-def test_nobody_is_asked_to_ask_less_because_nobody_answered() -> None:
+def test_no_client_is_asked_to_ask_less_because_no_answer_came() -> None:
     server = Server()
     server.away = True
     access = CachingAccessControl(server, Clock())
@@ -138,7 +138,7 @@ def test_nobody_is_asked_to_ask_less_because_nobody_answered() -> None:
     assert access.authenticate("good-alice-1", "10.0.0.1") == Caller("alice")
 
 
-def test_who_was_accepted_from_an_address_is_not_shut_out_by_others_behind_it() -> None:
+def test_a_caller_accepted_from_an_address_is_not_shut_out_by_others_behind_it() -> None:
     clock = Clock()
     access = CachingAccessControl(Server(), clock)
     alice = access.authenticate("good-alice-1", "10.0.0.1")

@@ -36,7 +36,7 @@ def test_the_origin_is_the_last_address_that_no_trusted_proxy_has(peer: str, for
 
 
 @given(st.text(max_size=200))
-def test_whatever_a_stranger_sends_their_own_address_counts(forwarded: str) -> None:
+def test_a_strangers_own_address_counts_whatever_they_send(forwarded: str) -> None:
     assert origin_of("203.0.113.5", forwarded, TRUSTED) == "203.0.113.5"
     assert origin_of("10.0.0.9", f"{forwarded},203.0.113.5", TRUSTED) == "203.0.113.5"
     assert origin_of("10.0.0.9", "203.0.113.5", ()) == "10.0.0.9"

@@ -62,7 +62,7 @@ def test_an_error_becomes_a_problem_document(error: Exception, status: int, kind
     assert document["detail"]
 
 
-def test_what_may_be_tried_again_says_when() -> None:
+def test_a_refusal_that_may_be_tried_again_says_when() -> None:
     assert dict(answer(problem_of(redis.ConnectionError())).headers)[b"retry-after"] == b"5"
     assert dict(answer(problem_of(TooManyRequestsError("too many", 7))).headers)[b"retry-after"] == b"7"
 

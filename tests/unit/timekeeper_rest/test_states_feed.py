@@ -71,7 +71,7 @@ def test_everything_is_asked_to_a_cursor(since: str) -> None:
     run(work())
 
 
-def test_who_waits_is_shown_as_soon_as_something_changes() -> None:
+def test_a_client_that_waits_is_shown_as_soon_as_something_changes() -> None:
     async def work() -> None:
         feed = StatesFeed()
         feed.apply(changes(3, state("a"), full=True))
@@ -85,7 +85,7 @@ def test_who_waits_is_shown_as_soon_as_something_changes() -> None:
     run(work())
 
 
-def test_who_waits_in_vain_is_shown_that_nothing_changed() -> None:
+def test_a_client_that_waits_in_vain_is_shown_that_nothing_changed() -> None:
     async def work() -> None:
         feed = StatesFeed()
         feed.apply(changes(3, state("a"), full=True))

@@ -6,7 +6,7 @@ from timekeeper.api.application import follow
 from timekeeper.ledger.reading import Changes, Cursor
 
 
-def test_whatever_the_store_answers_the_states_are_asked_for_again() -> None:
+def test_the_states_are_asked_for_again_whatever_the_store_answers() -> None:
     found = Changes(Cursor("e", 1), full=True, states=(), prices={}, default="open")
     answers: list[Changes | Exception] = [redis.ConnectionError("away"), TypeError("half a document"), found]
     delivered: list[Changes] = []

@@ -49,7 +49,7 @@ def test_core_and_memory_are_apart_and_have_no_price() -> None:
     assert (found.model, found.core_rate, found.memory_rate) == ("A100", 300_000, 750_000)
 
 
-def test_what_nobody_placed_counts_as_it_asked() -> None:
+def test_a_pod_that_no_scheduler_placed_counts_as_it_asked() -> None:
     asked = UnplacedShare(gpus=2, core_percent=50, memory_mib=16384)
     found = attribution(Origin(), Reservation((asked,), placed=False), (), ChargeRules(unknown_device_mib=16384))
     assert (found.model, found.core_rate, found.memory_rate) == ("", 500_000, 1_000_000)

@@ -38,7 +38,7 @@ def test_the_hours_of_a_session_add_up_to_its_amount_and_each_holds_what_an_hour
 
 
 @given(spans, st.integers(0, 10**15), st.integers(0, 10**15))
-def test_what_is_billed_by_use_is_shared_by_the_time_since_it_was_last_written(
+def test_an_amount_billed_by_use_is_shared_by_the_time_since_it_was_last_written(
     found: list[Segment], before: int, added: int
 ) -> None:
     taken = HourlyPoint(found[0].start, before, 0, 0)
@@ -50,9 +50,7 @@ def test_what_is_billed_by_use_is_shared_by_the_time_since_it_was_last_written(
 
 
 @given(spans, st.none() | st.integers(0, 10**15), st.integers(0, 10**15))
-def test_what_was_used_goes_to_the_hours_since_it_was_last_written(
-    found: list[Segment], before: int | None, added: int
-) -> None:
+def test_use_goes_to_the_hours_since_it_was_last_written(found: list[Segment], before: int | None, added: int) -> None:
     taken = None if before is None else HourlyPoint(found[0].start, 0, 0, 0, before)
     total = added + (before or 0)
     result = with_used(hourly_points(found, ((0, 1),), SHOWN, taken, 0), taken, found[0].start, total)

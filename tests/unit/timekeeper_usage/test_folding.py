@@ -44,7 +44,7 @@ def test_days_hold_what_their_hours_held_whenever_they_are_folded(found: list[Ro
 
 
 @given(rows, edges)
-def test_what_lies_in_a_period_is_distinguished_from_what_lies_beside_it(found: list[Row], at: list[int]) -> None:
+def test_use_in_a_period_is_distinguished_from_use_beside_it(found: list[Row], at: list[int]) -> None:
     hours = [edge // HOUR for edge in at]
     for first, end in pairwise(hours):
         assert sums(fold(found, at), first, end) == sums(found, first, end)
@@ -88,5 +88,5 @@ def test_every_section_of_a_packed_value_adds_up_to_the_same(found: list[Row]) -
 
 
 @given(rows)
-def test_what_is_packed_comes_back(found: list[Row]) -> None:
+def test_packed_rows_come_back(found: list[Row]) -> None:
     assert unfold(pack(found)) == sorted(found, key=lambda row: row.hour)

@@ -90,7 +90,7 @@ def test_every_figure_goes_to_its_step_and_its_key(
 
 
 @given(stretches, st.lists(st.sampled_from(["namespace", "budget", "model"]), unique=True))
-def test_what_is_folded_without_details_answers_whoever_does_not_ask_for_them(
+def test_use_folded_without_details_answers_every_question_that_does_not_ask_for_them(
     found: list[UsageRow], aggregate: list[str]
 ) -> None:
     days = fold(use(found).rows(), [])
@@ -120,7 +120,7 @@ def test_pages_follow_each_other_in_order_and_leave_nothing_out(found: list[Usag
     assert len(items) == len(everything(sums))
 
 
-def test_what_nobody_held_makes_core_and_memory_up_to_the_capacity() -> None:
+def test_idle_capacity_makes_core_and_memory_up_to_the_capacity() -> None:
     sums = UsageSums(STEPS, ["model", "node"])
     sums.add("a", use([(FIRST, 1, 1, 5, 30, 10, None), (FIRST + 24, 1, 1, 5, 300, 10, None)]))
     sums.add_idle([100, 100, 0], sums)

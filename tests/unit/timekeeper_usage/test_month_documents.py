@@ -63,7 +63,7 @@ def unlisted(body: bytes) -> dict[str, list[Row]]:
 
 @given(accounts)
 @example({"a": [Row(FIRST, 1, Dimensions("team-a", owner="two\r\nlines"), UsageFigures())]})
-def test_what_is_written_is_read_again(found: dict[str, list[Row]]) -> None:
+def test_a_written_value_is_read_again(found: dict[str, list[Row]]) -> None:
     made = write(listed(found))
     assert unlisted(made.body) == found
     assert made.rows == sum(map(len, found.values()))
@@ -133,7 +133,7 @@ def test_a_spreadsheet_finds_amounts_in_both_units_and_no_formula() -> None:
     ],
     ids=["nothing", "text", "header", "short", "no-numbers", "cut", "no-utf-8"],
 )
-def test_what_is_no_month_is_refused(body: bytes) -> None:
+def test_a_value_that_is_no_month_is_refused(body: bytes) -> None:
     with pytest.raises(DocumentError):
         list(read(body))
 

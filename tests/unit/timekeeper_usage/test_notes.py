@@ -12,7 +12,7 @@ instants = st.integers(0, 2**32 * 10**9 - 1)
 
 
 @given(st.sampled_from(EndProof), instants, instants, st.none() | st.uuids())
-def test_what_reports_an_end_comes_back_from_a_third_of_its_room(
+def test_a_note_of_an_end_comes_back_from_a_third_of_its_room(
     proof: EndProof, start: int, end: int, uid: object
 ) -> None:
     note = " ".join([proof, format_exact(start), format_exact(end), *([str(uid)] if uid else [])])

@@ -62,7 +62,7 @@ def test_a_hundred_ended_sessions_take_less_than_sixty_bytes_each() -> None:
 
 
 @pytest.mark.parametrize("broken", [b"", b"\x01", b"\x01\x00\x00\x00\x05hello", segment()[:-1]])
-def test_what_is_no_segment_is_refused(broken: bytes) -> None:
+def test_bytes_that_are_no_segment_are_refused(broken: bytes) -> None:
     with pytest.raises(SegmentError):
         unpack_entries(broken)
 

@@ -49,7 +49,7 @@ def test_a_window_is_read_as_opencost_reads_it_and_widened_to_whole_hours(text: 
         *("\u0661,\u0662", "7d offset 0d", "7d offset", "7doffset1d", "today offset 1d", "2-1", "1-"),
     ],
 )
-def test_what_is_no_window_is_refused_with_what_is_one(text: str) -> None:
+def test_a_text_that_is_no_window_is_refused_with_what_is_one(text: str) -> None:
     with pytest.raises(WindowError, match="today, yesterday"):
         parse_window(text, WEDNESDAY)
 
@@ -62,7 +62,7 @@ def test_a_step_is_shown_in_its_shortest_form(text: str, shown: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "0d", "30m", "1month", "day,hour", "1.5h", "999999h"])
-def test_what_is_no_step_is_refused(text: str) -> None:
+def test_a_value_that_is_no_step_is_refused(text: str) -> None:
     with pytest.raises(WindowError, match="hour, day, week, month"):
         parse_step(text)
 

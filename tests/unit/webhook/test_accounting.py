@@ -98,7 +98,7 @@ def test_the_pod_of_each_stack_waits_behind_the_gate_of_a_held_budget(item: Pod)
 
 
 @by_name
-def test_what_was_admitted_is_admitted_again_without_a_change(item: Pod) -> None:
+def test_an_admitted_pod_is_admitted_again_without_a_change(item: Pod) -> None:
     for knowledge in (KNOWLEDGE, HELD, OVER):
         once = stored(item, knowledge, with_classes("always"))
         assert account(once, knowledge, with_classes("always")).patch == []
@@ -135,7 +135,7 @@ def test_a_claim_that_is_known_to_be_for_something_else_is_no_gpu() -> None:
     assert stored(pod(container(), resourceClaims=[nic, gpu]), knowledge)["spec"]["schedulingGates"]
 
 
-def test_of_another_namespace_nothing_is_known_by_the_same_name() -> None:
+def test_a_namespace_of_the_same_name_elsewhere_is_unknown() -> None:
     knowledge = Knowledge(timekeeper_ca=CA, other_claims=frozenset({("team-b", None, "one-nic")}))
     nic = {"name": "nic", "resourceClaimTemplateName": "one-nic"}
 

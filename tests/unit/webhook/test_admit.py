@@ -102,7 +102,7 @@ def test_a_template_that_the_cluster_refuses_is_not_admitted(
     assert "# Deployment team-a/web: refused" in capsys.readouterr().out
 
 
-def test_what_has_no_gpu_is_said_to_stay_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_document_without_a_gpu_is_said_to_stay_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert admit(tmp_path, OTHERS) == 0
     shown = capsys.readouterr().out
     assert "# ConfigMap team-a/settings: no pods in it, nothing to admit" in shown
@@ -183,7 +183,7 @@ def test_an_amount_past_all_bounds_is_refused_as_it_would_be_on_a_cluster(
         (("--webhook", "https://localhost:1", "--ca-file", __file__), "a file with the webhook's CA in PEM"),
     ],
 )
-def test_what_cannot_be_asked_is_never_taken_for_a_refusal(
+def test_a_question_that_cannot_be_asked_is_never_taken_for_a_refusal(
     tmp_path: Path, arguments: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert admit(tmp_path, GOOD, *arguments) == 2
@@ -299,7 +299,7 @@ SHAPES = {
 
 
 @pytest.mark.parametrize("what", SHAPES)
-def test_what_no_api_server_takes_is_refused_with_the_field_and_not_called_fine(
+def test_a_manifest_that_no_api_server_takes_is_refused_with_the_field_and_not_called_fine(
     tmp_path: Path, what: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text, said = SHAPES[what]

@@ -170,7 +170,7 @@ def test_a_gpu_outside_all_templates_is_named_and_cannot_be_judged(
     )
 
 
-def test_of_a_custom_resource_without_a_template_nothing_is_predicted(
+def test_a_custom_resource_without_a_template_gets_no_prediction(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     status, (found,) = admit(tmp_path, custom("example.org/v1", "Thing", {"size": 3}), capsys)
@@ -180,7 +180,7 @@ def test_of_a_custom_resource_without_a_template_nothing_is_predicted(
     )
 
 
-def test_what_is_no_workload_has_no_pods(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_object_that_is_no_workload_has_no_pods(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     status, (found,) = admit(tmp_path, custom("networking.k8s.io/v1", "Ingress", {"rules": []}), capsys)
     assert (status, found["outcome"]) == (0, "unconcerned")
     assert found["message"] == "no pods in it, nothing to admit"

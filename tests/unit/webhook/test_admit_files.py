@@ -66,7 +66,7 @@ def test_a_value_that_contains_itself_is_refused(tmp_path: Path, capsys: pytest.
     assert "the value at line 1 contains itself" in capsys.readouterr().err
 
 
-def test_what_is_nested_too_deep_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_document_nested_too_deep_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert admit(tmp_path, "[" * 20_000) == 2
     assert "manifests.yaml: nested too deep" in capsys.readouterr().err
 
@@ -225,7 +225,7 @@ def test_a_key_is_read_as_kubectl_reads_it(tmp_path: Path, written: str, key: st
 @pytest.mark.parametrize(
     "written", ["{a: .inf}", "{a: -.INF}", "{a: .nan}", "{~: a}", "{a: !!int 1.5}", "{a: !!int x}", "{a: !!bool maybe}"]
 )
-def test_what_kubectl_refuses_to_read_is_refused(
+def test_a_document_that_kubectl_refuses_to_read_is_refused(
     tmp_path: Path, written: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert admit(tmp_path, f"apiVersion: v1\nkind: Pod\nspec: {written}\n") == 2

@@ -276,7 +276,7 @@ def test_in_the_mode_account_the_containers_stay_and_a_second_pass_changes_nothi
 
 @share(0.1)
 @given(item=drawn_pods, knowledge=st.sampled_from(KNOWLEDGES))
-def test_what_mutation_admits_validation_lets_in(item: Any, knowledge: Knowledge) -> None:
+def test_a_pod_that_mutation_admits_is_admitted_by_validation(item: Any, knowledge: Knowledge) -> None:
     first = read_answer(answer("mutate", review(item), knowledge, SETTINGS, 0.0).body)
     if first.allowed:
         stored = apply(item, first.patch)
@@ -331,7 +331,7 @@ def answer_to_all(route: str, body: bytes, knowledge: Knowledge) -> bytes:
     knowledge=st.sampled_from(KNOWLEDGES),
     noisy=st.booleans(),
 )
-def test_what_is_left_unread_changes_no_answer(  # noqa: PLR0917
+def test_a_field_that_is_left_unread_changes_no_answer(  # noqa: PLR0917
     route: str, base: Any, edits: Any, old_edits: Any, kind: str, operation: str, knowledge: Knowledge,
     noisy: bool,  # noqa: FBT001
 ) -> None:  # fmt: skip
@@ -366,7 +366,7 @@ def test_what_is_left_unread_changes_no_answer(  # noqa: PLR0917
     ids=["10^30", "long", "below int64", "infinite", "half a surrogate", "no UTF-8", "deep", "deep maps", "cut"],
 )
 @pytest.mark.parametrize("field", [b"priority", b"managed", b"activeDeadlineSeconds", b"volumes", b"containers"])
-def test_what_other_readers_stumble_over_is_answered_or_answered_to_be_no_review(
+def test_a_body_that_other_readers_stumble_over_is_answered_or_answered_to_be_no_review(
     route: str, text: bytes, field: bytes
 ) -> None:
     for operation in ("CREATE", "UPDATE"):

@@ -156,7 +156,7 @@ def test_a_leaf_does_not_outlive_its_authority() -> None:
     assert expires_at(new_leaf(FIRST, SETTINGS, late).certificate_pem) == START + AUTHORITY
 
 
-def test_what_is_packed_is_what_is_unpacked() -> None:
+def test_packed_authorities_are_what_is_unpacked() -> None:
     for authorities in (FIRST, first_authorities([], SETTINGS, START), with_new_authority(FIRST, SETTINGS, START)):
         assert unpack_authorities(pack_authorities(authorities)) == authorities
     assert unpack_leaf(pack_leaf(FIRST_LEAF)) == FIRST_LEAF
@@ -166,7 +166,7 @@ def test_what_is_packed_is_what_is_unpacked() -> None:
 @pytest.mark.parametrize(
     "data", [{}, {"ca.crt": b"", "ca.key": b""}, {**pack_authorities(FIRST), "published-at": b"yesterday"}]
 )
-def test_what_is_no_authorities_unpacks_to_nothing(data: dict[str, bytes]) -> None:
+def test_bytes_that_are_no_authorities_unpack_to_nothing(data: dict[str, bytes]) -> None:
     assert unpack_authorities(data) is None
 
 

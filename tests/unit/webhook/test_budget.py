@@ -106,7 +106,7 @@ def test_a_state_once_known_counts_however_old_and_the_audit_log_says_so() -> No
 
 
 @pytest.mark.parametrize(("choice", "name"), [("in-budget", "gpu-in-budget"), ("over-budget", "gpu-over-budget")])
-def test_what_holds_while_nothing_is_known_is_the_admins_choice(choice: str, name: str) -> None:
+def test_the_admin_chooses_what_holds_while_nothing_is_known(choice: str, name: str) -> None:
     settings = Webhook(states=StatesSettings.model_validate({"when_unknown": choice}))
     stored = admitted(gpu_pod(), settings=settings)
     assert stored["spec"]["priorityClassName"] == name

@@ -43,7 +43,7 @@ def test_it_is_refused_with_the_field_and_what_to_write(item: Pod, path: str, in
         {"volumes": [{"name": "data", "emptyDir": {}}]},
     ],
 )
-def test_what_is_common_is_admitted(fields: dict[str, Any]) -> None:
+def test_a_common_pod_is_admitted(fields: dict[str, Any]) -> None:
     assert mutate(gpu_pod(**fields)).allowed
 
 

@@ -167,7 +167,7 @@ def test_a_request_for_zero_gpus_is_taken_out_and_nothing_else_done(row: Row) ->
 
 
 @pytest.mark.parametrize("row", of_outcome("untouched"), ids=str)
-def test_what_is_not_read_stays_as_it_is(row: Row) -> None:
+def test_a_field_that_is_not_read_stays_as_it_is(row: Row) -> None:
     answer, knowledge, settings = asked(row, pod_of(row.fields))
     assert (answer.allowed, answer.patch, answer.warnings) == (True, [], [])
     assert validate(pod_of(row.fields), knowledge, settings).allowed

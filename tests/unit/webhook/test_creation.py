@@ -125,7 +125,7 @@ def test_the_scheduler_is_ours_and_another_is_named_in_a_warning() -> None:
 @pytest.mark.parametrize(
     "key", ["fairgpu.io/allocation", "fairgpu.io/eviction-at", "fairgpu.io/reclaim-at", "fairgpu.io/earmark"]
 )
-def test_what_only_fairgpu_writes_on_a_pod_that_exists_is_dropped(key: str) -> None:
+def test_a_field_that_only_fairgpu_writes_is_dropped_from_a_pod_that_exists(key: str) -> None:
     stored = admitted(pod(gpu_container(), annotations={key: "{}"}))
     assert key not in stored["metadata"]["annotations"]
 
@@ -141,7 +141,7 @@ def test_a_forged_source_dialect_is_overwritten() -> None:
     assert stored["metadata"]["annotations"]["fairgpu.io/source-dialect"] == "native"
 
 
-def test_what_an_earlier_pass_added_is_replaced_and_not_doubled() -> None:
+def test_fields_that_an_earlier_pass_added_are_replaced_and_not_doubled() -> None:
     copied = admitted(gpu_pod())
     copied["spec"]["initContainers"][0]["image"] = "elsewhere/sidecar:0"
     copied["spec"]["initContainers"].append({"name": "fairgpu-sidecar", "image": "again"})

@@ -50,7 +50,7 @@ def test_a_node_calls_pods_from_its_address_in_the_network_of_pods(
     assert cidrs(propose([], [node("cp-1", "10.0.0.1", annotations, **spec)], [])) == ["10.0.0.1/32", address]
 
 
-def test_what_is_no_address_is_passed_over() -> None:
+def test_a_text_that_is_no_address_is_passed_over() -> None:
     odd = node("cp-1", "cp-1.example.org", {"network.cilium.io/ipv4-cilium-host": ""}, podCIDRs=["10.244.3.0/24"])
     assert propose([{"endpoints": None}, {}], [odd, {"metadata": {"name": "bare"}}], []) == []
 

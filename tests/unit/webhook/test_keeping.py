@@ -149,7 +149,7 @@ def test_a_secret_of_an_earlier_version_gives_up_the_key_of_its_authority(cluste
     assert cluster.bundle() == cluster.secret(AUTHORITY_SECRET)["ca.crt"]
 
 
-def test_who_changes_a_configuration_meanwhile_is_not_overwritten(cluster: Cluster) -> None:
+def test_a_configuration_that_others_change_at_the_same_time_is_not_overwritten(cluster: Cluster) -> None:
     def other_publishes(verb: str, path: str) -> None:
         if verb == "patch":
             cluster.before = lambda _verb, _path: None
@@ -162,7 +162,7 @@ def test_who_changes_a_configuration_meanwhile_is_not_overwritten(cluster: Clust
     assert cluster.bundle() == cluster.secret(AUTHORITY_SECRET)["ca.crt"]
 
 
-def test_who_is_always_too_late_gives_up_until_the_next_look(cluster: Cluster) -> None:
+def test_a_writer_that_is_always_too_late_gives_up_until_the_next_look(cluster: Cluster) -> None:
     def always_conflicts(verb: str, path: str) -> None:
         if verb == "create":
             raise ApiError(409, "AlreadyExists", path)
@@ -285,7 +285,7 @@ def test_many_that_start_at_once_end_up_with_the_same(tmp_path: Path) -> None:
     assert len(chains) == 4
 
 
-def test_nobody_else_may_read_the_keys(tmp_path: Path) -> None:
+def test_no_other_user_reads_the_keys(tmp_path: Path) -> None:
     folder_chain(tmp_path)
     folder = tmp_path / "certificates" / "webhook"
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700

@@ -177,7 +177,7 @@ def test_it_is_refused_in_a_few_words(what: str, route: str) -> None:
         pytest.param(gpu_pod(hostname="x" * 1_000_000), id="bytes"),
     ],
 )
-def test_what_is_just_not_too_much_comes_in(item: Any) -> None:
+def test_a_pod_just_within_the_bounds_comes_in(item: Any) -> None:
     assert validate(admitted(item)).allowed
 
 
@@ -261,7 +261,7 @@ def test_debugging_containers_leave_the_room_that_a_pod_was_admitted_with() -> N
     assert "allowed: at most 131072 together on a pod that asks for a GPU" in refused.message
 
 
-def test_of_many_annotations_that_there_are_not_some_are_named_and_the_rest_counted() -> None:
+def test_some_of_many_annotations_that_are_missing_are_named_and_the_rest_counted() -> None:
     found = mutate(pod(gpu_container(), annotations={f"fairgpu.io/use-gpu-{n}": "" for n in range(500)}))
     assert found.allowed
     assert len(found.warnings) == 17

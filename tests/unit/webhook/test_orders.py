@@ -33,7 +33,7 @@ def signed(item: Any, user: str = "ann", kind: str = "GPUGrant", operation: str 
 
 @pytest.mark.parametrize("kind", ["GPUGrant", "GPUCorrection"])
 @pytest.mark.parametrize("given", [{}, {"requestedBy": ""}, {"requestedBy": None}])
-def test_who_leaves_the_name_out_is_named(kind: str, given: dict[str, Any]) -> None:
+def test_a_manifest_without_the_name_is_named(kind: str, given: dict[str, Any]) -> None:
     order = {**ORDER, "spec": {**ORDER["spec"], **given}}
     assert signed(order, "ann", kind) == {**ORDER, "spec": {**ORDER["spec"], "requestedBy": "ann"}}
 

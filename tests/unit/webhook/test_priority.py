@@ -33,7 +33,7 @@ def test_the_budgets_state_decides_the_class(state: BudgetState, expected: dict[
     assert priority_of(admitted(gpu_pod(), knowing(state))) == expected
 
 
-def test_what_priority_admission_filled_in_before_is_overwritten() -> None:
+def test_a_priority_that_priority_admission_filled_in_before_is_overwritten() -> None:
     item = gpu_pod(priority=0, preemptionPolicy="PreemptLowerPriority")
     assert priority_of(admitted(item, knowing())) == IN_BUDGET
 

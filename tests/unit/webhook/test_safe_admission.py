@@ -102,7 +102,7 @@ def test_no_warning_outgrows_what_the_api_server_shows() -> None:
 
 
 @pytest.mark.parametrize("state", [BudgetState.OPEN])
-def test_of_a_budget_that_is_only_observed_users_hear_nothing(state: BudgetState) -> None:
+def test_users_get_no_event_of_a_budget_that_is_only_observed(state: BudgetState) -> None:
     observed = knowing(state, remaining_hours=-5, rate=10_000_000, changes={"enforced": False})
     assert mutate(running(None), observed).warnings == []
 

@@ -145,7 +145,7 @@ def test_a_claim_for_another_kind_of_device_holds_no_gpu() -> None:
     assert held(claim({"driver": "dra.net", "device": "eth1"}), slices(WHOLE)) == []
 
 
-def test_of_a_pool_only_the_latest_generation_counts() -> None:
+def test_only_the_latest_generation_of_a_pool_counts() -> None:
     older = slices({**WHOLE, "attributes": attributes(productName="Tesla T4")})
 
     assert held(claim({}), older, slices(WHOLE, generation=2)) == [(A100, 1, "1", "1")]
@@ -159,7 +159,7 @@ def test_of_a_pool_only_the_latest_generation_counts() -> None:
         ((slices({**WHOLE, "allowMultipleAllocations": True}),), Doubt.SIZE_UNKNOWN),
     ],
 )
-def test_what_is_not_published_is_charged_as_a_whole_gpu_and_named(published: Any, doubt: Doubt) -> None:
+def test_a_device_that_is_not_published_is_charged_as_a_whole_gpu_and_named(published: Any, doubt: Doubt) -> None:
     found = decide(claim({}), read_slices(published), DRIVERS)
 
     assert [(item.count, item.time) for item in found.holdings] == [(1, 1)]

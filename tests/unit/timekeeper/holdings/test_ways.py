@@ -165,7 +165,7 @@ def test_nvidias_resources_are_parts_of_a_gpu_by_the_nodes_labels(
         ({"nvidia.com/mig-2g.20gb": "1"}, {}, ("", 1, "2/7", "2/7"), Doubt.SIZE_UNKNOWN),
     ],
 )
-def test_what_nvidias_labels_do_not_state_is_charged_by_a_rule_and_named(
+def test_a_holding_that_nvidias_labels_do_not_state_is_charged_by_a_rule_and_named(
     limits: dict[str, str], labels: dict[str, str], expected: tuple[str, int, str, str], doubt: Doubt
 ) -> None:
     host = node({"nvidia.com/gpu": "8"}, labels)
@@ -291,7 +291,7 @@ HALF = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "12288", "nvidia.com/gpucore
         ),
     ],
 )
-def test_of_a_device_that_an_init_container_of_a_hami_pod_had_before_the_others_the_larger_share_counts(
+def test_the_larger_share_of_a_device_counts_that_an_init_container_of_a_hami_pod_had_before_the_others(
     init: list[dict[str, str]], allocated: str, expected: Any
 ) -> None:
     """As HAMi's scheduler v2.10 wrote it for such pods, and counts it (docs/adopting.md)."""
