@@ -20,6 +20,7 @@ DEMONSTRATION = "fairgpu/demo"
 OBJECT_FIRST = re.compile(r"(What|Who|Whom|Whose|Of|How)\b")
 WHETHER = re.compile(r"Whether\b")
 IDIOM = re.compile(r"\b(told|tells|whoever|nobody|put down)\b", re.IGNORECASE)
+TEST_NAME = re.compile(r"test_(what|who|whom|whose|of|how|whatever|whoever|nobody)_")
 SHORT_MODULE = 80  # lines
 
 
@@ -39,15 +40,13 @@ def main() -> None:
     elsewhere = [(text, is_bool) for text, is_bool in sentences if not is_bool]
     show("… that begin with Whether, but of a truth value", sum(bool(WHETHER.match(text)) for text, _ in elsewhere))
     show_share("… with told, tells, whoever, nobody or put down", sentences, IDIOM.search)
-    tests = [
-        sentence
-        for path in sorted((root / "tests").rglob("*.py"))
-        for sentence in first_sentences(ast.parse(path.read_text(encoding="utf-8")))
-    ]
+    test_trees = [ast.parse(path.read_text(encoding="utf-8")) for path in sorted((root / "tests").rglob("*.py"))]
+    tests = [sentence for tree in test_trees for sentence in first_sentences(tree)]
     show(
         "… of tests that begin with What, Who, Whom, Whose, Of, How or Whether",
         sum(bool(OBJECT_FIRST.match(text) or (WHETHER.match(text) and not is_bool)) for text, is_bool in tests),
     )
+    show("names of tests that do not begin with their subject", sum(map(inverted_names, test_trees)))
     modules = [path for path in trees if path.name != "__init__.py"]
     timekeeper = [path for path in modules if path.parts[0] == "timekeeper"]
     show("modules of the timekeeper", len(timekeeper))
@@ -91,6 +90,14 @@ def first_sentences(tree: ast.Module) -> Iterator[tuple[str, bool]]:
             for attribute, text_node in pairwise(body):
                 if isinstance(attribute, ast.AnnAssign | ast.Assign) and (text := literal(text_node)):
                     yield first_sentence(text), is_truth(getattr(attribute, "annotation", None))
+
+
+def inverted_names(tree: ast.Module) -> int:
+    """The number of tests in a module whose names begin as TEST_NAME does."""
+    return sum(
+        isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and TEST_NAME.match(node.name) is not None
+        for node in statements(tree)
+    )
 
 
 def statements(tree: ast.Module) -> Iterator[ast.AST]:
