@@ -37,10 +37,10 @@ def parse_cursor(text: str) -> Cursor:
     Raises:
         CursorError: the text is not a cursor.
     """
-    epoch, dot, version = text.rpartition(".")
-    if not (dot and epoch and version.isascii() and version.isdigit() and len(text) <= MAX_CURSOR_LENGTH):
-        raise CursorError("a cursor from an earlier answer, EPOCH.VERSION")
-    return Cursor(epoch, int(version))
+    store_id, dot, version = text.rpartition(".")
+    if not (dot and store_id and version.isascii() and version.isdigit() and len(text) <= MAX_CURSOR_LENGTH):
+        raise CursorError("a cursor from an earlier answer, STORE_ID.VERSION")
+    return Cursor(store_id, int(version))
 
 
 class StatesFeed:
