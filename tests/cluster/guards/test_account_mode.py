@@ -195,7 +195,7 @@ def test_an_annotation_by_which_the_pod_is_charged_is_written_by_accounts_that_m
     denied("fairgpu-metadata", lambda: editor.api.patch(bound, {"metadata": {"annotations": {key: None}}}))
 
 
-def test_of_the_memory_of_hundreds_of_containers_the_refusal_names_the_first_and_their_number(
+def test_the_refusal_of_the_memory_of_hundreds_of_containers_names_the_first_and_their_number(
     editor: Identity, pods: str
 ) -> None:
     """The API server shows no message of more than 5 KiB, and its own says neither what was given nor what to do."""

@@ -185,7 +185,7 @@ def test_a_namespace_has_no_more_than_can_be_looked_through_in_time(
 
 
 @pytest.mark.parametrize("part", ["annotations", "labels"])
-def test_of_hundreds_of_changed_keys_the_refusal_names_the_first_and_their_number(
+def test_the_refusal_of_hundreds_of_changed_keys_names_the_first_and_their_number(
     editor: Identity, namespace: str, part: str
 ) -> None:
     """The API server shows no message of more than 5 KiB, and its own says neither what was given nor what to do."""

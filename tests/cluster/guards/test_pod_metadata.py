@@ -62,7 +62,7 @@ def test_an_annotation_of_fairgpu_can_be_neither_changed_nor_removed_nor_added(
     assert "leave them as they are, or create a new pod" in message
 
 
-def test_of_hundreds_of_annotations_of_fairgpu_the_refusal_names_the_first_and_their_number(
+def test_the_refusal_of_hundreds_of_annotations_of_fairgpu_names_the_first_and_their_number(
     editor: Identity, pods: str, bound: Pod
 ) -> None:
     """The API server shows no message of more than 5 KiB, and its own says neither what was given nor what to do."""
