@@ -8,7 +8,7 @@ from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints, 
 import orjson
 import pytest
 
-from fairgpu.pod_faults import SMALL_POD_BYTES
+from fairgpu.pod_faults import MAX_POD_BYTES
 from tests.support.admission import KNOWLEDGE, admitted, container, gpu_container, pod, review
 from webhook.admission.excerpt import Review
 from webhook.admission.review import ROUTES, judge, read
@@ -37,7 +37,7 @@ JOBS = {
 CONTROLLER = {"username": "system:serviceaccount:kube-system:replicaset-controller"}
 REVIEWS = {
     "a new pod": ("Pod", GPU_POD, {}),
-    "a large pod": ("Pod", pod(gpu_container(args=["x" * SMALL_POD_BYTES])), {}),
+    "a large pod": ("Pod", pod(gpu_container(args=["x" * (MAX_POD_BYTES // 4)])), {}),
     "a controller's pod": ("Pod", GPU_POD, {"userInfo": CONTROLLER}),
     "a pod without a name": ("Pod", GPU_POD | {"metadata": {"generateName": "train-"}}, {"name": ""}),
     "an updated pod": ("Pod", GPU_POD, {"operation": "UPDATE", "oldObject": STORED}),

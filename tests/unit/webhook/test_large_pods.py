@@ -5,11 +5,11 @@ A request of them is read and judged in the worker that everybody's GPU pods wai
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
+import orjson
 import pytest
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fairgpu.choices import MAX_LISTED
@@ -20,7 +20,7 @@ from fairgpu.pod_faults import (
     MAX_FINALIZERS,
     MAX_LABELS,
     MAX_POD_BYTES,
-    SMALL_POD_BYTES,
+    oversized_pod,
     status_bytes,
 )
 from tests.support.admission import (
@@ -187,24 +187,33 @@ def test_a_pod_that_leaves_no_room_for_notices_is_refused() -> None:
     assert f"allowed: at most {MAX_POD_BYTES} together on a pod that asks for a GPU" in refused.message
 
 
+TEXTS = st.text("aé😀/<", max_size=40)
+
+
 @given(
-    groups=st.integers(0, 4_000),
-    containers=st.integers(1, 340),
-    claims=st.integers(0, 180),
-    gates=st.integers(0, 300),
+    parts=st.lists(st.tuples(TEXTS, TEXTS, st.lists(TEXTS, max_size=5)), min_size=1, max_size=20),
+    gates=st.lists(TEXTS, max_size=20),
+    filled=st.integers(-3_000, 3_000),
 )
-def test_a_small_pod_is_within_the_bound_whatever_its_status_repeats(
-    groups: int, containers: int, claims: int, gates: int
+def test_a_pod_is_refused_once_it_and_what_its_status_repeats_pass_the_bound(
+    parts: list[tuple[str, str, list[str]]], gates: list[str], filled: int
 ) -> None:
+    """However the check spares itself a closer look."""
     spec = {
-        "containers": [{"name": "a", "image": "b"}] * containers,
-        "securityContext": {"supplementalGroups": [1] * groups},
-        "resourceClaims": [{"name": "a", "resourceClaimTemplateName": "b"}] * claims,
-        "readinessGates": [{"conditionType": "a"}] * gates,
+        "containers": [
+            {"name": name, "image": image, "volumeMounts": [{"name": name, "mountPath": path} for path in paths]}
+            for name, image, paths in parts
+        ],
+        "readinessGates": [{"conditionType": gate} for gate in gates],
     }
-    size = len(json.dumps(spec, separators=(",", ":")))
-    assume(size <= SMALL_POD_BYTES)
-    assert size + status_bytes(spec) <= MAX_POD_BYTES
+    spec["containers"][0]["image"] += "x" * ((MAX_POD_BYTES + filled - status_bytes(spec)) // 5)
+    size = len(orjson.dumps(spec))
+    assert bool(oversized_pod(size, spec)) is (size + status_bytes(spec) > MAX_POD_BYTES)
+    small = {**spec, "containers": spec["containers"][1:]}
+    size = len(orjson.dumps(small))
+    assert size + status_bytes(small) <= MAX_POD_BYTES
+    assert status_bytes(small) <= 4 * size + status_bytes({**small, "containers": [{}] * len(small["containers"])})
+    assert not oversized_pod(size, small)
 
 
 REPEATED: dict[str, Pod] = {
