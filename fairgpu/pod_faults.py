@@ -169,7 +169,7 @@ def status_bytes(spec: Mapping[str, Any]) -> int:
 
     A kubelet repeats each container's name, image, mounts and resources, and with each the pod's groups. An image that
     it cannot have is named twice more in the reason why the container waits, and containers and gates that are not
-    ready in conditions (pkg/kubelet/kubelet_pods.go and status/generate.go of Kubernetes 1.34). Controllers add the
+    ready in conditions (pkg/kubelet/kubelet_pods.go and status/generate.go of Kubernetes 1.36). Controllers add the
     names of the claims that they make of templates.
 
     Args:
