@@ -313,6 +313,12 @@ def _refused(nvml: Any, handle: Any) -> str:
             return "it is shared through MPS: end nvidia-cuda-mps-control on this node"
     except nvml.NVMLError:
         pass  # a driver that knows no MPS
+    try:
+        # As NVIDIA advises for MPS, whose daemon NVML does not name before it has a client.
+        if nvml.nvmlDeviceGetComputeMode(handle) != nvml.NVML_COMPUTEMODE_DEFAULT:
+            return "its compute mode lets no two processes work on it (set another: nvidia-smi -c DEFAULT)"
+    except nvml.NVMLError:
+        pass  # a GPU without compute modes
     return ""
 
 

@@ -37,6 +37,10 @@ class Driver:
     def __init__(self) -> None:
         self.lost: set[int] = set()
         self.mig: set[int] = set()
+        self.compute_mode = 0
+        """The second GPU's compute mode (nvmlComputeMode_t)."""
+        self.mps: list[object] = []
+        """The clients of MPS on the second GPU."""
         self.affinity: dict[int, tuple[int, ...]] = {}
         """The masks of the NUMA nodes that NVML names for a GPU."""
         self.ecc = 0
@@ -111,7 +115,9 @@ class Driver:
             nvmlDeviceGetMemoryAffinity=self.memory_affinity,
             nvmlDeviceGetName=lambda _handle: "NVIDIA A100",
             nvmlDeviceGetMigMode=lambda handle: [int(handle in self.mig), 0],
-            nvmlDeviceGetMPSComputeRunningProcesses=lambda _handle: [],
+            nvmlDeviceGetMPSComputeRunningProcesses=lambda handle: self.mps if handle == 1 else [],
+            nvmlDeviceGetComputeMode=lambda handle: self.compute_mode if handle == 1 else 0,
+            NVML_COMPUTEMODE_DEFAULT=0,
             nvmlDeviceGetNvLinkState=lambda _handle, link: link == 1,
             nvmlDeviceGetNvLinkRemoteDeviceType=lambda _handle, _link: 0,
             nvmlDeviceGetNvLinkRemotePciInfo=lambda handle, _link: SimpleNamespace(busId=f"0000:0{1 - handle}:00.0"),
@@ -196,6 +202,23 @@ def test_a_gpu_in_mig_mode_is_withheld(gpus: Nvidia, driver: Driver) -> None:
     offer = gpus.offer()
     assert [device.uuid for device in offer.inventory.devices] == ["GPU-0"]
     assert "MIG mode" in offer.withheld["GPU-1"]
+
+
+def test_a_gpu_with_a_client_of_mps_is_withheld(gpus: Nvidia, driver: Driver) -> None:
+    driver.mps = [SimpleNamespace(pid=4711)]
+    offer = gpus.offer()
+    assert [device.uuid for device in offer.inventory.devices] == ["GPU-0"]
+    assert "MPS" in offer.withheld["GPU-1"]
+
+
+@pytest.mark.parametrize("mode", [1, 2, 3], ids=["one thread", "none", "one process, as for MPS"])
+def test_a_gpu_that_lets_no_two_processes_work_is_withheld_and_the_reason_says_what_to_do(
+    gpus: Nvidia, driver: Driver, mode: int
+) -> None:
+    driver.compute_mode = mode
+    offer = gpus.offer()
+    assert [device.uuid for device in offer.inventory.devices] == ["GPU-0"]
+    assert "nvidia-smi -c DEFAULT" in offer.withheld["GPU-1"]
 
 
 def test_a_gpu_that_is_lost_is_fenced_and_the_others_stay(gpus: Nvidia, driver: Driver, clock: Clock) -> None:
