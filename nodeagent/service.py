@@ -114,8 +114,11 @@ class Agent:
         self._lost: Loss | None = None
         self._resources = PodResources(settings.kubelet.pod_resources)
         self._offer: Offer | None = None
+        self._known: tuple[Json, Inventory, list[Json]] | None = None
+        """The Node, inventory and pods of the last round, which say what the Node must have; None before the first."""
         self._right: tuple[Json, Inventory, list[Json]] | None = None
-        """The Node, inventory and pods for which nothing was left to write on the Node; None before the first time."""
+        """Those for which nothing was left to write on the Node; None before the first time."""
+        self._node_due = threading.Event()
         self._answered_at = time.monotonic()
         self._look_now = threading.Event()
         self._published: tuple[list[Record], Mapping[str, int]] | None = None
@@ -191,6 +194,7 @@ class Agent:
             self._watch_faults,
             self._watch_processes,
             self._write_events,
+            self._write_node,
         )
         for part in (*watched, self._serve):
             self._measures.part_failures.labels(_name(part))
@@ -229,9 +233,10 @@ class Agent:
         """Stops the agent. Containers go on with the turns of the last schedule pages."""
         self._stop.set()
         self._woken.set()
+        self._node_due.set()
 
     def _round(self) -> None:
-        """Runs one round: writes the Node, removes files of ended containers, passes on notices.
+        """Runs one round: says what the Node must have, removes files of ended containers, passes on notices.
 
         Only what the Node offers waits for the driver: containers' files and notices do not need it.
         """
@@ -250,7 +255,7 @@ class Agent:
             self._not_published(error)
 
     def _open_or_withhold(self, node: Json) -> None:
-        """Offers the kubelet the GPUs that the driver last named; writes inventory and capacity into the Node.
+        """Offers the kubelet the GPUs that the driver last named; has inventory and capacity written into the Node.
 
         While `withholdings` gives reasons, it offers none and writes a warning event for each. It offers none either at
         start, until the runtime, other drivers' offers and the shim are known; nor once a container was made without
@@ -280,8 +285,23 @@ class Agent:
         if offer is None:
             return
         self._slots.replace(Offered(slot_ids(len(offer.inventory.devices)), open=is_open))
-        known = node, offer.inventory, self._pods.all()
-        if known == self._right:  # as in most rounds: what the Node must say took a third of a round to compute
+        self._known = node, offer.inventory, self._pods.all()
+        if self._known != self._right:
+            self._node_due.set()
+
+    def _write_node(self) -> None:
+        """Writes into the Node what each round finds missing: an API server that is silent delays no round."""
+        while not self._stop.is_set():
+            self._node_due.wait()
+            if not self._stop.is_set():
+                self._write_what_is_left()
+            # What came meanwhile waits for the next round, which may see the Node as it was written.
+            self._node_due.clear()
+
+    def _write_what_is_left(self) -> None:
+        known = self._known
+        # As in most rounds: what the Node must say took a third of a round to compute.
+        if known is None or known == self._right:
             return
         try:
             written = write_node(self._api, *known)

@@ -15,8 +15,15 @@ from nodeagent.kubelet.registration import Loss
 from nodeagent.service import Agent
 from nodeagent.settings import Kubelet, Nodeagent
 from tests.support.background import in_background
-from tests.support.fake_vendor import FakeVendor, gpus
+from tests.support.fake_vendor import MEMORY_MIB, FakeVendor, gpus
 from tests.support.waiting import wait_until
+
+OF_ONE_GPU = {
+    "fairgpu.io/gpu-core": "100",
+    "fairgpu.io/gpu-memory": str(MEMORY_MIB),
+    "fairgpu.io/gpu-memory-percentage": "100",
+}
+"""The capacity of one GPU."""
 
 
 class Server:
@@ -26,6 +33,7 @@ class Server:
         self.answers = threading.Event()
         self.asked = threading.Event()
         self.events: list[Json] = []
+        self.patches: list[Json] = []
 
     def noting(self, _answered: object) -> Server:
         return self
@@ -38,6 +46,12 @@ class Server:
         self.answers.wait()
         self.events.append(event)
         return event
+
+    def patch(self, _path: str, patch: Json) -> Json:
+        self.asked.set()
+        self.answers.wait()
+        self.patches.append(patch)
+        return patch
 
     def reasons(self) -> list[str]:
         return sorted(event["reason"] for event in self.events)
@@ -112,3 +126,28 @@ def test_a_refusal_reaches_the_kubelet_and_a_warning_that_is_given_once_waits_fo
     assert server.events == []
     server.answers.set()
     wait_until(lambda: server.reasons() == ["PlacementRefused", "ResourceTaken"], "both are written")
+
+
+def test_a_round_goes_on_while_the_node_is_written_and_the_node_gets_what_is_known_last(
+    agent: Agent, server: Server, vendor: FakeVendor
+) -> None:
+    def end() -> None:
+        server.answers.set()
+        agent.stop()
+
+    node = {"metadata": {"name": "node", "resourceVersion": "1"}, "status": {"capacity": {}}}
+    agent._look()
+    with in_background(agent._write_node, end):
+        agent._open_or_withhold(node)
+        wait_until(server.asked.is_set, "the inventory is on its way")
+        vendor.devices = gpus(1)
+        agent._look()
+        agent._open_or_withhold(node)
+        assert server.patches == []
+        server.answers.set()
+
+        def next_round() -> bool:
+            agent._open_or_withhold(node)
+            return {"status": {"capacity": OF_ONE_GPU}} in server.patches
+
+        wait_until(next_round, "the capacity of one GPU is written")

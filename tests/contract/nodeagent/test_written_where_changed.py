@@ -80,6 +80,7 @@ class Written:
         """Lets the agent write the Node as the API server has it; returns how often it asked the API server."""
         before = self.server.asked
         self.agent._open_or_withhold(read_node(copy.deepcopy(self.server.node)))
+        self.agent._write_what_is_left()
         return self.server.asked - before
 
 
