@@ -2,7 +2,7 @@
 #include <stdlib.h>
 
 #include "handle.h"
-#include "memory.h"
+#include "sim_memory.h"
 
 struct CUarray_st {
     uint64_t address;

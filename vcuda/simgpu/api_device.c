@@ -2,7 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "driver.h"
+#include "sim_driver.h"
 
 static int valid(CUdevice device)
 {

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "capture.h"
-#include "clock.h"
+#include "sim_clock.h"
 
 #define LOOK_NS 50000ULL /* between looks whether another process's record has completed */
 

@@ -2,7 +2,7 @@
 #include <stdlib.h>
 
 #include "graph.h"
-#include "memory.h"
+#include "sim_memory.h"
 
 static const struct sim_op no_work = {.kind = OP_WAIT};
 

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 
 #include "capture.h"
-#include "clock.h"
+#include "sim_clock.h"
 
 struct task {
     struct task *next;

@@ -1,5 +1,5 @@
 /* Libraries, the form of modules that knows no context: each is a module of the context that is current when it loads. */
-#include "driver.h"
+#include "sim_driver.h"
 
 /* A library and a kernel are handles of their own types for a module and a function. */
 SIM_EXPORT CUresult CUDAAPI cuLibraryLoadData(CUlibrary *library, const void *code, CUjit_option *options,

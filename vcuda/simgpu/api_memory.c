@@ -4,7 +4,7 @@
 #include <sys/mman.h>
 
 #include "capture.h"
-#include "memory.h"
+#include "sim_memory.h"
 
 /* Allocations and frees are potentially unsafe during a capture in global mode. */
 static CUresult safe_context(CUcontext *context)

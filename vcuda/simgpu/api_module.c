@@ -8,7 +8,7 @@
 
 #include "capture.h"
 #include "kernel_name.h"
-#include "memory.h"
+#include "sim_memory.h"
 
 /* What a module's code takes on the device where its image does not say "simgpu-bytes N". */
 #define MODULE_BYTES SIM_GRANULE

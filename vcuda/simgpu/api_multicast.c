@@ -2,7 +2,7 @@
 #include <stdlib.h>
 
 #include "handle.h"
-#include "memory.h"
+#include "sim_memory.h"
 
 #define OBJECTS 16
 #define BINDINGS 64

@@ -1,5 +1,5 @@
 /* Calls about memory pools themselves; pool.c allocates from them. */
-#include "memory.h"
+#include "sim_memory.h"
 #include "pool.h"
 
 static int valid(CUdevice device)

@@ -2,7 +2,7 @@
 #include <stdlib.h>
 
 #include "context.h"
-#include "memory.h"
+#include "sim_memory.h"
 
 struct CUgreenCtx_st {
     CUcontext context;

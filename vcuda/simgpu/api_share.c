@@ -5,7 +5,7 @@
 #include <unistd.h>
 
 #include "handle.h"
-#include "memory.h"
+#include "sim_memory.h"
 #include "pool.h"
 
 /* What a 64-byte handle says. Memory handed out so lives on until the last process that opened it has closed it. */

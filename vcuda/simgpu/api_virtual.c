@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "handle.h"
-#include "memory.h"
+#include "sim_memory.h"
 
 /* Physical memory of the host: its references count in this process, and it takes nothing of a device. */
 #define HOST_ALLOCATIONS 64

@@ -2,7 +2,7 @@
 #ifndef SIMGPU_CAPTURE_H
 #define SIMGPU_CAPTURE_H
 
-#include "driver.h"
+#include "sim_driver.h"
 
 /* True when the calling thread may not make a potentially unsafe call now (see cuThreadExchangeStreamCaptureMode). */
 int sim_capture_forbids(void);

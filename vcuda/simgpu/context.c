@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "clock.h"
+#include "sim_clock.h"
 #include "context.h"
 
 enum { STACK = 32, MAGIC = 0x43545831 };

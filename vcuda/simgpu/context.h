@@ -2,7 +2,7 @@
 #ifndef SIMGPU_CONTEXT_H
 #define SIMGPU_CONTEXT_H
 
-#include "driver.h"
+#include "sim_driver.h"
 
 CUresult sim_context_create(CUcontext *context, unsigned int flags, CUdevice device);
 /* One that takes no memory, beside the primary context that its maker holds. */

@@ -3,7 +3,7 @@
 #ifndef SIMGPU_GRAPH_H
 #define SIMGPU_GRAPH_H
 
-#include "driver.h"
+#include "sim_driver.h"
 
 struct CUgraphNode_st {
     CUgraphNode next;

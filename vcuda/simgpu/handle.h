@@ -2,7 +2,7 @@
 #ifndef SIMGPU_HANDLE_H
 #define SIMGPU_HANDLE_H
 
-#include "driver.h"
+#include "sim_driver.h"
 
 /* A device, an entry there, and a serial that differs between this use of the entry and earlier ones. */
 struct sim_physical {

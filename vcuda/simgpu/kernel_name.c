@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "device.h"
+#include "sim_device.h"
 
 static uint64_t unit(const char *name)
 {

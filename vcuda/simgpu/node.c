@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "clock.h"
+#include "sim_clock.h"
 
 #define MAGIC 0x55504753U
 #define VERSION 3U

@@ -2,7 +2,7 @@
 #ifndef SIMGPU_NODE_H
 #define SIMGPU_NODE_H
 
-#include "device.h"
+#include "sim_device.h"
 #include "timeslice.h"
 #include "truth.h"
 

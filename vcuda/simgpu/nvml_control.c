@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "device.h"
+#include "sim_device.h"
 
 enum { LINES = 256 };
 

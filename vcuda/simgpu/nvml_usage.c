@@ -3,7 +3,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "clock.h"
+#include "sim_clock.h"
 #include "nvml_seat.h"
 
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *memory)

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "capture.h"
-#include "memory.h"
+#include "sim_memory.h"
 
 /* How a pool grows. A real driver's step is not documented either: a caller that counts must ask the pool. */
 #define STEP sim_seat.node->settings.pool_step

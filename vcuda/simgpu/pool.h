@@ -2,7 +2,7 @@
 #ifndef SIMGPU_POOL_H
 #define SIMGPU_POOL_H
 
-#include "driver.h"
+#include "sim_driver.h"
 
 struct CUmemPoolHandle_st {
     struct CUmemPoolHandle_st *next;

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "device.h"
+#include "sim_device.h"
 
 static _Noreturn void refuse(const char *name, const char *given, const char *allowed)
 {

@@ -1,6 +1,6 @@
 /* Putting work into the GPU's queues, and waiting for it. */
 #include "capture.h"
-#include "clock.h"
+#include "sim_clock.h"
 
 /* A queue that others hold up is looked at more and more seldom, between these bounds. */
 #define LOOK_FIRST_NS 5000ULL

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "clock.h"
+#include "sim_clock.h"
 #include "node.h"
 
 #define REAP_NS 5000000ULL /* between looks at the processes that may have ended */

@@ -2,7 +2,7 @@
 #ifndef SIMGPU_TIMESLICE_H
 #define SIMGPU_TIMESLICE_H
 
-#include "device.h"
+#include "sim_device.h"
 #include "truth.h"
 
 /* A device with its surroundings, as the functions below need them. */

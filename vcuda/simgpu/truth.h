@@ -8,7 +8,7 @@
 
 #include <stdint.h>
 
-#include "device.h"
+#include "sim_device.h"
 
 enum { SIM_TRUTH_CONTEXTS = 65536, SIM_TRUTH_GROUPS = 64, SIM_TRUTH_SLICES = 1 << 18, SIM_LABEL = 64 };
 

@@ -27,7 +27,7 @@ DECK: dict[str, Program] = {
     "data parallel training": ("data_parallel", "40"),
     "the same with one hardware queue": ("data_parallel", "40", "one"),
     "data frames in eight threads": ("data_frames", "8", "40"),
-    "captures in threads that end": ("captures", "60"),
+    "captures in threads that end": ("capturing", "60"),
     "pointers that are NULL": ("nulls", "100"),
     "kernels that overlap": ("waiting", "overlap", "40"),
 }

@@ -8,7 +8,7 @@ from agent import Agent, Tenant
 from deck_programs import DECK, WAITING, Program, neighbour, part_of_a_gpu, run, two_halves
 from node import BUILD, MIB, Node, Share, ended, until
 
-RACING = ["data_frames", "captures", "serving", "pipeline"]
+RACING = ["data_frames", "capturing", "serving", "pipeline"]
 """Those whose threads, streams and captures come and go; the others are tried in continuous integration."""
 IN_CI = os.environ.get("CI") == "true"
 IN_REAL_TIME: list[Program] = [program for program in [*DECK.values(), *WAITING] if IN_CI or program[0] in RACING]

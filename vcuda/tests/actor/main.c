@@ -15,7 +15,7 @@
  *     alloc32 - BYTES      pitch32 - WIDTH HEIGHT               info32  total32  by their oldest forms          forms.c
  *     array32 NAME WIDTH HEIGHT            cube NAME SIDE       cube32 NAME SIDE    of three dimensions
  *     external NAME BYTES  endexternal NAME
- *     async NAME BYTES     freeasync NAME  trim                 default stream and pool; freeasync waits    pools.c
+ *     async NAME BYTES     freeasync NAME  trim                 default stream and pool; freeasync waits    stream_order.c
  *     newpool NAME ORDINAL endpool NAME    from NAME BYTES POOL keep POOL BYTES: its release threshold
  *     reserved POOL        "BYTES"         wait                 for the default stream
  *     fromdefault NAME BYTES ORDINAL       of that device's default pool

@@ -1,5 +1,5 @@
-/* captures.c: each token is captured by a thread of its own that launches, captures in the strictest mode and ends, while others
- * do the same by turns, as Ollama's runners come and go.      captures TOKENS
+/* capturing.c: each token is captured by a thread of its own that launches, captures in the strictest mode and ends, while others
+ * do the same by turns, as Ollama's runners come and go.      capturing TOKENS
  */
 #include "program.h"
 

@@ -1,4 +1,4 @@
-#include "calls.h"
+#include "sim_calls.h"
 
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -8,8 +8,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "clock.h"
-#include "driver.h"
+#include "sim_clock.h"
+#include "sim_driver.h"
 
 enum { RULES = 32 };
 

@@ -2,7 +2,7 @@
  * Device memory of a process. Addresses are numbers that nothing lies behind: contents are not simulated, except where the
  * host may touch them (managed and pinned memory). Small allocations share 2 MiB granules, as a driver's do.
  */
-#include "memory.h"
+#include "sim_memory.h"
 
 #include "handle.h"
 #include "pool.h"

@@ -2,8 +2,8 @@
 #include <pthread.h>
 #include <string.h>
 
-#include "clock.h"
-#include "driver.h"
+#include "sim_clock.h"
+#include "sim_driver.h"
 
 struct sim_seat sim_seat = {.client = SIM_NONE, .descriptor = -1};
 pthread_mutex_t sim_process_lock = PTHREAD_MUTEX_INITIALIZER;

@@ -2,8 +2,8 @@
  * What every exported call does on its way in and out: it is counted, may fail or die as the test asks (SIMGPU_FAULTS,
  * SIMGPU_KILL_STEP), and takes the time that a real driver takes.
  */
-#ifndef SIMGPU_CALLS_H
-#define SIMGPU_CALLS_H
+#ifndef SIM_CALLS_H
+#define SIM_CALLS_H
 
 #include <stdint.h>
 

@@ -1,11 +1,11 @@
 /* What the driver's calls share inside one process. The handles that programs hold are pointers to these structures. */
-#ifndef SIMGPU_DRIVER_H
-#define SIMGPU_DRIVER_H
+#ifndef SIM_DRIVER_H
+#define SIM_DRIVER_H
 
 #define __CUDA_API_VERSION_INTERNAL
 #include <cuda.h>
 
-#include "calls.h"
+#include "sim_calls.h"
 #include "node.h"
 
 #define SIM_EXPORT __attribute__((visibility("default")))

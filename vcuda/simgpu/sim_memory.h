@@ -1,8 +1,8 @@
 /* Device memory of a process, as the exported calls use it. */
-#ifndef SIMGPU_MEMORY_H
-#define SIMGPU_MEMORY_H
+#ifndef SIM_MEMORY_H
+#define SIM_MEMORY_H
 
-#include "driver.h"
+#include "sim_driver.h"
 
 enum sim_memory { SIM_LINEAR, SIM_MANAGED, SIM_ARRAY, SIM_POOLED, SIM_MAPPED, SIM_FOREIGN, SIM_IMPORTED };
 

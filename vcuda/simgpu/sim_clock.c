@@ -1,4 +1,4 @@
-#include "clock.h"
+#include "sim_clock.h"
 
 #include <errno.h>
 #include <sched.h>

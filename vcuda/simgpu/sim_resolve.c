@@ -1,7 +1,7 @@
 /* cuGetProcAddress, which the runtime finds the driver's calls with, and the names of errors. */
 #include <string.h>
 
-#include "driver.h"
+#include "sim_driver.h"
 
 struct function {
     const char *name;

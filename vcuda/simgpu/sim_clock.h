@@ -1,8 +1,8 @@
 /* The node's time: CLOCK_MONOTONIC, or a fast clock that waiting moves. */
-#ifndef SIMGPU_CLOCK_H
-#define SIMGPU_CLOCK_H
+#ifndef SIM_CLOCK_H
+#define SIM_CLOCK_H
 
-#include "device.h"
+#include "sim_device.h"
 
 uint64_t sim_real_ns(void);
 uint64_t sim_now(struct sim_node *node);

@@ -6,8 +6,8 @@
  * Everything here is plain arrays and indices, never pointers: each process maps the node at another address, and a process
  * killed in the middle of a change must leave something that can be repaired.
  */
-#ifndef SIMGPU_DEVICE_H
-#define SIMGPU_DEVICE_H
+#ifndef SIM_DEVICE_H
+#define SIM_DEVICE_H
 
 #include <pthread.h>
 #include <stdint.h>
