@@ -65,9 +65,9 @@ def npu_allocated(memory: int, cores: int, template: str = "") -> dict[str, str]
     }
 
 
-def volcano_register(model: str, memory: int) -> str:
-    """Volcano's list of a node's devices."""
-    return "".join(f"GPU-{at},10,{memory},NVIDIA-{model},true,hami-core:" for at in range(2))
+def volcano_register(model: str, memory: int, mode: str = "hami-core") -> str:
+    """Volcano's list of a node's devices, which are shared in a mode: `hami-core` or `mig`."""
+    return "".join(f"GPU-{at},10,{memory},NVIDIA-{model},true,{mode}:" for at in range(2))
 
 
 @dataclass(frozen=True)
@@ -250,6 +250,20 @@ STACKS = (
             )
         },
         {"volcano.sh/node-vgpu-register": volcano_register("Tesla V100", 16000)},
+    ),
+    Stack(
+        "volcano-mig",
+        "NVIDIA A100-SXM4-80GB",
+        {"volcano.sh/vgpu-number": "20", "volcano.sh/vgpu-memory": "163840"},
+        {},
+        {
+            "placed": Asking(
+                Fraction(1, 7),
+                ({"volcano.sh/vgpu-number": "1", "volcano.sh/vgpu-memory": "8000"},),
+                {"volcano.sh/vgpu-ids-new": "GPU-0[group1-0],NVIDIA,8000,0:"},
+            )
+        },
+        {"volcano.sh/node-vgpu-register": volcano_register("NVIDIA A100-SXM4-80GB", 81920, "mig")},
     ),
     Stack(
         "kai",

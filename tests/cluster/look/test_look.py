@@ -56,7 +56,7 @@ FOUND = {
     "nvidia with MIG": 4,
     "nvidia with shared GPUs": 3,
     "hami": 2,
-    "volcano": 1,
+    "volcano": 2,
     "aliyun": 1,
     "gpu-manager": 1,
     "amd": 2,

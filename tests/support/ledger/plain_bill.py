@@ -97,7 +97,10 @@ def _hami(seen: Seen) -> list[Part]:
 def _volcano(seen: Seen) -> list[Part]:
     _, _, memory, model, *_ = seen.notes["volcano.sh/node-vgpu-register"].split(",")
     of_memory = Fraction(seen.total["volcano.sh/vgpu-memory"], int(memory))
-    share = max(of_memory, Fraction(seen.total["volcano.sh/vgpu-cores"], 100))
+    share = max(of_memory, Fraction(seen.total.get("volcano.sh/vgpu-cores", 0), 100))
+    if "[" in seen.written.get("volcano.sh/vgpu-ids-new", ""):
+        instances = {Fraction(1, 8): Fraction(1, 7), Fraction(1, 4): Fraction(2, 7), Fraction(1, 2): Fraction(1, 2)}
+        share = max(share, next((part for most, part in instances.items() if of_memory <= most), Fraction(1)))
     return [(model.removeprefix("NVIDIA-"), seen.total["volcano.sh/vgpu-number"], share)]
 
 

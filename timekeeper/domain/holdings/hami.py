@@ -2,10 +2,11 @@
 
 Volcano's vGPU plugin comes from HAMi's and writes the same lists (timekeeper.domain.holdings.volcano).
 
-Sources: HAMi v2.8, pkg/device/devices.go (MarshalNodeDevices, EncodePodSingleDevice, DecodePodDevices), and v2.6,
-pkg/util/util.go (EncodeNodeDevices), pkg/device/nvidia/device.go (`hami.io/node-nvidia-register`,
-`hami.io/vgpu-devices-allocated`) and charts/hami/values.yaml (resource names); HAMi v2.10, pkg/device/initContainer.go
-(CollapseInitContainerUsage); Volcano v1.12,
+Sources: HAMi v2.10, pkg/device/devices.go (MarshalNodeDevices, EncodePodSingleDevice, DecodePodDevices),
+pkg/device/nvidia/device.go (`hami.io/node-nvidia-register`, `hami.io/vgpu-devices-allocated`; AddResourceUsage, by
+which a MIG instance has the memory and the multiprocessors of its profile there), pkg/device/initContainer.go
+(CollapseInitContainerUsage) and charts/hami/values.yaml (resource names); the lists of nodes before v2.8, v2.6,
+pkg/util/util.go (EncodeNodeDevices); Volcano ed72c7c8 (after v1.16.0-alpha.1),
 pkg/scheduler/api/devices/nvidia/vgpu/utils.go (decodeNodeDevices, encodeContainerDevices, encodePodDevices).
 """
 
@@ -18,6 +19,7 @@ from fractions import Fraction
 from typing import Any, Final, NamedTuple
 
 from fairgpu.dialects.hami import CORES, COUNT, MEMORY, PERCENTAGE, PRIORITY
+from timekeeper.domain.holdings import nvidia
 from timekeeper.domain.holdings.holding import (
     NOTHING,
     UNKNOWN_MODEL,
@@ -66,11 +68,13 @@ class AllocatedDevice:
         uuid: the device's uuid.
         memory: the container's memory on the device, in the unit of the node's list (see `RegisteredDevice`).
         cores: the container's share of the device's time in percent; 0 for no bound.
+        is_instance: whether it is a MIG instance, which the list names by its place in the device's layout.
     """
 
     uuid: str
     memory: int
     cores: int
+    is_instance: bool = False
 
 
 class DeviceListError(ValueError):
@@ -121,8 +125,9 @@ def _allocated(text: str) -> AllocatedDevice:
     fields = text.split(",")
     if len(fields) < 4 or not fields[0]:
         raise DeviceListError(f"a device has {len(fields)} fields of 4")
-    # A device in MIG mode has the place of its instance behind its uuid, in brackets.
-    return AllocatedDevice(fields[0].partition("[")[0], _whole(fields[2]), _whole(fields[3]))
+    # Volcano, and HAMi before v2.10, write the place of a MIG instance behind its device's uuid, in brackets.
+    uuid, bracket, _ = fields[0].partition("[")
+    return AllocatedDevice(uuid, _whole(fields[2]), _whole(fields[3]), bool(bracket))
 
 
 def _from_json(text: str) -> list[RegisteredDevice]:
@@ -325,6 +330,10 @@ def _container_parts(
         if not total:
             doubts.add(Doubt.SIZE_UNKNOWN)
         time = max(cores, min(Fraction(given.cores, 100), WHOLE)) if given is not None else cores
+        if given is not None and given.is_instance:
+            # Volcano writes the memory that was asked for, and no object states which instance has the place.
+            least = nvidia.smallest_instance(model, min(memory, WHOLE)) or (time, memory)
+            time, memory = max(time, least[0]), max(memory, least[1])
         uuid = given.uuid if given is not None else ""
         found.append(_Part(uuid, Holding(way, model, count, time, min(memory, WHOLE))))
     return found

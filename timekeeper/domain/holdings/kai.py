@@ -1,6 +1,7 @@
 """KAI: fractions of a GPU by annotations, on GPUs that its reservation pods hold for it.
 
-Source: KAI-Scheduler v0.9, pkg/common/constants/constants.go (annotations, labels) and
+Source: KAI-Scheduler d5bc503a (after v0.17.0), pkg/common/constants/constants.go (annotations, labels),
+pkg/binder/common/constants.go (the mark of a fraction), pkg/binder/binding/binder.go (which writes it) and
 pkg/binder/binding/resourcereservation (reservation pods: one for each shared GPU, with `nvidia.com/gpu: 1`).
 """
 

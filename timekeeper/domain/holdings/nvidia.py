@@ -119,6 +119,8 @@ DIVISIBLE: Final = {
 UNKNOWN_DIVISIBLE: Final = Divisible(7)
 """Assumed of a model that no label names: seven slices, as most have."""
 
+_EIGHTHS: Final = {1: Fraction(1, 8), 2: Fraction(1, 4), 3: Fraction(1, 2)}
+"""The share of the memory of a GPU of seven slices that an instance of so many slices has."""
 _PROFILE: Final = re.compile(
     r"(?:(?P<compute>[1-9])c\.)?(?P<slices>[1-9])g\.(?P<memory>[1-9][0-9]{0,3})gb(?:[.+-](?:me|gfx|all))*"
 )
@@ -230,6 +232,24 @@ def _single_profile(node: HostNode) -> str:
     """Returns the MIG profile of the devices that a node offers as `nvidia.com/gpu`; empty if these are whole GPUs."""
     matched = _MIG_IN_PRODUCT.search(node.label(PRODUCT))
     return matched["profile"] if matched else node.label(GKE_PARTITION)
+
+
+def smallest_instance(model: str, memory: Fraction) -> tuple[Fraction, Fraction] | None:
+    """Returns the shares of time and memory of a GPU's smallest MIG instance that has a share of its memory.
+
+    None for a model that MIG does not divide, or that is not known.
+
+    Args:
+        model: the GPU's model.
+        memory: the share of the GPU's memory, from 0 to 1.
+    """
+    key = best_key(DIVISIBLE, model)
+    if not key:
+        return None
+    slices = DIVISIBLE[key].slices
+    eighths = _EIGHTHS if slices == UNKNOWN_DIVISIBLE.slices else {n: Fraction(n, slices) for n in (1, 2)}
+    sizes = ((Fraction(count, slices), share) for count, share in eighths.items() if memory <= share)
+    return next(sizes, (WHOLE, WHOLE))
 
 
 def mig_part(

@@ -1,6 +1,7 @@
 """Volcano's vGPUs, joined by uuid to the devices that the node lists.
 
-Source: Volcano v1.12, pkg/scheduler/api/devices/nvidia/vgpu/type.go (`volcano.sh/vgpu-ids-new`) and
+Source: Volcano ed72c7c8 (after v1.16.0-alpha.1), pkg/scheduler/api/devices/nvidia/vgpu/type.go
+(`volcano.sh/vgpu-ids-new`), mig.go beside it (the place of a MIG instance) and
 pkg/scheduler/api/devices/config/vgpu.go (`volcano.sh/node-vgpu-register`, resource names).
 """
 
@@ -9,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from timekeeper.domain.holdings.hami import Names, decode_lists, parts
-from timekeeper.domain.holdings.holding import NOTHING, BoundPod, Decision, HostNode
+from timekeeper.domain.holdings.holding import NOTHING, BoundPod, Decision, Doubt, HostNode
 
 WAY: Final = "volcano"
 ALLOCATED: Final = "volcano.sh/vgpu-ids-new"
@@ -23,10 +24,15 @@ _NAMES: Final = Names(COUNT, MEMORY, PERCENTAGE, CORES)
 
 
 def decide(pod: BoundPod, node: HostNode) -> Decision:
-    """Returns the vGPUs that a pod holds by Volcano, from the pod's request and the allocation in its annotation."""
+    """Returns the vGPUs that a pod holds by Volcano, from the pod's request and the allocation in its annotation.
+
+    A MIG instance counts as the smallest of the model that has the memory which the pod asks for.
+    """
     asked = pod.resources & RESOURCES
     if not asked:
         return NOTHING
     lists = decode_lists(node.annotations.get(REGISTER), pod.annotations.get(ALLOCATED))
     holdings, doubts = parts(WAY, pod, _NAMES, lists)
+    if any(device.is_instance for devices in lists.pod or () for device in devices):
+        doubts |= {Doubt.SIZE_UNKNOWN}
     return Decision(holdings, doubts, asked)

@@ -330,6 +330,44 @@ def test_volcanos_vgpus_are_joined_to_the_nodes_devices(allocated: str | None, e
     assert held(pod(limits, annotations=annotations), host) == expected
 
 
+@pytest.mark.parametrize(
+    ("memory", "cores", "model", "expected"),
+    [
+        ("1", "0", "NVIDIA A100-SXM4-80GB", ("1/7", "1/8")),
+        ("10240", "0", "NVIDIA A100-SXM4-80GB", ("1/7", "1/8")),
+        ("10241", "0", "NVIDIA A100-SXM4-80GB", ("2/7", "1/4")),
+        ("30000", "0", "NVIDIA A100-SXM4-80GB", ("3/7", "1/2")),
+        ("50000", "0", "NVIDIA A100-SXM4-80GB", ("1", "1")),
+        ("1", "50", "NVIDIA A100-SXM4-80GB", ("1/2", "1/8")),
+        ("30000", "0", "NVIDIA A30", ("1/2", "1/2")),
+        ("8192", "0", "Tesla V100", ("0", "1/10")),
+    ],
+)
+def test_volcanos_mig_instance_is_the_smallest_of_the_model_with_the_memory_that_is_asked_for_and_named(
+    memory: str, cores: str, model: str, expected: tuple[str, str]
+) -> None:
+    """Volcano writes the memory that was asked for, and the place of the instance in a layout of its settings."""
+    register = f"GPU-0,10,81920,NVIDIA-{model},true,mig:"
+    host = node({"volcano.sh/vgpu-number": "20"}, annotations={"volcano.sh/node-vgpu-register": register})
+    limits = {"volcano.sh/vgpu-number": "1", "volcano.sh/vgpu-memory": memory, "volcano.sh/vgpu-cores": cores}
+    annotations = {"volcano.sh/vgpu-ids-new": f"GPU-0[group1-3],NVIDIA,{memory},{cores}:"}
+    decision = decided(pod(limits, annotations=annotations), host)
+
+    assert [(str(item.time), str(item.memory)) for item in decision.holdings] == [expected]
+    assert decision.doubts == {Doubt.SIZE_UNKNOWN}
+
+
+def test_a_mig_instance_of_hami_before_2_10_has_the_slices_of_its_memory() -> None:
+    devices = json.dumps([{"id": "GPU-0", "devmem": 81920, "type": "NVIDIA A100-SXM4-80GB"}])
+    host = node({"nvidia.com/gpu": "20"}, annotations={"hami.io/node-nvidia-register": devices})
+    asking = pod(
+        {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "8000"}, annotations={HAMI: "GPU-0[1-2],NVIDIA,20480,0:;"}
+    )
+
+    assert [item[3:] for item in held(asking, host)] == [("2/7", "1/4")]
+    assert decided(asking, host).doubts == frozenset()
+
+
 KAI_LABELS = {"runai-gpu-group": "4f1d"}
 
 
