@@ -18,7 +18,7 @@ from timekeeper.controller.state.books import ControllerRules
 from timekeeper.domain.money import SECOND
 from timekeeper.ledger import keys
 from timekeeper.ledger.client import StoreError
-from timekeeper.ledger.writing import take_epoch
+from timekeeper.ledger.writing import take_fencing_token
 
 BUDGETS = 1_000
 MOST_ROUNDS = 20
@@ -48,12 +48,12 @@ def rounds_until_published(*, change_of_leader: bool) -> int:
         RedisServer(Path(folder)) as server,
         server.client() as client,
     ):
-        reconciler = Reconciler(client, cluster, ControllerRules(), take_epoch(client, 0))
+        reconciler = Reconciler(client, cluster, ControllerRules(), take_fencing_token(client, 0))
         clock[0] += ROUND
         reconciler.reconcile(clock[0])
         refuse_all_writes(client, keys.AccountKeys("b0"))
         if change_of_leader:
-            reconciler = Reconciler(client, cluster, ControllerRules(), take_epoch(client, 1))
+            reconciler = Reconciler(client, cluster, ControllerRules(), take_fencing_token(client, 1))
         for number in range(1, MOST_ROUNDS + 1):
             clock[0] += ROUND
             with suppress(StoreError, redis.RedisError):

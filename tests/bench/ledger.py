@@ -19,7 +19,7 @@ from timekeeper.controller.state.books import ControllerRules
 from timekeeper.domain.money import GPU_SECOND, SECOND
 from timekeeper.domain.timestamps import format_instant, parse_instant
 from timekeeper.ledger import reading
-from timekeeper.ledger.writing import take_epoch
+from timekeeper.ledger.writing import take_fencing_token
 
 BUDGETS = 10_000
 SESSIONS = 5
@@ -39,7 +39,7 @@ def rows() -> list[dict[str, Any]]:
         RedisServer(Path(folder)) as server,
         server.client() as client,
     ):
-        reconciler = Reconciler(client, cluster, ControllerRules(), take_epoch(client, 0))
+        reconciler = Reconciler(client, cluster, ControllerRules(), take_fencing_token(client, 0))
         collector = Collector(time.monotonic)
         first = timed(reconciler, clock, collector)
         sweeps, settled, worked = [], [], []

@@ -50,7 +50,7 @@ from timekeeper.domain.timestamps import DAY, HOUR, MINUTE, format_instant, pars
 from timekeeper.domain.windows import Retention
 from timekeeper.ledger import keys
 from timekeeper.ledger.reports import ReportIntake, Submission
-from timekeeper.ledger.writing import take_epoch
+from timekeeper.ledger.writing import take_fencing_token
 from timekeeper.sources.base import Mirrors
 
 DAYS = 3.0
@@ -189,9 +189,9 @@ class Simulation:
         self._cluster.replace("budgets", [budget_object(f"b{n}", [f"team-{n}"]) for n in range(ACCOUNTS)])
         rules = ControllerRules(labels=LABELS)
         clocks = Clocks(lambda: self.now, lambda: self.now)
-        self._keeper = Reconciler(client, self._cluster, rules, take_epoch(client, 0), clocks=clocks)
-        books, epoch = self._keeper.books, self._keeper.epoch
-        self._archivist = Archivist(client, self._cluster, books, epoch, Retention())
+        self._keeper = Reconciler(client, self._cluster, rules, take_fencing_token(client, 0), clocks=clocks)
+        books, fencing_token = self._keeper.books, self._keeper.fencing_token
+        self._archivist = Archivist(client, self._cluster, books, fencing_token, Retention())
         self._collector = Collector(time.monotonic)
         self._reports, there = multiprocessing.Pipe()
         FORK.Process(target=take_reports, args=(ReportIntake(client), there), daemon=True).start()

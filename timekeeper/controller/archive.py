@@ -76,19 +76,19 @@ class Archivist:
         client: Store,
         source: Source,
         books: Books,
-        epoch: FencingToken,
+        fencing_token: FencingToken,
         retention: Retention,
         time_is_up: Callable[[], Callable[[], bool]] = lambda: lambda: False,
     ) -> None:
         """Makes an archivist of one term, from the store, the cluster, the leader's state and the retention.
 
-        `epoch` is the term's fencing token. `time_is_up` is called as a run begins; the run ends after the first step
-        at which the function that it returned returns true.
+        `fencing_token` is the term's. `time_is_up` is called as a run begins; the run ends after the first step at
+        which the function that it returned returns true.
         """
         self._client = client
         self._source = source
         self._books = books
-        self._epoch = epoch
+        self._fencing_token = fencing_token
         self._retention = retention
         self._pruned: dict[str, int] = {}
         self._capacity_pruned = 0
@@ -139,12 +139,12 @@ class Archivist:
 
     def _compact(self, account: Account, run: _Run) -> bool:
         """Compacts an account's hours and ledger entries step by step; returns whether none is left that is due."""
-        client, epoch, name, cutoffs = self._client, self._epoch, account.name, run.cutoffs
+        client, fencing_token, name, cutoffs = self._client, self._fencing_token, account.name, run.cutoffs
         edges = [period.start for period in account.periods]
         steps: tuple[Callable[[], bool], ...] = (
-            lambda: fold_hours(client, epoch, name, cutoffs.folded, edges),
-            lambda: pack_hours(client, epoch, name, cutoffs.packed),
-            lambda: pack_ledger(client, epoch, name, cutoffs.ledger),
+            lambda: fold_hours(client, fencing_token, name, cutoffs.folded, edges),
+            lambda: pack_hours(client, fencing_token, name, cutoffs.packed),
+            lambda: pack_ledger(client, fencing_token, name, cutoffs.ledger),
         )
         return all(self._step_by_step(step, run.ends) for step in steps)
 
@@ -159,7 +159,7 @@ class Archivist:
         before = self._exported_until(account, due) if self._retention.exported else due
         old = [period for period in account.periods[:-KEPT_PERIODS] if period.end <= before]
         earliest = account.periods[len(old)].start
-        prune(self._client, self._epoch, account.name, before, [period.start for period in old], earliest)
+        prune(self._client, self._fencing_token, account.name, before, [period.start for period in old], earliest)
         for period in old:
             account.period_totals.pop(period.start, None)
             account.credits.pop(period.start, None)
@@ -194,7 +194,7 @@ class Archivist:
         accounts = self._books.accounts.values()
         earliest = min((each.periods[0].start if each.periods else 0 for each in accounts), default=0)
         old = [uid for uid, end in unseen.items() if end <= earliest]
-        shared.forget_unmetered(self._client, self._epoch, old)
+        shared.forget_unmetered(self._client, self._fencing_token, old)
 
     def _step_by_step(self, step: Callable[[], bool], ends: Callable[[], bool]) -> bool:
         """Repeats a step until it returns true, as all is done; returns false once `ends` or MOST_STEPS stop it."""
@@ -222,7 +222,9 @@ class Archivist:
         for period in periods:
             if period.start in held:
                 long_ended = period.end <= now - DAY
-                fold_amounts(self._client, self._epoch, now, (account.name, period.start), known, long_ended=long_ended)
+                fold_amounts(
+                    self._client, self._fencing_token, now, (account.name, period.start), known, long_ended=long_ended
+                )
         self._amounts_folded[account.name] = today
 
     def _exported_until(self, account: Account, due: int) -> int:
@@ -249,7 +251,7 @@ class Archivist:
 
     def _drop(self, account: Account) -> None:
         books, name = self._books, account.name
-        if not drop_account(self._client, self._epoch, name, [period.start for period in account.periods]):
+        if not drop_account(self._client, self._fencing_token, name, [period.start for period in account.periods]):
             return
         rest: dict[str, Assignments] = {
             namespace: tuple(entry for entry in assigned if entry[1] != name)
@@ -258,7 +260,7 @@ class Archivist:
         }
         changed = {namespace: assigned for namespace, assigned in rest.items() if assigned}
         without_payer = [namespace for namespace, assigned in rest.items() if not assigned]
-        forget_payer(self._client, self._epoch, changed, without_payer)
+        forget_payer(self._client, self._fencing_token, changed, without_payer)
         books.assignments.update(changed)
         for namespace in without_payer:
             del books.assignments[namespace]

@@ -35,7 +35,7 @@ from timekeeper.domain.sessions import Session
 from timekeeper.domain.timestamps import Instant
 from timekeeper.ledger.client import FencedError, Store, StoreEmptyError, StoreError
 from timekeeper.ledger.connection import store_clock
-from timekeeper.ledger.writing import HeldTerm, LedEpoch, take_epoch
+from timekeeper.ledger.writing import HeldTerm, LedTerm, take_fencing_token
 from timekeeper.sources.base import OBSERVED_TO_THE_END, Source, SourceError
 
 STUCK_SECONDS = 120.0
@@ -347,9 +347,9 @@ class LeaderTasks:
             return None
         if self._leader_term is None or self._leader_term.term != number:
             self._reconciled_at = 0
-            epoch = take_epoch(self._client, number, self._holder)
+            fencing_token = take_fencing_token(self._client, number, self._holder)
             clocks = Clocks(self._now, partial(store_clock, self._client))
-            led = LedEpoch(epoch, HeldTerm(number, self._holder))
+            led = LedTerm(fencing_token, HeldTerm(number, self._holder))
             reconciler = Reconciler(self._client, self._source, self._rules, led, clocks)
             releaser = Releaser(self._source, reconciler.books)
             statuses = StatusWriter(self._source, reconciler.books, leading=lambda: self._term.number() == number)
@@ -359,20 +359,25 @@ class LeaderTasks:
                 EventRecorder(self._source, reconciler.books),
             )
             archivist = Archivist(
-                self._client, self._source, reconciler.books, reconciler.epoch, self._rules.retention, _archiving_time
+                self._client,
+                self._source,
+                reconciler.books,
+                reconciler.fencing_token,
+                self._rules.retention,
+                _archiving_time,
             )
             notifier = self._notifier(reconciler)
             self._leader_term = _LeaderTerm(
                 number, reconciler, releaser, answers, archivist, statuses, checkpoints, events, notifier
             )
-            _log.info("term begun", term=number, epoch=reconciler.epoch)
+            _log.info("term begun", term=number, fencing_token=reconciler.fencing_token)
         return self._leader_term
 
     def _notifier(self, reconciler: Reconciler) -> Notifier | None:
         if not self._most_notifications:
             return None
         counter = self._measures.notifications
-        return Notifier(self._client, reconciler.books, reconciler.epoch, self._most_notifications, counter)
+        return Notifier(self._client, reconciler.books, reconciler.fencing_token, self._most_notifications, counter)
 
     def _forget_old_departures(self) -> None:
         """Drops deletions of objects that are too old to matter; the mirrors collect them until a leader takes them."""

@@ -43,7 +43,7 @@ from timekeeper.controller.state.books import controller_rules
 from timekeeper.export.destination import destination
 from timekeeper.ledger.client import Store
 from timekeeper.ledger.connection import connect as connect_to_store
-from timekeeper.ledger.reading import highest_epoch
+from timekeeper.ledger.reading import highest_fencing_token
 from timekeeper.settings import JobsSettings, NotificationSettings, TimekeeperSettings
 from timekeeper.sources.base import Source
 from timekeeper.sources.choosing import cluster_source
@@ -239,7 +239,7 @@ def _campaign(
     ending: threading.Event,
 ) -> threading.Thread:
     def floor() -> int:
-        return highest_epoch(environment.client)
+        return highest_fencing_token(environment.client)
 
     def campaign() -> None:
         if api is None:

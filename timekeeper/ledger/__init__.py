@@ -1,4 +1,4 @@
 """The ledger in Redis: its keys, its scripts, and the functions that read and write it.
 
-An argument `client` is a client of the store whose answers are bytes, and `epoch` is the leader's fencing token.
+An argument `client` is a client of the store whose answers are bytes, and `fencing_token` is the leader's.
 """

@@ -19,7 +19,7 @@ from redis.exceptions import (
     ResponseError,
 )
 
-from timekeeper.ledger.keys import BOOK_EPOCH
+from timekeeper.ledger.keys import BOOK_FENCING_TOKEN
 from timekeeper.ledger.redis_cluster import ClusterStore
 from timekeeper.ledger.scripts import script
 
@@ -166,13 +166,13 @@ def run_for_each(
     return answers
 
 
-def put(client: Store, epoch: int | None, command: str, key: str, arguments: Sequence[str | int]) -> None:
+def put(client: Store, fencing_token: int | None, command: str, key: str, arguments: Sequence[str | int]) -> None:
     """Runs a Redis command that writes to a key which all accounts share, also on a store without free memory.
 
     Many arguments are divided over several calls; without arguments nothing is sent.
 
     Args:
-        epoch: the leader's fencing token; None for a write that may come from an earlier leader or an admin.
+        fencing_token: the leader's fencing token; None for a write that may come from an earlier leader or an admin.
         command: the command, such as HSET.
         arguments: the command's arguments after the key.
 
@@ -182,7 +182,11 @@ def put(client: Store, epoch: int | None, command: str, key: str, arguments: Seq
     """
     parts = [arguments[start : start + PUT_AT_ONCE] for start in range(0, len(arguments), PUT_AT_ONCE)]
     for answer in run(
-        client, [Call("put", (key, BOOK_EPOCH), ("" if epoch is None else epoch, command, *part)) for part in parts]
+        client,
+        [
+            Call("put", (key, BOOK_FENCING_TOKEN), ("" if fencing_token is None else fencing_token, command, *part))
+            for part in parts
+        ],
     ):
         if isinstance(answer, StoreError):
             raise answer

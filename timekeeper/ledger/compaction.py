@@ -26,7 +26,7 @@ from timekeeper.ledger.usage import read_rows
 
 
 def prune(
-    client: Store, epoch: FencingToken, account: str, before: Instant, periods: Sequence[int], earliest: Instant
+    client: Store, fencing_token: FencingToken, account: str, before: Instant, periods: Sequence[int], earliest: Instant
 ) -> None:
     """Removes an account's packed use of months before an instant, and some of its periods with their ledger entries.
 
@@ -44,11 +44,11 @@ def prune(
     ledger = (names.ledger, names.segments, names.segment_order)
     kept = (names.head, names.periods, names.folded, *ledger, names.grants, names.corrections)
     touched = (*kept, *_of_periods(names, periods))
-    arguments: tuple[Any, ...] = (epoch, earliest, len(periods), *periods, *parts)
+    arguments: tuple[Any, ...] = (fencing_token, earliest, len(periods), *periods, *parts)
     run_one(client, Call("prune", touched, arguments))
 
 
-def drop_account(client: Store, epoch: FencingToken, account: str, periods: Sequence[int]) -> bool:
+def drop_account(client: Store, fencing_token: FencingToken, account: str, periods: Sequence[int]) -> bool:
     """Removes an account if it holds no sessions, no usage and no ledger entries; returns whether it was removed.
 
     An account that holds any of these stays unchanged.
@@ -63,15 +63,17 @@ def drop_account(client: Store, epoch: FencingToken, account: str, periods: Sequ
     names = keys.AccountKeys(account)
     holding = (names.head, names.sessions, names.ended, names.hour_index, names.folded, names.segments, names.ledger)
     further = (names.segment_order, names.periods, names.grants, names.corrections, *_of_periods(names, periods))
-    if not run_one(client, Call("drop_account", (*holding, *further), (epoch,))):
+    if not run_one(client, Call("drop_account", (*holding, *further), (fencing_token,))):
         return False
-    put(client, epoch, "SREM", keys.ACCOUNTS, [account])
-    put(client, epoch, "SREM", keys.RESTORED, [account])
-    put(client, epoch, "HDEL", keys.BUDGETS, [account])
+    put(client, fencing_token, "SREM", keys.ACCOUNTS, [account])
+    put(client, fencing_token, "SREM", keys.RESTORED, [account])
+    put(client, fencing_token, "HDEL", keys.BUDGETS, [account])
     return True
 
 
-def forget_payer(client: Store, epoch: FencingToken, changed: dict[str, Assignments], removed: Sequence[str]) -> None:
+def forget_payer(
+    client: Store, fencing_token: FencingToken, changed: dict[str, Assignments], removed: Sequence[str]
+) -> None:
     """Writes the payers of namespaces after an account was removed, and deletes the namespaces without payers.
 
     Args:
@@ -81,8 +83,8 @@ def forget_payer(client: Store, epoch: FencingToken, changed: dict[str, Assignme
     Raises:
         StoreError: the store refused the write, or Redis does not answer.
     """
-    shared.write_assignments(client, epoch, changed)
-    put(client, epoch, "HDEL", keys.NAMESPACES, removed)
+    shared.write_assignments(client, fencing_token, changed)
+    put(client, fencing_token, "HDEL", keys.NAMESPACES, removed)
 
 
 def _of_periods(names: keys.AccountKeys, periods: Sequence[int]) -> Iterator[str]:
@@ -100,7 +102,7 @@ FOLDED_AFTER = DAY
 
 def fold_amounts(
     client: Store,
-    epoch: FencingToken,
+    fencing_token: FencingToken,
     now: Instant,
     place: tuple[str, int],
     is_known: Callable[[str], bool],
@@ -128,7 +130,7 @@ def fold_amounts(
         changes = list(_changes(rows.items(), now, is_known, long_ended=long_ended))
         for first in range(0, len(changes), AT_ONCE):
             arguments = [part for change in changes[first : first + AT_ONCE] for part in change]
-            folded += int(run_one(client, Call("fold_amounts", touched, (epoch, now // SECOND, *arguments))))
+            folded += int(run_one(client, Call("fold_amounts", touched, (fencing_token, now // SECOND, *arguments))))
     return folded
 
 
@@ -251,7 +253,7 @@ class _Change:
     new: Mapping[str, bytes]
 
 
-def fold_hours(client: Store, epoch: FencingToken, account: str, before: Instant, edges: Sequence[int]) -> bool:
+def fold_hours(client: Store, fencing_token: FencingToken, account: str, before: Instant, edges: Sequence[int]) -> bool:
     """Folds an account's hours of use that end before an instant into days; returns whether none is left to fold.
 
     One call folds hours of about MOST_ROWS rows and one packed value. It returns False as well if the hours changed
@@ -281,10 +283,10 @@ def fold_hours(client: Store, epoch: FencingToken, account: str, before: Instant
         replaced = [*replaced, *target]
         new |= _packed(fold([*before_rows, *rows_of_month], edges), hourly=False)
     note_late_changes(client, [month for month in months if month_start(parse_month(month), 1) + DAY <= before])
-    return _replace(client, epoch, names, stored, _Change(hours, replaced, new)) and all_hours and len(due) <= 1
+    return _replace(client, fencing_token, names, stored, _Change(hours, replaced, new)) and all_hours and len(due) <= 1
 
 
-def pack_hours(client: Store, epoch: FencingToken, account: str, before: Instant) -> bool:
+def pack_hours(client: Store, fencing_token: FencingToken, account: str, before: Instant) -> bool:
     """Packs an account's hours of use that end before an instant, still as hours; returns whether none is left to pack.
 
     One call packs hours of about MOST_ROWS rows. It returns False as well if the hours changed while they were read.
@@ -299,7 +301,7 @@ def pack_hours(client: Store, epoch: FencingToken, account: str, before: Instant
     for blob in _blobs(client, names, replaced):
         rows += unfold(blob)
     change = _Change(hours, replaced, _packed(added_up(rows), hourly=True))
-    return _replace(client, epoch, names, stored, change) and all_hours
+    return _replace(client, fencing_token, names, stored, change) and all_hours
 
 
 def _stored_hours(client: Store, names: keys.AccountKeys) -> _StoredHours:
@@ -366,7 +368,7 @@ def _packed(rows: Sequence[Row], *, hourly: bool) -> dict[str, bytes]:
 
 
 def _replace(
-    client: Store, epoch: FencingToken, names: keys.AccountKeys, stored: _StoredHours, change: _Change
+    client: Store, fencing_token: FencingToken, names: keys.AccountKeys, stored: _StoredHours, change: _Change
 ) -> bool:
     """Replaces hours and packed values in the store, all at once; returns whether it did.
 
@@ -375,7 +377,7 @@ def _replace(
     expected = [part for hour in change.hours for part in (hour, stored.revisions[hour])]
     old = [part.name for part in change.replaced]
     new = [part for packed in change.new.items() for part in packed]
-    arguments: tuple[Any, ...] = (epoch, stored.folds, len(change.hours), *expected, len(old), *old, *new)
+    arguments: tuple[Any, ...] = (fencing_token, stored.folds, len(change.hours), *expected, len(old), *old, *new)
     return bool(run_one(client, Call("pack_hours", (names.head, names.hours, names.folded), arguments)))
 
 

@@ -70,7 +70,7 @@ def identity(client: Store) -> tuple[str, bool]:
     The text changes if data may be lost: a restarted server has another run_id, and a promoted replica has another
     run_id and another replication id (https://redis.io/docs/latest/commands/info/).
     """
-    return " ".join(ask_each(client, _run_of)), bool(client.exists(keys.BOOK_EPOCH))
+    return " ".join(ask_each(client, _run_of)), bool(client.exists(keys.BOOK_FENCING_TOKEN))
 
 
 def store_clock(client: Store) -> Instant:
@@ -107,7 +107,9 @@ MARK_SECONDS = 10 * 365 * 86400
 """The time for which the store keeps a mark, in seconds."""
 
 
-def replicated(client: Store, epoch: FencingToken, seconds: float, accounts: Sequence[str] | None = None) -> bool:
+def replicated(
+    client: Store, fencing_token: FencingToken, seconds: float, accounts: Sequence[str] | None = None
+) -> bool:
     """Returns whether a replica of each server of the store holds all writes from before this call.
 
     A server without replicas counts as if one did. WAIT covers only writes of its own connection
@@ -116,7 +118,7 @@ def replicated(client: Store, epoch: FencingToken, seconds: float, accounts: Seq
     every earlier write.
 
     Args:
-        epoch: becomes the key's value.
+        fencing_token: becomes the key's value.
         seconds: the longest wait for one server; 0 returns True without a wait. It must be less than the client's
             timeout.
         accounts: the accounts that were written to: only their servers are asked; None for all servers.
@@ -124,14 +126,14 @@ def replicated(client: Store, epoch: FencingToken, seconds: float, accounts: Seq
     milliseconds = int(seconds * 1000)
     if milliseconds == 0:
         return True
-    return all(_holds(server, mark, epoch, milliseconds) for server, mark in servers_of(client, accounts))
+    return all(_holds(server, mark, fencing_token, milliseconds) for server, mark in servers_of(client, accounts))
 
 
-def _holds(server: redis.Redis, mark: str, epoch: FencingToken, milliseconds: int) -> bool:
+def _holds(server: redis.Redis, mark: str, fencing_token: FencingToken, milliseconds: int) -> bool:
     if not _has_replica(server):
         return True
     pipeline = server.pipeline(transaction=False)
-    pipeline.set(mark, str(epoch))
+    pipeline.set(mark, str(fencing_token))
     pipeline.expire(mark, MARK_SECONDS)
     pipeline.wait(1, milliseconds)
     *written, holders = pipeline.execute(raise_on_error=False)

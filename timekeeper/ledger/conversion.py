@@ -36,7 +36,7 @@ ACCOUNTS_AT_ONCE = 500
 _log = structlog.get_logger()
 
 
-def convert_store(client: Store, epoch: FencingToken) -> int:
+def convert_store(client: Store, fencing_token: FencingToken) -> int:
     """Converts the accounts of the store that are in an earlier format; returns the number of converted accounts.
 
     An account that cannot be converted does not hold up the others.
@@ -48,15 +48,15 @@ def convert_store(client: Store, epoch: FencingToken) -> int:
     stored_format = check_format(client)
     if stored_format < keys.FORMAT:
         # The store went back to a state from before its conversion.
-        put(client, epoch, "SET", keys.BOOK_CONVERTING, [stored_format])
-        put(client, epoch, "SET", keys.BOOK_FORMAT, [keys.FORMAT])
+        put(client, fencing_token, "SET", keys.BOOK_CONVERTING, [stored_format])
+        put(client, fencing_token, "SET", keys.BOOK_FORMAT, [keys.FORMAT])
     if client.get(keys.BOOK_CONVERTING) is None:
         return 0
     names, converted = reading.account_names(client), list[str]()
 
     def convert(chosen: list[str]) -> None:
         for name in _unconverted(client, chosen):
-            _convert(client, epoch, keys.AccountKeys(name))
+            _convert(client, fencing_token, keys.AccountKeys(name))
             converted.append(name)
 
     failed: dict[str, Exception] = {}
@@ -106,17 +106,19 @@ def _unconverted(client: Store, names: Sequence[str]) -> list[str]:
     return [name for name, rows, parts in accounts if rows or any(parse_part(part) is None for part in parts)]
 
 
-def _convert(client: Store, epoch: FencingToken, account: keys.AccountKeys) -> None:
+def _convert(client: Store, fencing_token: FencingToken, account: keys.AccountKeys) -> None:
     months: Any = client.hkeys(account.folded)
     for month in months:
         if parse_part(month) is None:
-            run_one(client, Call("convert_folded", (account.head, account.folded), (epoch, month, _days_of(month))))
+            run_one(
+                client, Call("convert_folded", (account.head, account.folded), (fencing_token, month, _days_of(month)))
+            )
     cursor, begun = 0, False
     while cursor or not begun:
         cursor, rows = _page(client, account, cursor)
         begun = True
         if rows:
-            run_one(client, Call("convert_hours", (account.head, account.hours), (epoch, *rows)))
+            run_one(client, Call("convert_hours", (account.head, account.hours), (fencing_token, *rows)))
 
 
 def _page(client: Store, account: keys.AccountKeys, cursor: int) -> tuple[int, list[bytes]]:

@@ -257,7 +257,7 @@ def _uid_bytes(text: str) -> bytes:
     return uid.bytes if str(uid) == text else b""
 
 
-def pack_ledger(client: Store, epoch: FencingToken, account: str, before: Instant) -> bool:
+def pack_ledger(client: Store, fencing_token: FencingToken, account: str, before: Instant) -> bool:
     """Packs ledger entries of an account that were written before an instant; returns whether none is left to pack.
 
     One call packs at most SEGMENT_ENTRIES entries.
@@ -284,7 +284,7 @@ def pack_ledger(client: Store, epoch: FencingToken, account: str, before: Instan
     entries = [*grown, *to_pack]
     replaced = (old_name.decode(), sha1(old, usedforsecurity=False).hexdigest()) if old is not None else ("", "")
     name = f"{to_pack[-1].id} {max(entry.period for entry in entries)}"
-    arguments = (epoch, to_pack[0].id, to_pack[-1].id, name, pack_entries(entries), *replaced)
+    arguments = (fencing_token, to_pack[0].id, to_pack[-1].id, name, pack_entries(entries), *replaced)
     done = run_one(
         client, Call("pack_ledger", (names.head, names.ledger, names.segments, names.segment_order), arguments)
     )

@@ -61,7 +61,7 @@ named by its start.
                                               not used
 
     fairgpu:{book}:epoch              string  the latest fencing token that was given to a leader
-    fairgpu:{book}:term               string  "TERM HOLDER": the term that got the latest epoch, and its leader
+    fairgpu:{book}:term               string  "TERM HOLDER": the term that got the latest fencing token, and its leader
     fairgpu:{book}:format             string  the highest FORMAT that a leader wrote in; lower ones do not lead
     fairgpu:{book}:converting         string  the format that the store had, while accounts may still be in it
     fairgpu:{book}:accounts           set     the name of each account
@@ -92,7 +92,7 @@ named by its start.
     fairgpu:{book}:capacity-of-models hash    INSTANT -> the same by model, as JSON; an empty name is an unknown model
     fairgpu:{book}:late               hash    MONTH -> the number of changes to it after it was closed
     fairgpu:{book}:exports            hash    MONTH -> the record of its exported file, as JSON
-    fairgpu:{book}:mark               string  the epoch of the leader that last waited for a replica; never read
+    fairgpu:{book}:mark               string  the fencing token of the leader that last waited for a replica; never read
     fairgpu:{mark-N}:mark             string  the same at one node of a Redis Cluster
     fairgpu:{book}:open               zset    "UID ACCOUNT" of each open session, by uid (all scores are 0)
     fairgpu:{book}:present            hash    UID -> "AT UNTIL SHARE": how busy a session's GPUs were at an instant,
@@ -138,7 +138,7 @@ FORMAT = 2
 
 BOOK_FORMAT = f"{PREFIX}:{{book}}:format"
 BOOK_CONVERTING = f"{PREFIX}:{{book}}:converting"
-BOOK_EPOCH = f"{PREFIX}:{{book}}:epoch"
+BOOK_FENCING_TOKEN = f"{PREFIX}:{{book}}:epoch"
 BOOK_TERM = f"{PREFIX}:{{book}}:term"
 ACCOUNTS = f"{PREFIX}:{{book}}:accounts"
 NAMESPACES = f"{PREFIX}:{{book}}:namespaces"

@@ -71,7 +71,7 @@ def broken_keys(client: Store) -> list[str]:
     return broken
 
 
-def replace_broken_keys(client: Store, epoch: int, accounts: Iterable[str]) -> bool:
+def replace_broken_keys(client: Store, fencing_token: int, accounts: Iterable[str]) -> bool:
     """Deletes the shared keys that `broken_keys` finds, and writes the ones anew that a new leader reads next.
 
     A new leader calls it before it loads its state. The leader writes the other deleted keys later, as it changes them.
@@ -94,16 +94,18 @@ def replace_broken_keys(client: Store, epoch: int, accounts: Iterable[str]) -> b
     for key in removed:
         client.delete(key)
     if keys.BOOK_FORMAT in broken:
-        put(client, epoch, "SET", keys.BOOK_FORMAT, [keys.FORMAT])
+        put(client, fencing_token, "SET", keys.BOOK_FORMAT, [keys.FORMAT])
     if keys.BOOK_CONVERTING in broken:
-        put(client, epoch, "SET", keys.BOOK_CONVERTING, [1])
+        put(client, fencing_token, "SET", keys.BOOK_CONVERTING, [1])
     if keys.ACCOUNTS in broken:
         payers = {account for known in reading.assignments(client).values() for _, account in known}
-        shared.write_accounts(client, epoch, sorted({*accounts, *payers, *reading.kept_budgets(client)}))
+        shared.write_accounts(client, fencing_token, sorted({*accounts, *payers, *reading.kept_budgets(client)}))
     return keys.BUDGETS in broken
 
 
-def mark_lost(client: Store, epoch: FencingToken, accounts: Iterable[str], known: Container[str]) -> dict[str, str]:
+def mark_lost(
+    client: Store, fencing_token: FencingToken, accounts: Iterable[str], known: Container[str]
+) -> dict[str, str]:
     """Marks the stored versions of accounts' budgets as lost, except of budgets of which a usable version is known.
 
     Args:
@@ -117,5 +119,11 @@ def mark_lost(client: Store, epoch: FencingToken, accounts: Iterable[str], known
         StoreError: the store refused the write, or Redis does not answer.
     """
     lost = {name: LOST_BUDGET for name in accounts if name not in known}
-    put(client, epoch, "HSET", keys.BUDGETS, [part for name, why in sorted(lost.items()) for part in (name, why)])
+    put(
+        client,
+        fencing_token,
+        "HSET",
+        keys.BUDGETS,
+        [part for name, why in sorted(lost.items()) for part in (name, why)],
+    )
     return lost

@@ -55,7 +55,7 @@ class Waiting:
         return int(self.id.partition("-")[0]) / 1000
 
 
-def write(client: Store, epoch: FencingToken, most: int, changes: Sequence[Change]) -> int:
+def write(client: Store, fencing_token: FencingToken, most: int, changes: Sequence[Change]) -> int:
     """Records announced milestones and puts their notifications into the outbox: for each budget both or neither.
 
     Args:
@@ -70,7 +70,7 @@ def write(client: Store, epoch: FencingToken, most: int, changes: Sequence[Chang
     dropped = 0
     touched = (keys.NOTICES_HEAD, keys.NOTICES_ANNOUNCED, keys.NOTICES_OUTBOX)
     for start in range(0, len(changes), CHANGES_PER_CALL):
-        arguments: list[str | int] = [epoch, most]
+        arguments: list[str | int] = [fencing_token, most]
         for change in changes[start : start + CHANGES_PER_CALL]:
             arguments += (change.uid, "" if change.announced is None else _encode(change.announced), change.message)
         dropped += int(run_one(client, Call("notify", touched, tuple(arguments))))

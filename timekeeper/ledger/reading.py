@@ -40,8 +40,8 @@ Value = TypeVar("Value")
 BATCH = 500
 FINALIZED = "g"
 """The flag of a finalized session's amount."""
-EPOCH_LIMIT = 10**15
-"""No epoch is as high: a script's numbers are doubles."""
+FENCING_TOKEN_LIMIT = 10**15
+"""No fencing token is as high: a script's numbers are doubles."""
 _WHOLE = re.compile(r"[0-9]{1,40}")
 SUMS = ["total", "granted", "gone", "exhausted", "struck", "terms"]
 
@@ -77,26 +77,30 @@ def account_names(client: Store) -> list[str]:
     return sorted(as_text(name) for name in client.smembers(keys.ACCOUNTS))
 
 
-def highest_epoch(client: Store) -> int:
+def highest_fencing_token(client: Store) -> int:
     """Returns the highest fencing token that the store has given out: a new one must be higher.
 
     If the store's entry cannot be read, the result is the highest token under which an account was written. A store
     without an entry gives 0.
     """
-    known = whole(_text(client, keys.BOOK_EPOCH))
-    if known is not None and known < EPOCH_LIMIT:
+    known = whole(_text(client, keys.BOOK_FENCING_TOKEN))
+    if known is not None and known < FENCING_TOKEN_LIMIT:
         return known
-    if not client.exists(keys.BOOK_EPOCH):
+    if not client.exists(keys.BOOK_FENCING_TOKEN):
         return 0
-    epochs = [0]
+    tokens = [0]
     names = account_names(client)
     for start in range(0, len(names), BATCH):
         pipeline = client.pipeline(transaction=False)
         for name in names[start : start + BATCH]:
             pipeline.hget(keys.AccountKeys(name).head, "epoch")
-        account_epochs = [whole(answer) for answer in readable_answers(pipeline.execute(raise_on_error=False))]
-        epochs += [epoch for epoch in account_epochs if epoch is not None and epoch < EPOCH_LIMIT]
-    return max(epochs)
+        account_tokens = [whole(answer) for answer in readable_answers(pipeline.execute(raise_on_error=False))]
+        tokens += [
+            fencing_token
+            for fencing_token in account_tokens
+            if fencing_token is not None and fencing_token < FENCING_TOKEN_LIMIT
+        ]
+    return max(tokens)
 
 
 def _text(client: Store, key: str) -> Any:

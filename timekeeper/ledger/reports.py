@@ -80,7 +80,7 @@ def readable_phases(text: str | bytes | None) -> tuple[int, ...]:
 
 def write_report_limits(
     client: Store,
-    epoch: FencingToken,
+    fencing_token: FencingToken,
     limits: Mapping[str, ReportLimits],
     phases: Mapping[str, Sequence[int]],
     *,
@@ -107,7 +107,7 @@ def write_report_limits(
         )
         for key, (uid, each) in zip(keys.reports(limits), limits.items(), strict=True)
     ]
-    answers = run_for_each(client, "write_report_limits", (REPORT_SECONDS, int(replace), epoch), encoded)
+    answers = run_for_each(client, "write_report_limits", (REPORT_SECONDS, int(replace), fencing_token), encoded)
     for uid, answer in zip(limits, answers, strict=True):
         if isinstance(answer, redis.RedisError):
             _log.error("report limits not written", uid=uid, error=str(answer))
@@ -129,7 +129,7 @@ def end_reports(client: Store, uids: Sequence[str], seconds: int = REPORT_SECOND
 
 
 def close_and_read(
-    client: Store, epoch: FencingToken, wanted: Sequence[tuple[str, Marks]]
+    client: Store, fencing_token: FencingToken, wanted: Sequence[tuple[str, Marks]]
 ) -> list[SessionReports | None]:
     """Closes the reports of each session up to an instant, and returns the reports as the store then holds them.
 
@@ -150,7 +150,7 @@ def close_and_read(
         for key, (_, marks) in zip(names, wanted, strict=True)
     ]
     read: list[SessionReports | None] = []
-    answers = run_for_each(client, "read_report", (REPORT_SECONDS, epoch), each)
+    answers = run_for_each(client, "read_report", (REPORT_SECONDS, fencing_token), each)
     for (uid, _), answer in zip(wanted, answers, strict=True):
         if isinstance(answer, redis.RedisError):
             _log.error("reports unreadable", uid=uid, error=str(answer))

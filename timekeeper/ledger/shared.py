@@ -56,7 +56,7 @@ class Terms:
     charge: Mapping[str, int] = field(default_factory=dict)
 
 
-def write_assignments(client: Store, epoch: FencingToken, changed: Mapping[str, Assignments]) -> None:
+def write_assignments(client: Store, fencing_token: FencingToken, changed: Mapping[str, Assignments]) -> None:
     """Writes the payers of namespaces, and adds the payers to the store's list of all accounts.
 
     Args:
@@ -65,16 +65,22 @@ def write_assignments(client: Store, epoch: FencingToken, changed: Mapping[str, 
     if not changed:
         return
     namespaces = [part for name, payers in changed.items() for part in (name, encode_assignments(payers))]
-    put(client, epoch, "HSET", keys.NAMESPACES, namespaces)
-    put(client, epoch, "SADD", keys.ACCOUNTS, sorted({account for payers in changed.values() for _, account in payers}))
+    put(client, fencing_token, "HSET", keys.NAMESPACES, namespaces)
+    put(
+        client,
+        fencing_token,
+        "SADD",
+        keys.ACCOUNTS,
+        sorted({account for payers in changed.values() for _, account in payers}),
+    )
 
 
-def write_accounts(client: Store, epoch: FencingToken, names: Sequence[str]) -> None:
+def write_accounts(client: Store, fencing_token: FencingToken, names: Sequence[str]) -> None:
     """Adds names to the store's list of all accounts; names that it already holds stay."""
-    put(client, epoch, "SADD", keys.ACCOUNTS, names)
+    put(client, fencing_token, "SADD", keys.ACCOUNTS, names)
 
 
-def write_budgets(client: Store, epoch: FencingToken, budgets: Mapping[str, Any]) -> None:
+def write_budgets(client: Store, fencing_token: FencingToken, budgets: Mapping[str, Any]) -> None:
     """Writes GPUBudget objects in their last valid version.
 
     Args:
@@ -82,39 +88,44 @@ def write_budgets(client: Store, epoch: FencingToken, budgets: Mapping[str, Any]
     """
     put(
         client,
-        epoch,
+        fencing_token,
         "HSET",
         keys.BUDGETS,
         [part for name, item in budgets.items() for part in (name, json.dumps(item))],
     )
 
 
-def write_prices(client: Store, epoch: FencingToken, prices: Prices) -> None:
+def write_prices(client: Store, fencing_token: FencingToken, prices: Prices) -> None:
     """Writes the prices of all models over time, as they are charged.
 
     Args:
         prices: the prices over time, keyed by a model's name or some of its words.
     """
-    put(client, epoch, "SET", keys.PRICES, [encode_prices(prices)])
+    put(client, fencing_token, "SET", keys.PRICES, [encode_prices(prices)])
 
 
-def write_since(client: Store, epoch: FencingToken, instant: Instant) -> None:
+def write_since(client: Store, fencing_token: FencingToken, instant: Instant) -> None:
     """Writes the instant from which pods of other stacks are metered."""
-    put(client, epoch, "SET", keys.SINCE, [str(instant)])
+    put(client, fencing_token, "SET", keys.SINCE, [str(instant)])
 
 
-def write_epoch(client: Store, epoch: FencingToken, term: HeldTerm) -> None:
+def write_fencing_token(client: Store, fencing_token: FencingToken, term: HeldTerm) -> None:
     """Writes the leader's fencing token and term again if the store lost them, or returned to earlier ones."""
-    run_one(client, Call("raise_epoch", (keys.BOOK_EPOCH, keys.BOOK_TERM), (epoch, term.number, term.holder)))
+    run_one(
+        client,
+        Call(
+            "raise_fencing_token", (keys.BOOK_FENCING_TOKEN, keys.BOOK_TERM), (fencing_token, term.number, term.holder)
+        ),
+    )
 
 
-def note_restored(client: Store, epoch: FencingToken, accounts: Sequence[str]) -> None:
+def note_restored(client: Store, fencing_token: FencingToken, accounts: Sequence[str]) -> None:
     """Records that a part of these accounts' spending cannot be attributed to a pod."""
-    put(client, epoch, "SADD", keys.RESTORED, accounts)
+    put(client, fencing_token, "SADD", keys.RESTORED, accounts)
 
 
 def write_not_settled(
-    client: Store, epoch: FencingToken, before: AbstractSet[str] | None, names: AbstractSet[str]
+    client: Store, fencing_token: FencingToken, before: AbstractSet[str] | None, names: AbstractSet[str]
 ) -> None:
     """Replaces the store's list of accounts whose last settlement failed.
 
@@ -123,13 +134,13 @@ def write_not_settled(
         names: the names that it holds afterwards.
     """
     if before is None:
-        run_one(client, Call("put", (keys.NOT_SETTLED, keys.BOOK_EPOCH), (epoch, "DEL")))
+        run_one(client, Call("put", (keys.NOT_SETTLED, keys.BOOK_FENCING_TOKEN), (fencing_token, "DEL")))
     else:
-        put(client, epoch, "SREM", keys.NOT_SETTLED, sorted(before - names))
-    put(client, epoch, "SADD", keys.NOT_SETTLED, sorted(names - (before or frozenset())))
+        put(client, fencing_token, "SREM", keys.NOT_SETTLED, sorted(before - names))
+    put(client, fencing_token, "SADD", keys.NOT_SETTLED, sorted(names - (before or frozenset())))
 
 
-def write_capacity(client: Store, epoch: FencingToken, instant: Instant, rates: Mapping[str, int]) -> None:
+def write_capacity(client: Store, fencing_token: FencingToken, instant: Instant, rates: Mapping[str, int]) -> None:
     """Writes the capacity of the cluster from an instant on.
 
     Later capacities are deleted: a clock that was ahead has stamped them.
@@ -138,8 +149,10 @@ def write_capacity(client: Store, epoch: FencingToken, instant: Instant, rates: 
         instant: nanoseconds since 1970.
         rates: keyed by model, the capacity in microGPU-seconds a second.
     """
-    touched = (keys.BOOK_EPOCH, keys.CAPACITY, keys.CAPACITY_OF_MODELS)
-    run_one(client, Call("write_capacity", touched, (epoch, instant, sum(rates.values()), compact(dict(rates)))))
+    touched = (keys.BOOK_FENCING_TOKEN, keys.CAPACITY, keys.CAPACITY_OF_MODELS)
+    run_one(
+        client, Call("write_capacity", touched, (fencing_token, instant, sum(rates.values()), compact(dict(rates))))
+    )
 
 
 def _capacity_instants(client: Store, key: str) -> list[int]:
@@ -194,51 +207,51 @@ def _thin(
         client.hdel(key, *replaced[start : start + POINTS_PER_CALL])
 
 
-def write_watched(client: Store, epoch: FencingToken, until: Instant) -> None:
+def write_watched(client: Store, fencing_token: FencingToken, until: Instant) -> None:
     """Writes the latest instant at which the pods of all open sessions were known to be alive."""
-    put(client, epoch, "SET", keys.WATCHED, [str(until)])
+    put(client, fencing_token, "SET", keys.WATCHED, [str(until)])
 
 
-def write_watched_claims(client: Store, epoch: FencingToken, until: Instant) -> None:
+def write_watched_claims(client: Store, fencing_token: FencingToken, until: Instant) -> None:
     """Writes the latest instant at which the ResourceClaims of all open sessions were known to be there."""
-    put(client, epoch, "SET", keys.WATCHED_CLAIMS, [str(until)])
+    put(client, fencing_token, "SET", keys.WATCHED_CLAIMS, [str(until)])
 
 
-def write_silent(client: Store, epoch: FencingToken, silent: Mapping[str, Instant]) -> None:
+def write_silent(client: Store, fencing_token: FencingToken, silent: Mapping[str, Instant]) -> None:
     """Replaces the store's list of silent nodes.
 
     Args:
         silent: keyed by node, its last sign of life.
     """
-    put(client, epoch, "SET", keys.SILENT, [compact(dict(silent))])
+    put(client, fencing_token, "SET", keys.SILENT, [compact(dict(silent))])
 
 
-def note_unmetered(client: Store, epoch: FencingToken, ends: Mapping[str, Instant]) -> None:
+def note_unmetered(client: Store, fencing_token: FencingToken, ends: Mapping[str, Instant]) -> None:
     """Notes sessions that ended since their pods are not seen any more.
 
     Args:
         ends: keyed by the session's uid, its end.
     """
-    put(client, epoch, "HSET", keys.UNMETERED, [part for uid, end in ends.items() for part in (uid, str(end))])
+    put(client, fencing_token, "HSET", keys.UNMETERED, [part for uid, end in ends.items() for part in (uid, str(end))])
 
 
-def forget_unmetered(client: Store, epoch: FencingToken, uids: Iterable[str]) -> None:
+def forget_unmetered(client: Store, fencing_token: FencingToken, uids: Iterable[str]) -> None:
     """Removes sessions that `note_unmetered` noted."""
-    put(client, epoch, "HDEL", keys.UNMETERED, sorted(uids))
+    put(client, fencing_token, "HDEL", keys.UNMETERED, sorted(uids))
 
 
-def write_past(client: Store, epoch: FencingToken, until: Instant) -> None:
+def write_past(client: Store, fencing_token: FencingToken, until: Instant) -> None:
     """Writes the instant of a reconciliation that is about to settle: the leader's time or, if earlier, the store's.
 
     Raises:
         FencedError: the store has given a fencing token to a later leader.
         StoreError: the store refused the write, or Redis does not answer.
     """
-    put(client, epoch, "SET", keys.PAST, [str(until)])
+    put(client, fencing_token, "SET", keys.PAST, [str(until)])
 
 
 def index_sessions(
-    client: Store, epoch: FencingToken, opened: Sequence[tuple[str, str]], closed: Sequence[tuple[str, str]]
+    client: Store, fencing_token: FencingToken, opened: Sequence[tuple[str, str]], closed: Sequence[tuple[str, str]]
 ) -> None:
     """Adds sessions to the store's index of open sessions, and removes others from it.
 
@@ -250,12 +263,12 @@ def index_sessions(
     """
     put(
         client,
-        epoch,
+        fencing_token,
         "ZADD",
         keys.OPEN_SESSIONS,
         [part for uid, account in opened for part in ("0", f"{uid} {account}")],
     )
-    put(client, epoch, "ZREM", keys.OPEN_SESSIONS, [f"{uid} {account}" for uid, account in closed])
+    put(client, fencing_token, "ZREM", keys.OPEN_SESSIONS, [f"{uid} {account}" for uid, account in closed])
 
 
 def expire_reports(client: Store, uids: Sequence[str]) -> None:
@@ -269,7 +282,7 @@ def expire_reports(client: Store, uids: Sequence[str]) -> None:
 
 
 def renew_index(
-    client: Store, epoch: FencingToken, sessions: Iterable[tuple[str, str]], spared: Container[str] = ()
+    client: Store, fencing_token: FencingToken, sessions: Iterable[tuple[str, str]], spared: Container[str] = ()
 ) -> None:
     """Makes the store's index of open sessions hold exactly these sessions, and the entries of spared accounts.
 
@@ -282,12 +295,12 @@ def renew_index(
     members: Any = client.zrange(keys.OPEN_SESSIONS, 0, -1)
     parts = (member.decode().partition(" ") for member in members)
     indexed, wanted = {(uid, account) for uid, _, account in parts if account not in spared}, set(sessions)
-    index_sessions(client, epoch, sorted(wanted - indexed), sorted(indexed - wanted))
+    index_sessions(client, fencing_token, sorted(wanted - indexed), sorted(indexed - wanted))
 
 
 def publish_states(
     client: Store,
-    epoch: FencingToken,
+    fencing_token: FencingToken,
     new_id: str,
     states: Mapping[str, str],
     terms: Terms,
@@ -307,7 +320,7 @@ def publish_states(
     """
     touched = (keys.STATES_HEAD, keys.STATES_VALUES, keys.STATES_CHANGES)
     prices, charge = (json.dumps(dict(values), sort_keys=True) for values in (terms.prices, terms.charge))
-    head = (epoch, new_id, keys.STATES_CHANNEL, prices, terms.default, charge, servers)
+    head = (fencing_token, new_id, keys.STATES_CHANNEL, prices, terms.default, charge, servers)
     changes = list(states.items())
     version = StatesVersion(new_id, 0)
     for start in range(0, max(len(changes), 1), STATES_PER_CALL):

@@ -20,7 +20,7 @@ from timekeeper.ledger import keys
 from timekeeper.ledger.client import Call, FencingToken, Store, StoreError, run, run_one
 from timekeeper.ledger.codec import encode_hourly_points, encode_optional
 from timekeeper.ledger.entries import Ending, pack_note
-from timekeeper.ledger.reading import highest_epoch
+from timekeeper.ledger.reading import highest_fencing_token
 from timekeeper.ledger.totals import PeriodTotals, read_totals, totals_or_error
 
 MAX_ITEMS = 500
@@ -108,7 +108,7 @@ class Revision:
         counter: the number of the settlement under this token.
     """
 
-    epoch: FencingToken
+    fencing_token: FencingToken
     counter: int
 
 
@@ -181,14 +181,14 @@ class HeldTerm(NamedTuple):
     holder: str = ""
 
 
-class LedEpoch(NamedTuple):
-    """A leader's term, and the fencing token (`epoch`) that the store gave for it."""
+class LedTerm(NamedTuple):
+    """A leader's term, and the fencing token that the store gave for it."""
 
-    epoch: int
+    fencing_token: int
     term: HeldTerm
 
 
-def take_epoch(client: Store, term: int, holder: str = "") -> int:
+def take_fencing_token(client: Store, term: int, holder: str = "") -> int:
     """Takes a new fencing token for a leader from the store: higher than any before, and at least the term's number.
 
     Args:
@@ -199,12 +199,14 @@ def take_epoch(client: Store, term: int, holder: str = "") -> int:
         StoreError: Redis does not answer, or a later timekeeper wrote in a format that this one does not know.
         redis.RedisError: Redis does not answer.
     """
-    touched = (keys.BOOK_EPOCH, keys.BOOK_FORMAT, keys.BOOK_CONVERTING, keys.BOOK_TERM)
-    return int(run_one(client, Call("take_epoch", touched, (term, keys.FORMAT, holder, highest_epoch(client)))))
+    touched = (keys.BOOK_FENCING_TOKEN, keys.BOOK_FORMAT, keys.BOOK_CONVERTING, keys.BOOK_TERM)
+    return int(
+        run_one(client, Call("take_fencing_token", touched, (term, keys.FORMAT, holder, highest_fencing_token(client))))
+    )
 
 
 def open_periods(
-    client: Store, epoch: FencingToken, now: Instant, openings: Sequence[Opening]
+    client: Store, fencing_token: FencingToken, now: Instant, openings: Sequence[Opening]
 ) -> list[PeriodTotals | StoreError]:
     """Opens periods of accounts, and creates the accounts that the store does not hold.
 
@@ -226,7 +228,7 @@ def open_periods(
             row,
         )
         touched = (account.head, account.periods, account.period(opening.start), account.ledger, account.hours)
-        calls.append(Call("open_period", touched, (epoch, now, *begun)))
+        calls.append(Call("open_period", touched, (fencing_token, now, *begun)))
     return [totals_or_error(answer, new_first=True) for answer in run(client, calls)]
 
 
@@ -274,7 +276,7 @@ def write_each_settlement(
 
 
 def publish_accounts(
-    client: Store, epoch: FencingToken, publications: Sequence[Publication]
+    client: Store, fencing_token: FencingToken, publications: Sequence[Publication]
 ) -> list[StoreError | None]:
     """Writes the figures of accounts for readers.
 
@@ -284,7 +286,7 @@ def publish_accounts(
     calls = []
     for publication in publications:
         account = keys.AccountKeys(publication.account)
-        arguments = (epoch, encode_optional(publication.exhausted_at), publication.summary, publication.burn)
+        arguments = (fencing_token, encode_optional(publication.exhausted_at), publication.summary, publication.burn)
         calls.append(Call("publish_account", (account.head, account.period(publication.period)), arguments))
     return [answer if isinstance(answer, StoreError) else None for answer in run(client, calls)]
 
@@ -293,7 +295,7 @@ def _settle_calls(revision: Revision, now: Instant, settlement: SettlementBatch)
     period = settlement.period
     touched = keys.AccountKeys(settlement.account).settled(period)
     for start in range(0, len(settlement.items), MAX_ITEMS):
-        arguments: list[str | int | bytes] = [revision.epoch, revision.counter, now, period]
+        arguments: list[str | int | bytes] = [revision.fencing_token, revision.counter, now, period]
         items = settlement.items[start : start + MAX_ITEMS]
         posted = [item.points for item in items if item.action is not LedgerAction.HOLD]
         points = iter(encode_hourly_points(posted) if posted else ())
@@ -385,7 +387,7 @@ class ClosingBalance:
 
 
 def apply_grants(
-    client: Store, epoch: FencingToken, now: Instant, grants: Sequence[GrantEntry]
+    client: Store, fencing_token: FencingToken, now: Instant, grants: Sequence[GrantEntry]
 ) -> list[PeriodTotals | StoreError]:
     """Applies grants to their periods, each name once.
 
@@ -403,12 +405,12 @@ def apply_grants(
             account.credits(grant.period),
         )
         named = (grant.name, grant.amount, grant.note, encode_optional(grant.expires), grant.since)
-        calls.append(Call("grant", touched, (epoch, now, grant.period, *named)))
+        calls.append(Call("grant", touched, (fencing_token, now, grant.period, *named)))
     return [totals_or_error(answer, new_first=True) for answer in run(client, calls)]
 
 
 def apply_corrections(
-    client: Store, epoch: FencingToken, now: Instant, corrections: Sequence[CorrectionEntry]
+    client: Store, fencing_token: FencingToken, now: Instant, corrections: Sequence[CorrectionEntry]
 ) -> list[PeriodTotals | StoreError]:
     """Applies corrections to the spending of their periods, each name once.
 
@@ -421,12 +423,12 @@ def apply_corrections(
         touched = (account.head, account.period(period), account.corrections, account.ledger, account.hours)
         attributed_to = (correction.hour, dimensions(correction.namespace, "", None), int(correction.again))
         named = (correction.name, correction.amount, correction.namespace, correction.note)
-        calls.append(Call("correct", touched, (epoch, now, period, *named, *attributed_to)))
+        calls.append(Call("correct", touched, (fencing_token, now, period, *named, *attributed_to)))
     return [totals_or_error(answer, new_first=True) for answer in run(client, calls)]
 
 
 def close_balances(
-    client: Store, epoch: FencingToken, now: Instant, balances: Sequence[ClosingBalance]
+    client: Store, fencing_token: FencingToken, now: Instant, balances: Sequence[ClosingBalance]
 ) -> list[PeriodTotals | StoreError]:
     """Writes closing balances: money left in a period becomes credits of the next period, or a credit expires.
 
@@ -439,7 +441,7 @@ def close_balances(
     for change in balances:
         account = keys.AccountKeys(change.account)
         touched = (account.head, account.period(change.period), account.credits(change.period), account.ledger)
-        arguments: list[str | int] = [epoch, now, change.period, encode_optional(change.previous_spent)]
+        arguments: list[str | int] = [fencing_token, now, change.period, encode_optional(change.previous_spent)]
         arguments.append(" ".join(map(str, change.terms or ())))
         for entry in change.credits:
             credit = entry.credit
@@ -489,7 +491,7 @@ class Restoration:
     note: str
 
 
-def restore(client: Store, epoch: FencingToken, now: Instant, wanted: Restoration) -> tuple[int, PeriodTotals]:
+def restore(client: Store, fencing_token: FencingToken, now: Instant, wanted: Restoration) -> tuple[int, PeriodTotals]:
     """Restores a period of an account to a checkpoint, if the store's account has a lower version than the checkpoint.
 
     Returns:
@@ -504,5 +506,5 @@ def restore(client: Store, epoch: FencingToken, now: Instant, wanted: Restoratio
     touched = (account.head, sums, amounts, account.sessions, account.ended, account.ledger, account.hours)
     checkpoint = (wanted.checkpoint, wanted.version, wanted.apart, wanted.note)
     sessions = (part for session in wanted.to_finalize for part in session)
-    added, *answer = run_one(client, Call("restore", touched, (epoch, now, period, *checkpoint, *sessions)))
+    added, *answer = run_one(client, Call("restore", touched, (fencing_token, now, period, *checkpoint, *sessions)))
     return int(added), read_totals(answer)

@@ -38,7 +38,7 @@ def test_books_that_were_kept_have_no_difference(books: LedgerHarness) -> None:
 
 def test_books_whose_ledger_is_packed_have_no_difference(books: LedgerHarness) -> None:
     assert books.reconciler is not None
-    assert pack_ledger(books.client, books.reconciler.epoch, "a", books.now + 1)
+    assert pack_ledger(books.client, books.reconciler.fencing_token, "a", books.now + 1)
     assert books.client.xlen(KEYS.ledger) == 0
     assert audited(books).differences == ()
     books.reconcile(10)
@@ -81,7 +81,7 @@ def to_another_month(harness: LedgerHarness) -> None:
 
 def folded_and_changed(harness: LedgerHarness) -> None:
     assert harness.reconciler is not None
-    assert fold_hours(harness.client, harness.reconciler.epoch, "a", MONTH + 31 * 24 * HOUR, [MONTH])
+    assert fold_hours(harness.client, harness.reconciler.fencing_token, "a", MONTH + 31 * 24 * HOUR, [MONTH])
     assert found(harness) == set()
     ((month, blob),) = harness.client.hgetall(KEYS.folded).items()
     (first, *others) = unfold(blob)
@@ -92,7 +92,7 @@ def folded_and_changed(harness: LedgerHarness) -> None:
 def packed_and_changed_in_part(harness: LedgerHarness) -> None:
     """Changes the sums from which questions without details are answered, and leaves the rows as they are."""
     assert harness.reconciler is not None
-    assert pack_hours(harness.client, harness.reconciler.epoch, "a", MONTH + 31 * 24 * HOUR)
+    assert pack_hours(harness.client, harness.reconciler.fencing_token, "a", MONTH + 31 * 24 * HOUR)
     assert found(harness) == set()
     ((name, blob),) = harness.client.hgetall(KEYS.folded).items()
     (first, *others) = unfold(blob)

@@ -90,9 +90,9 @@ def fill(harness: LedgerHarness, bill: Bill) -> None:
     harness.remove("gone-before")
     harness.reconcile()
     assert harness.reconciler is not None
-    client, epoch = harness.client, harness.reconciler.epoch
-    assert pack_ledger(client, epoch, "a", harness.now + 1)
-    assert pack_hours(client, epoch, "a", NOON + HOUR)
+    client, fencing_token = harness.client, harness.reconciler.fencing_token
+    assert pack_ledger(client, fencing_token, "a", harness.now + 1)
+    assert pack_hours(client, fencing_token, "a", NOON + HOUR)
     ended = harness.pod("ended", "team-a", core=30)
     harness.pod("gone", "team-a", core=30)
     harness.reconcile()
@@ -102,10 +102,10 @@ def fill(harness: LedgerHarness, bill: Bill) -> None:
     harness.reconcile()
     harness.reconcile(200)
     write_statuses(harness)
-    shared.write_since(client, epoch, NOON)
-    shared.note_unmetered(client, epoch, {"elsewhere": NOON})
-    shared.write_silent(client, epoch, {"n9": NOON})
-    outbox.write(client, epoch, 10, [outbox.Change("budget-a", Announced(NOON, 5), '{"spent":5}')])
+    shared.write_since(client, fencing_token, NOON)
+    shared.note_unmetered(client, fencing_token, {"elsewhere": NOON})
+    shared.write_silent(client, fencing_token, {"n9": NOON})
+    outbox.write(client, fencing_token, 10, [outbox.Change("budget-a", Announced(NOON, 5), '{"spent":5}')])
     note_late_changes(client, ["2025-12", "2025-12"])
     note_written(client, "2025-12", Export(2, "hash", 1, "tag"))
     client.hset("fairgpu:{book}:present", "running", f"{NOON} {NOON + HOUR} 5000")

@@ -18,7 +18,7 @@ from timekeeper.ledger import keys, reading
 from timekeeper.ledger.client import FencedError, StoreEmptyError, StoreFormatError
 from timekeeper.ledger.exports import Export, note_late_changes, note_written
 from timekeeper.ledger.exports import load as load_exports
-from timekeeper.ledger.reading import highest_epoch, read_changes
+from timekeeper.ledger.reading import highest_fencing_token, read_changes
 from timekeeper.ledger.shared import write_capacity
 from timekeeper.ledger.usage import capacity, capacity_of_models
 
@@ -115,7 +115,7 @@ def test_a_leader_that_knows_the_payers_writes_them_again(teams: LedgerHarness) 
     before = teams.client.hget(keys.NAMESPACES, "team-a")
     break_entry(teams, keys.NAMESPACES, "team-a", "nonsense")
     teams.client.hset(keys.AccountKeys("b").head, "burn", "[1]")
-    teams.client.delete(keys.BOOK_EPOCH)
+    teams.client.delete(keys.BOOK_FENCING_TOKEN)
     with pytest.raises(StoreEmptyError):
         teams.reconcile(60)
     teams.reconcile(60)
@@ -242,7 +242,7 @@ def spoil(harness: LedgerHarness, key: str, broken: str | bytes | None) -> None:
 
 
 @pytest.mark.parametrize("broken", ["soon", b"\xff", "1e3", "", "-7", "9" * 400, None])
-@pytest.mark.parametrize("name", [keys.BOOK_EPOCH, keys.BOOK_TERM])
+@pytest.mark.parametrize("name", [keys.BOOK_FENCING_TOKEN, keys.BOOK_TERM])
 def test_an_epoch_or_a_term_that_cannot_be_read_stops_no_leader_and_no_earlier_leader_writes_after_it(
     teams: LedgerHarness, name: str, broken: str | bytes | None
 ) -> None:
@@ -252,13 +252,13 @@ def test_an_epoch_or_a_term_that_cannot_be_read_stops_no_leader_and_no_earlier_l
     teams.reconcile(10)
     spoil(teams, name, broken)
     following = teams.lead()
-    assert following.epoch > before.epoch
+    assert following.fencing_token > before.fencing_token
     teams.reconcile(HOUR)
     assert not_settled(teams) == set()
     assert [teams.spent(team) for team in "ab"] == [(60 + 10 + HOUR) * GPU_SECOND] * 2
     with pytest.raises(FencedError):
         before.reconcile(teams.now + SECOND)
-    assert highest_epoch(teams.client) == following.epoch
+    assert highest_fencing_token(teams.client) == following.fencing_token
 
 
 @pytest.mark.parametrize("broken", ["lots", b"\xff", "1e3", None])
@@ -292,7 +292,7 @@ def test_a_capacity_by_model_that_cannot_be_read_stops_no_leader(
 def test_a_model_has_a_point_only_where_its_own_capacity_changes(teams: LedgerHarness) -> None:
     """So a query does not go through the changes of all other models."""
     for instant, rates in enumerate(({"A100": 1}, {"A100": 1, "T4": 2}, {"A100": 1, "T4": 3}, {"T4": 3}, {"T4": 3})):
-        write_capacity(teams.client, highest_epoch(teams.client), instant, rates)
+        write_capacity(teams.client, highest_fencing_token(teams.client), instant, rates)
     found = {
         model: {at: rate for at, rate in points.items() if at < 5}
         for model, points in capacity_of_models(teams.client).items()
@@ -461,13 +461,13 @@ def test_a_leader_does_not_follow_on_a_store_whose_format_is_unreadable_and_name
     teams: LedgerHarness, broken: str | bytes | None
 ) -> None:
     spoil(teams, keys.BOOK_FORMAT, broken)
-    epoch = highest_epoch(teams.client)
+    fencing_token = highest_fencing_token(teams.client)
     with pytest.raises(StoreFormatError) as refused:
         teams.lead()
     text = str(refused.value)
     assert keys.BOOK_FORMAT in text
     assert f"set {keys.BOOK_FORMAT} " in text
-    assert highest_epoch(teams.client) == epoch
+    assert highest_fencing_token(teams.client) == fencing_token
 
 
 @pytest.mark.parametrize("broken", [None, "two"])

@@ -17,7 +17,7 @@ from timekeeper.controller.state.books import ControllerRules
 from timekeeper.domain.windows import Window
 from timekeeper.ledger import keys
 from timekeeper.ledger.client import StoreError
-from timekeeper.ledger.writing import take_epoch
+from timekeeper.ledger.writing import take_fencing_token
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def test_a_leader_that_is_killed_at_any_step_leaves_the_rest_to_the_next_one(
 def test_a_question_that_comes_before_its_account_is_converted_is_refused_and_never_answered_in_part(
     old_store: LedgerHarness,
 ) -> None:
-    take_epoch(old_store.client, 0)
+    take_fencing_token(old_store.client, 0)
     with pytest.raises(StoreError, match="being converted: ask again"):
         usage(old_store.client)
 
@@ -87,13 +87,13 @@ def test_a_store_that_went_back_to_its_old_format_is_converted_again(old_store: 
     assert reconciler is not None
     old_store.client.flushall()
     fill(old_store.client)
-    Reconciler(old_store.client, old_store.source, ControllerRules(), reconciler.epoch).reconcile(old_store.now)
+    Reconciler(old_store.client, old_store.source, ControllerRules(), reconciler.fencing_token).reconcile(old_store.now)
     check_converted(old_store)
 
 
 def test_a_store_of_a_later_format_is_left_to_later_timekeepers(old_store: LedgerHarness) -> None:
     old_store.client.set(keys.BOOK_FORMAT, "3")
     with pytest.raises(StoreError, match="is of format 3, and this timekeeper knows formats up to 2"):
-        take_epoch(old_store.client, 0)
+        take_fencing_token(old_store.client, 0)
     with pytest.raises(StoreError, match="is of format 3, and this timekeeper knows formats up to 2"):
         find(old_store.client, Query(Window(0, old_store.now), None, ("namespace",), 10), old_store.now)

@@ -23,10 +23,10 @@ from timekeeper.domain.timestamps import MINUTE
 from timekeeper.ledger import keys, shared
 from timekeeper.ledger.client import FencedError
 from timekeeper.ledger.compaction import forget_payer
-from timekeeper.ledger.reading import highest_epoch
+from timekeeper.ledger.reading import highest_fencing_token
 from timekeeper.ledger.shared import write_capacity
 from timekeeper.ledger.usage import capacity, capacity_of_models
-from timekeeper.ledger.writing import take_epoch
+from timekeeper.ledger.writing import take_fencing_token
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -86,7 +86,7 @@ def test_a_fenced_leader_that_asks_again_is_refused_and_its_successor_goes_on(ha
     first.work.settle()
     second.look(2)
     second.work.settle()
-    epoch = highest_epoch(harness.client)
+    fencing_token = highest_fencing_token(harness.client)
     for _ in range(3):
         harness.pass_time(10)
         first.work.settle()
@@ -95,7 +95,7 @@ def test_a_fenced_leader_that_asks_again_is_refused_and_its_successor_goes_on(ha
         first.work.react()
         second.work.settle()
         assert second.term.number() == 2
-    assert highest_epoch(harness.client) == epoch
+    assert highest_fencing_token(harness.client) == fencing_token
     assert harness.spent("a") == 30 * GPU_SECOND
 
 
@@ -109,7 +109,7 @@ def test_a_fenced_leader_is_refused_by_a_store_that_lost_its_successor_s_term_on
     before = {key: harness.client.dump(key) for key in harness.client.scan_iter()}
     second.look(2)
     second.work.settle()
-    epoch = highest_epoch(harness.client)
+    fencing_token = highest_fencing_token(harness.client)
     harness.client.flushall()
     if lost != "emptied":
         for key, dumped in before.items():
@@ -117,7 +117,7 @@ def test_a_fenced_leader_is_refused_by_a_store_that_lost_its_successor_s_term_on
         harness.client.replicaof("127.0.0.1", "1")  # so that it is another history of the server
         harness.client.replicaof("NO", "ONE")
     if lost == "gone back to before any term":
-        harness.client.delete(keys.BOOK_TERM, keys.BOOK_EPOCH)
+        harness.client.delete(keys.BOOK_TERM, keys.BOOK_FENCING_TOKEN)
     for _ in range(3):
         harness.pass_time(10)
         second.work.settle()
@@ -126,7 +126,7 @@ def test_a_fenced_leader_is_refused_by_a_store_that_lost_its_successor_s_term_on
         first.work.settle()
         assert first.term.number() is None
         assert second.term.number() == 2
-    assert highest_epoch(harness.client) == epoch
+    assert highest_fencing_token(harness.client) == fencing_token
     assert harness.client.get(keys.BOOK_TERM) == b"2 second"
     assert harness.spent("a") == 30 * GPU_SECOND
 
@@ -185,18 +185,18 @@ def test_a_look_at_the_lease_from_before_a_term_was_lost_does_not_bring_it_back(
 
 
 def test_an_epoch_is_given_again_to_the_holder_of_the_latest_term_alone(client: redis.Redis) -> None:
-    first = take_epoch(client, 5, "a")
-    assert take_epoch(client, 5, "a") > first
-    latest = take_epoch(client, 7, "b")
+    first = take_fencing_token(client, 5, "a")
+    assert take_fencing_token(client, 5, "a") > first
+    latest = take_fencing_token(client, 7, "b")
     for term, holder in ((5, "a"), (6, "a"), (7, "a"), (7, "c")):
         with pytest.raises(FencedError):
-            take_epoch(client, term, holder)
-    assert highest_epoch(client) == latest
-    assert take_epoch(client, 8, "a") > latest
+            take_fencing_token(client, term, holder)
+    assert highest_fencing_token(client) == latest
+    assert take_fencing_token(client, 8, "a") > latest
 
 
 def test_a_fenced_leader_neither_writes_nor_deletes_capacity(client: redis.Redis) -> None:
-    before, following = take_epoch(client, 1, "a"), take_epoch(client, 2, "b")
+    before, following = take_fencing_token(client, 1, "a"), take_fencing_token(client, 2, "b")
     write_capacity(client, following, NOON + SECOND, {"A100": 2 * GPU_SECOND})
 
     with pytest.raises(FencedError):
@@ -233,7 +233,7 @@ def client(harness: LedgerHarness) -> redis.Redis:
 def test_a_fenced_leader_writes_no_record_that_all_accounts_share(
     client: redis.Redis, key: str, write: Callable[..., None], arguments: tuple[Any, ...]
 ) -> None:
-    before, following = take_epoch(client, 1, "a"), take_epoch(client, 2, "b")
+    before, following = take_fencing_token(client, 1, "a"), take_fencing_token(client, 2, "b")
     with pytest.raises(FencedError):
         write(client, before, *arguments)
     assert not client.exists(key)
@@ -242,7 +242,7 @@ def test_a_fenced_leader_writes_no_record_that_all_accounts_share(
 
 
 def test_a_fenced_leader_removes_no_record_that_all_accounts_share(client: redis.Redis) -> None:
-    before, following = take_epoch(client, 1, "a"), take_epoch(client, 2, "b")
+    before, following = take_fencing_token(client, 1, "a"), take_fencing_token(client, 2, "b")
     shared.index_sessions(client, following, [("uid", "a")], [])
     shared.write_not_settled(client, following, None, {"a"})
     shared.write_assignments(client, following, {"team": ((0, "a"),)})

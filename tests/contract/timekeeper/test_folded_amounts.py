@@ -37,9 +37,9 @@ def harness(harness: LedgerHarness) -> LedgerHarness:
 def archive(harness: LedgerHarness) -> None:
     """Runs the leader's hourly archiving."""
     assert harness.reconciler is not None
-    Archivist(harness.client, harness.source, harness.reconciler.books, harness.reconciler.epoch, Retention()).archive(
-        harness.now
-    )
+    Archivist(
+        harness.client, harness.source, harness.reconciler.books, harness.reconciler.fencing_token, Retention()
+    ).archive(harness.now)
 
 
 def pass_days(harness: LedgerHarness, days: int) -> None:

@@ -21,8 +21,8 @@ from timekeeper.domain.money import GPU_HOUR, GPU_SECOND, SECOND
 from timekeeper.domain.timestamps import format_exact, format_instant
 from timekeeper.ledger import keys, reading
 from timekeeper.ledger.client import StoreEmptyError
-from timekeeper.ledger.reading import highest_epoch
-from timekeeper.ledger.writing import take_epoch
+from timekeeper.ledger.reading import highest_fencing_token
+from timekeeper.ledger.writing import take_fencing_token
 from timekeeper.sources.base import Mirror
 
 if TYPE_CHECKING:
@@ -49,7 +49,10 @@ class Cluster(MirroredCluster):
 
     def lead(self) -> Reconciler:
         self.reconciler = Reconciler(
-            self.client, self, ControllerRules(), take_epoch(self.client, highest_epoch(self.client) + 1)
+            self.client,
+            self,
+            ControllerRules(),
+            take_fencing_token(self.client, highest_fencing_token(self.client) + 1),
         )
         self.writer = StatusWriter(self, self.reconciler.books)
         self.answers = OrderAnswers(self, self.reconciler.books)

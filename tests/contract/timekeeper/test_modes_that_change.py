@@ -32,7 +32,7 @@ def archive(harness: LedgerHarness) -> None:
     assert harness.reconciler is not None
     books = harness.reconciler.books
     books.finalized = []
-    Archivist(harness.client, harness.source, books, harness.reconciler.epoch, Retention()).archive(harness.now)
+    Archivist(harness.client, harness.source, books, harness.reconciler.fencing_token, Retention()).archive(harness.now)
 
 
 def pass_days(harness: LedgerHarness, days: int, rules: ControllerRules | None = None) -> None:

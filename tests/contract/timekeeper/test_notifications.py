@@ -71,7 +71,7 @@ class Setup:
     def lead(self, most: int = 100) -> None:
         """A new leader, who knows what the store holds."""
         reconciler = self.harness.lead()
-        self.notifier = Notifier(self.harness.client, reconciler.books, reconciler.epoch, most, self.counter)
+        self.notifier = Notifier(self.harness.client, reconciler.books, reconciler.fencing_token, most, self.counter)
 
     def after(self, hours: float) -> int:
         """Lets time pass; returns the number of messages that are put into the outbox."""
@@ -101,7 +101,7 @@ def queue(setup: Setup, count: int, most: int = 100) -> int:
     """Messages of their own, so many; how many were given up."""
     assert setup.harness.reconciler is not None
     changes = [Change(f"u{n}", Announced(1, 1), json.dumps({"text": f"message {n}"})) for n in range(count)]
-    return outbox.write(setup.harness.client, setup.harness.reconciler.epoch, most, changes)
+    return outbox.write(setup.harness.client, setup.harness.reconciler.fencing_token, most, changes)
 
 
 def texts(setup: Setup) -> list[str]:
@@ -295,7 +295,7 @@ def test_a_signature_covers_the_time_and_the_body() -> None:
 def test_milestones_are_kept_as_they_were_shown(setup: Setup) -> None:
     record = Announced(5, None, frozenset({Milestone.HALF_SPENT, Milestone.HELD}))
     assert setup.harness.reconciler is not None
-    outbox.write(setup.harness.client, setup.harness.reconciler.epoch, 10, [Change("u", record)])
+    outbox.write(setup.harness.client, setup.harness.reconciler.fencing_token, 10, [Change("u", record)])
     assert outbox.announced(setup.harness.client) == {"u": record}
 
 

@@ -48,7 +48,7 @@ MAY_FAIL = re.compile(
 )
 ANSWERS_ERRORS = {"write_report_limits", "read_report", "end_report", "read_used"}
 """Scripts of several keys, each of which is read or written apart: its error is part of the answer."""
-BELIEVES_NOTHING = {"raise_epoch"}
+BELIEVES_NOTHING = {"raise_fencing_token"}
 """Scripts that write over what they cannot read."""
 NAMES = sorted(
     file.name.removesuffix(".lua")
@@ -165,7 +165,7 @@ def use_all_scripts(harness: LedgerHarness) -> None:
     harness.reconcile()
     report(harness, "p1", 1, 0)
     ReportIntake(client).take([Submission("p1", "", 0, harness.now)])
-    shared.write_epoch(client, reconciler.epoch, HeldTerm(reconciler.epoch))
+    shared.write_fencing_token(client, reconciler.fencing_token, HeldTerm(reconciler.fencing_token))
     audit(
         AuditEnvironment(client, lambda: None, lambda: harness.now, lambda _: False), AuditRequest(patience_seconds=0)
     )
@@ -173,18 +173,21 @@ def use_all_scripts(harness: LedgerHarness) -> None:
     for file in (harness.folder / "pods").glob("*.json"):
         harness.remove(file.stem)
     harness.reconcile(HOUR)
-    archivist = Archivist(client, harness.source, reconciler.books, reconciler.epoch, Retention(hourly_days=1))
+    archivist = Archivist(client, harness.source, reconciler.books, reconciler.fencing_token, Retention(hourly_days=1))
     for _ in range(3):
         harness.reconcile(36 * HOUR)
         reconciler.books.finalized = []
         archivist.archive(harness.now)
-    outbox.write(client, reconciler.epoch, 10, [outbox.Change("u", Announced(0, None, frozenset()), "news")])
+    outbox.write(client, reconciler.fencing_token, 10, [outbox.Change("u", Announced(0, None, frozenset()), "news")])
     latest = reconciler.books.accounts["research"].version
     writing.restore(
-        client, reconciler.epoch, harness.now, writing.Restoration("research", MONTH, 10**12, 0, latest + 1, [], "")
+        client,
+        reconciler.fencing_token,
+        harness.now,
+        writing.Restoration("research", MONTH, 10**12, 0, latest + 1, [], ""),
     )
-    compaction.prune(client, reconciler.epoch, "daily", harness.now, [MONTH], harness.now)
-    compaction.drop_account(client, reconciler.epoch, "daily", [])
+    compaction.prune(client, reconciler.fencing_token, "daily", harness.now, [MONTH], harness.now)
+    compaction.drop_account(client, reconciler.fencing_token, "daily", [])
 
 
 def test_a_script_that_breaks_off_has_written_nothing(harness: LedgerHarness, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -577,7 +577,7 @@ class History(RuleBasedStateMachine):
         assert reconciler is not None
         reconciler.books.finalized = []  # checkpoints are written
         retention = Retention(hourly_days=1)
-        Archivist(self.client, self.harness.source, reconciler.books, reconciler.epoch, retention).archive(
+        Archivist(self.client, self.harness.source, reconciler.books, reconciler.fencing_token, retention).archive(
             self.harness.now
         )
 

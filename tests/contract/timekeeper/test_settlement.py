@@ -24,7 +24,7 @@ from timekeeper.ledger.writing import (
     apply_corrections,
     apply_grants,
     open_periods,
-    take_epoch,
+    take_fencing_token,
     write_settlements,
 )
 
@@ -50,14 +50,16 @@ def empty(client: redis.Redis) -> None:
     opened(client)
 
 
-def opened(client: redis.Redis, epoch: int = 1, checkpoint: int = 0) -> PeriodTotals:
-    (answer,) = open_periods(client, epoch, PERIOD, [Opening(ACCOUNT, PERIOD, PERIOD + 10**15, checkpoint)])
+def opened(client: redis.Redis, fencing_token: int = 1, checkpoint: int = 0) -> PeriodTotals:
+    (answer,) = open_periods(client, fencing_token, PERIOD, [Opening(ACCOUNT, PERIOD, PERIOD + 10**15, checkpoint)])
     assert isinstance(answer, PeriodTotals)
     return answer
 
 
-def settled(client: redis.Redis, counter: int, *items: Item, epoch: int = 1) -> PeriodTotals:
-    (answer,) = write_settlements(client, Revision(epoch, counter), PERIOD, [SettlementBatch(ACCOUNT, PERIOD, items)])
+def settled(client: redis.Redis, counter: int, *items: Item, fencing_token: int = 1) -> PeriodTotals:
+    (answer,) = write_settlements(
+        client, Revision(fencing_token, counter), PERIOD, [SettlementBatch(ACCOUNT, PERIOD, items)]
+    )
     if isinstance(answer, StoreError):
         raise answer
     return answer
@@ -177,14 +179,14 @@ def test_a_replay_changes_nothing(client: redis.Redis) -> None:
 
 def test_a_later_leader_wins_over_any_counter_of_the_earlier_one(client: redis.Redis) -> None:
     settled(client, 1000, Item("a", 7))
-    assert settled(client, 1, Item("a", 5), epoch=2).total == 5
+    assert settled(client, 1, Item("a", 5), fencing_token=2).total == 5
 
 
 def test_an_earlier_leader_is_refused_and_writes_nothing(client: redis.Redis) -> None:
-    settled(client, 1, Item("a", 7), epoch=2)
+    settled(client, 1, Item("a", 7), fencing_token=2)
     before = everything(client)
     with pytest.raises(FencedError):
-        settled(client, 2000, Item("a", 9), epoch=1)
+        settled(client, 2000, Item("a", 9), fencing_token=1)
     (answer,) = open_periods(client, 1, PERIOD, [Opening(ACCOUNT, PERIOD + 10**15, PERIOD + 2 * 10**15)])
     assert isinstance(answer, FencedError)
     (answer,) = apply_grants(client, 1, PERIOD, [GrantEntry(ACCOUNT, PERIOD, "g", 5, "")])
@@ -242,14 +244,19 @@ def test_hundreds_of_sessions_of_one_account_settle_in_one_call(client: redis.Re
 
 
 def test_epochs_grow_and_follow_the_lease(client: redis.Redis) -> None:
-    assert [take_epoch(client, 0), take_epoch(client, 0), take_epoch(client, 7), take_epoch(client, 7)] == [1, 2, 7, 8]
+    assert [
+        take_fencing_token(client, 0),
+        take_fencing_token(client, 0),
+        take_fencing_token(client, 7),
+        take_fencing_token(client, 7),
+    ] == [1, 2, 7, 8]
 
 
 def test_no_leader_begins_on_a_store_that_a_later_timekeeper_wrote(client: redis.Redis) -> None:
     client.set(keys.BOOK_FORMAT, keys.FORMAT + 1)
     with pytest.raises(StoreError, match=f"format {keys.FORMAT + 1}.*up to {keys.FORMAT}: install the timekeeper"):
-        take_epoch(client, 0)
-    assert client.get(keys.BOOK_EPOCH) is None
+        take_fencing_token(client, 0)
+    assert client.get(keys.BOOK_FENCING_TOKEN) is None
 
 
 def test_ledger_pages_follow_each_other_without_gap(client: redis.Redis) -> None:

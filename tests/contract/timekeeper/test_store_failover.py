@@ -16,7 +16,7 @@ from tests.support.servers.redis_server import RedisServer
 from tests.support.servers.redis_shapes import ClusterShape, SentinelShape
 from tests.support.waiting import wait_until
 from timekeeper.ledger.connection import connect, identity
-from timekeeper.ledger.keys import BOOK_EPOCH, AccountKeys
+from timekeeper.ledger.keys import BOOK_FENCING_TOKEN, AccountKeys
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -66,11 +66,11 @@ def test_primaries_of_a_cluster_are_replaced_while_they_are_written_to(tmp_path:
 
 def test_the_books_go_on_once_a_replica_has_taken_over_from_a_primary_that_is_killed(tmp_path: Path) -> None:
     with ClusterShape(tmp_path, watchful=True) as store, connect(store.settings) as client:
-        client.set(BOOK_EPOCH, "1")
+        client.set(BOOK_FENCING_TOKEN, "1")
         before = identity(client)
-        old = store.primary_of(BOOK_EPOCH)
+        old = store.primary_of(BOOK_FENCING_TOKEN)
         old.kill()
-        wait_until(lambda: store.primary_of(BOOK_EPOCH) is not old, "a replica is promoted")
+        wait_until(lambda: store.primary_of(BOOK_FENCING_TOKEN) is not old, "a replica is promoted")
         wait_until(lambda: answers(client), "the new primary is asked")
         assert identity(client)[0] != before[0]
 

@@ -133,7 +133,7 @@ def test_a_new_leader_of_a_full_store_of_format_1_converts_settles_and_publishes
         harness.client.flushall()
         old_store.fill(harness.client)
         fill(harness.client)
-        harness.reconciler = Reconciler(harness.client, harness.source, ControllerRules(), led_until_then.epoch)
+        harness.reconciler = Reconciler(harness.client, harness.source, ControllerRules(), led_until_then.fencing_token)
     else:
         fill(harness.client)
         harness.lead()
@@ -153,7 +153,9 @@ def test_archiving_goes_on_in_a_full_store_as_it_makes_room(harness: LedgerHarne
         harness.remove(file.stem)
     harness.reconcile(HOUR)
     fill(harness.client)
-    archivist = Archivist(harness.client, harness.source, reconciler.books, reconciler.epoch, Retention(hourly_days=1))
+    archivist = Archivist(
+        harness.client, harness.source, reconciler.books, reconciler.fencing_token, Retention(hourly_days=1)
+    )
     for _ in range(3):
         harness.reconcile(36 * HOUR)
         reconciler.books.finalized = []  # a checkpoint holds them

@@ -12,7 +12,7 @@ from tests.support.ledger.chaos_model import ChaosModel
 from tests.support.ledger.harness import LedgerHarness
 from timekeeper.ledger import keys, reading
 from timekeeper.ledger.client import FencedError
-from timekeeper.ledger.reading import highest_epoch
+from timekeeper.ledger.reading import highest_fencing_token
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -170,11 +170,11 @@ def test_a_store_that_went_back_gives_no_later_leader_an_epoch_that_was_used(
     backup = back_up(redis_server, tmp_path / "backup")
     for _ in range(3):
         model.lead()
-    latest = highest_epoch(harness.client)
+    latest = highest_fencing_token(harness.client)
     put_back(redis_server, backup)
     model.reconcile()
-    assert highest_epoch(harness.client) == latest
-    harness.client.set(keys.BOOK_EPOCH, str(latest + 5))
+    assert highest_fencing_token(harness.client) == latest
+    harness.client.set(keys.BOOK_FENCING_TOKEN, str(latest + 5))
     redis_server.wait_until_written()
     redis_server.restart()
     with pytest.raises(FencedError):

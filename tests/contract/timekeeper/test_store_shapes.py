@@ -23,7 +23,7 @@ from timekeeper.ledger.connection import connect, identity
 from timekeeper.ledger.entries import pack_ledger
 from timekeeper.ledger.keys import AccountKeys
 from timekeeper.ledger.present_use import PresentUse
-from timekeeper.ledger.reading import highest_epoch, load_accounts, read_changes
+from timekeeper.ledger.reading import highest_fencing_token, load_accounts, read_changes
 from timekeeper.ledger.reports import IntakeOutcome, ReportIntake, Submission, close_and_read
 from timekeeper.settings import RedisSettings
 
@@ -135,7 +135,7 @@ def test_a_ledger_is_packed_and_read_alike_in_every_shape(harness: LedgerHarness
         harness.remove(f"{team}-ends")
     harness.reconcile(10)
     before = [reading.ledger_page(harness.client, team, "", 10) for team in TEAMS]
-    assert all(pack_ledger(harness.client, reconciler.epoch, team, harness.now + 1) for team in TEAMS)
+    assert all(pack_ledger(harness.client, reconciler.fencing_token, team, harness.now + 1) for team in TEAMS)
     assert not any(harness.client.xlen(AccountKeys(team).ledger) for team in TEAMS)
     assert [reading.ledger_page(harness.client, team, "", 10) for team in TEAMS] == before
     assert [harness.spent(team) for team in TEAMS] == [20 * GPU_SECOND] * len(TEAMS)
@@ -167,7 +167,9 @@ def test_reports_are_taken_in_every_shape(harness: LedgerHarness) -> None:
     assert intake.take([*sent, submission("team-3-runs", "", 0, harness)]) == [IntakeOutcome.OLDER] * 12 + [
         IntakeOutcome.TAKEN
     ]
-    found = close_and_read(harness.client, highest_epoch(harness.client), [(f"{team}-runs", Marks()) for team in TEAMS])
+    found = close_and_read(
+        harness.client, highest_fencing_token(harness.client), [(f"{team}-runs", Marks()) for team in TEAMS]
+    )
     assert [known.intake.boots for known in found if known is not None] == [(Boot("boot", 1, 0, 0),)] * 12
 
 

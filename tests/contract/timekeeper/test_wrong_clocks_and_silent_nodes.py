@@ -285,7 +285,7 @@ def test_a_clock_that_is_years_ahead_forgets_no_usage(harness: LedgerHarness) ->
     assert reconciler is not None
     reconciler.books.finalized = []  # checkpoints are written
     instant = reconciler.surely_past(harness.leaders_time())
-    Archivist(harness.client, harness.source, reconciler.books, reconciler.epoch, Retention()).archive(instant)
+    Archivist(harness.client, harness.source, reconciler.books, reconciler.fencing_token, Retention()).archive(instant)
     harness.ahead = 0
     harness.reconcile(10)
     assert harness.spent("a") == 100 * GPU_SECOND

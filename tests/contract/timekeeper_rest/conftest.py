@@ -61,12 +61,12 @@ def rest(store: RedisServer, running_rest: RestServer) -> RestServer:
     for written in running_rest.folder.glob("*/*.json"):
         written.unlink()
     with store.client() as client:
-        epoch = client.hget(keys.STATES_HEAD, "id").decode()
+        store_id = client.hget(keys.STATES_HEAD, "id").decode()
 
     def follows() -> bool:
         answer = running_rest.as_person("finance", "GET", "/v1/states?since=&wait=0")
-        return answer.status == 200 and answer.document["cursor"].startswith(f"{epoch}.")
+        return answer.status == 200 and answer.document["cursor"].startswith(f"{store_id}.")
 
-    wait_until(follows, "it has heard of the new book")
+    wait_until(follows, "it serves the new book")
     running_rest.wait_for("/readyz")
     return running_rest

@@ -16,7 +16,7 @@ from timekeeper.domain.timestamps import DAY, HOUR
 from timekeeper.domain.usage import IDLE, Group
 from timekeeper.domain.windows import Retention, Window
 from timekeeper.ledger import keys
-from timekeeper.ledger.reading import highest_epoch
+from timekeeper.ledger.reading import highest_fencing_token
 from timekeeper.ledger.shared import write_capacity
 from timekeeper.ledger.writing import Restoration, restore
 
@@ -71,7 +71,7 @@ def test_answers_are_those_of_the_store_whatever_happens_to_the_past(harness: Le
     check(harness, closed)
     assert harness.reconciler is not None
     Archivist(
-        harness.client, harness.source, harness.reconciler.books, harness.reconciler.epoch, Retention(3, 13)
+        harness.client, harness.source, harness.reconciler.books, harness.reconciler.fencing_token, Retention(3, 13)
     ).archive(harness.now)
     check(harness, closed)
     harness.pod("p5", "newcomers")
@@ -102,7 +102,7 @@ def test_cached_days_that_the_store_has_lost_do_not_count(harness: LedgerHarness
     delete_rows(harness.client, "a")
     write_rows(harness.client, "a", rows)
     gone = Restoration("a", MONTH, GPU_HOUR, 0, 1000, [], "the store went back")
-    restore(harness.client, int(harness.client.get(keys.BOOK_EPOCH) or 0), harness.now, gone)
+    restore(harness.client, int(harness.client.get(keys.BOOK_FENCING_TOKEN) or 0), harness.now, gone)
     check(harness, closed)
     harness.client.flushall()
     harness.lead()
@@ -111,7 +111,7 @@ def test_cached_days_that_the_store_has_lost_do_not_count(harness: LedgerHarness
 
 
 def test_pages_that_tell_what_was_idle_hold_what_one_page_would(harness: LedgerHarness) -> None:
-    write_capacity(harness.client, highest_epoch(harness.client), NOON + 1, {"A100": 8 * GPU_SECOND})
+    write_capacity(harness.client, highest_fencing_token(harness.client), NOON + 1, {"A100": 8 * GPU_SECOND})
     for _ in range(3):
         harness.reconcile(86_400)
     closed = ClosedDays()

@@ -19,7 +19,7 @@ def test_without_an_export_what_is_old_is_forgotten_as_ever(months: MonthsHarnes
     months.pass_days(120)
     alone = dataclasses.replace(KEPT, exported=False)
     Archivist(
-        months.harness.client, months.harness.source, months.reconciler.books, months.reconciler.epoch, alone
+        months.harness.client, months.harness.source, months.reconciler.books, months.reconciler.fencing_token, alone
     ).archive(months.harness.now)
     assert months.held(JANUARY) == {}
 

@@ -19,13 +19,15 @@ from timekeeper.ledger import compaction, entries, keys, reading, shared
 from timekeeper.ledger.client import FencedError
 from timekeeper.ledger.reading import load_accounts
 from timekeeper.ledger.usage import capacity, capacity_of_models
-from timekeeper.ledger.writing import take_epoch
+from timekeeper.ledger.writing import take_fencing_token
 
 MIDNIGHT = NOON - 12 * HOUR
 
 
 def archivist(harness: LedgerHarness, reconciler: Reconciler, hourly_days: int = 2, months: int = 3) -> Archivist:
-    return Archivist(harness.client, harness.source, reconciler.books, reconciler.epoch, Retention(hourly_days, months))
+    return Archivist(
+        harness.client, harness.source, reconciler.books, reconciler.fencing_token, Retention(hourly_days, months)
+    )
 
 
 def days(harness: LedgerHarness, window: Window, *aggregate: str) -> list[int]:
@@ -95,7 +97,12 @@ def test_archiving_whose_time_is_up_goes_on_where_it_was(
     for _ in range(2 * 24):
         harness.reconcile(3600)
     hurried = Archivist(
-        harness.client, harness.source, reconciler.books, reconciler.epoch, Retention(2, 3), lambda: lambda: True
+        harness.client,
+        harness.source,
+        reconciler.books,
+        reconciler.fencing_token,
+        Retention(2, 3),
+        lambda: lambda: True,
     )
     runs = 0
     while min(hour for name in names for hour, _ in rows_of(harness.client, name)) * HOUR < harness.now // DAY * DAY:
@@ -115,14 +122,14 @@ def test_capacity_is_kept_as_long_as_a_question_may_ask_for_it(harness: LedgerHa
     kept_from = month_start(harness.now, -2)
     instants = [kept_from + offset for offset in (-30 * DAY, -2 * DAY, -DAY, 0, DAY, 2 * DAY)]
     for gpus, instant in enumerate(instants, 1):
-        shared.write_capacity(client, reconciler.epoch, instant, {"A100": gpus * 10**6, "": 10**6})
+        shared.write_capacity(client, reconciler.fencing_token, instant, {"A100": gpus * 10**6, "": 10**6})
     client.hset(keys.CAPACITY, "nonsense", "1")
     window = Window(kept_from, kept_from + 4 * DAY)
     query = Query(window, "1d", ("model",), 1000, idle=True, idle_models=True)
     before = find(client, query, harness.now).items
     retention = Retention(hourly_days=2, months=2, exported=exported)
     for _ in range(2):
-        Archivist(client, harness.source, reconciler.books, reconciler.epoch, retention).archive(harness.now)
+        Archivist(client, harness.source, reconciler.books, reconciler.fencing_token, retention).archive(harness.now)
 
     assert before
     assert find(client, query, harness.now).items == before
@@ -137,8 +144,8 @@ def test_capacity_before_the_oldest_kept_month_is_that_of_its_last_change(harnes
     harness.reconcile(0)
     kept_from = month_start(harness.now, -2)
     for instant, gpus in ((kept_from - 9 * DAY, 1), (kept_from - DAY, 2), (kept_from + DAY, 3)):
-        shared.write_capacity(client, reconciler.epoch, instant, {"A100": gpus})
-    Archivist(client, harness.source, reconciler.books, reconciler.epoch, Retention(2, 2)).archive(harness.now)
+        shared.write_capacity(client, reconciler.fencing_token, instant, {"A100": gpus})
+    Archivist(client, harness.source, reconciler.books, reconciler.fencing_token, Retention(2, 2)).archive(harness.now)
 
     assert {instant: rate for instant, rate in capacity(client).items() if rate} == {
         kept_from - DAY: 2,
@@ -157,9 +164,9 @@ def test_a_day_of_many_changes_in_exported_months_is_kept_as_its_mean(
     for number in range(72 * 2):  # every half an hour of the three days before, and at their ends
         at = first + number * HOUR // 2
         shared.write_capacity(
-            client, reconciler.epoch, at, {"A100": (1 + number % 5) * 10**6, "": 10**6 * (number % 2)}
+            client, reconciler.fencing_token, at, {"A100": (1 + number % 5) * 10**6, "": 10**6 * (number % 2)}
         )
-    shared.write_capacity(client, reconciler.epoch, kept_from + HOUR, {"A100": 10**6})
+    shared.write_capacity(client, reconciler.fencing_token, kept_from + HOUR, {"A100": 10**6})
     window = Window(first, kept_from + DAY)
     query = Query(window, "1d", ("model",), 1000, idle=True, idle_models=True)
     before = find(client, query, harness.now).items
@@ -171,11 +178,13 @@ def test_a_day_of_many_changes_in_exported_months_is_kept_as_its_mean(
     with monkeypatch.context() as patched:
         patched.setattr(client, "hdel", stopped)
         with pytest.raises(redis.ConnectionError):
-            Archivist(client, harness.source, reconciler.books, reconciler.epoch, retention).archive(harness.now)
+            Archivist(client, harness.source, reconciler.books, reconciler.fencing_token, retention).archive(
+                harness.now
+            )
     assert {item.step.start for item in before} == set(range(first, kept_from + DAY, DAY))
     assert close(find(client, query, harness.now).items, before)
     for _ in range(2):
-        Archivist(client, harness.source, reconciler.books, reconciler.epoch, retention).archive(harness.now)
+        Archivist(client, harness.source, reconciler.books, reconciler.fencing_token, retention).archive(harness.now)
 
     assert close(find(client, query, harness.now).items, before)
     days = [first + number * DAY for number in range(4)]
@@ -290,7 +299,7 @@ def test_each_account_is_looked_at_once_an_hour(harness: LedgerHarness) -> None:
     assert rows_of(harness.client, "namespace:team-a") == {(1, '[""]'): "1 1 1 -"}
     steady.archive(harness.now + HOUR)
     assert rows_of(harness.client, "namespace:team-a") == {}
-    assert take_epoch(harness.client, reconciler.epoch + 1) > reconciler.epoch
+    assert take_fencing_token(harness.client, reconciler.fencing_token + 1) > reconciler.fencing_token
 
 
 def test_only_accounts_with_old_hours_or_entries_are_compacted(
@@ -304,7 +313,9 @@ def test_only_accounts_with_old_hours_or_entries_are_compacted(
         harness.reconcile(3600)
     harness.client.hset(keys.AccountKeys("broken").hour_index, "no hour", "1")
     compacted: list[str] = []
-    monkeypatch.setattr(archive, "pack_hours", lambda _client, _epoch, name, _before: compacted.append(name) or True)
+    monkeypatch.setattr(
+        archive, "pack_hours", lambda _client, _fencing_token, name, _before: compacted.append(name) or True
+    )
     archivist(harness, reconciler).archive(harness.now)
     assert compacted == ["busy"]
     monkeypatch.undo()

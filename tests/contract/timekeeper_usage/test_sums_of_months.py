@@ -31,7 +31,9 @@ def harness(harness: LedgerHarness) -> LedgerHarness:
     harness.reconcile()
     for _ in range(12 * 24):
         harness.reconcile(3600)
-    Archivist(harness.client, harness.source, reconciler.books, reconciler.epoch, Retention(5, 13)).archive(harness.now)
+    Archivist(harness.client, harness.source, reconciler.books, reconciler.fencing_token, Retention(5, 13)).archive(
+        harness.now
+    )
     assert parts_of(harness.client, "a", hourly=True)
     assert parts_of(harness.client, "a", hourly=False)
     return harness

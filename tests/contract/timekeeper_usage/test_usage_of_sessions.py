@@ -18,7 +18,7 @@ from timekeeper.domain.usage import IDLE, UsageFigures
 from timekeeper.domain.windows import Window
 from timekeeper.ledger import shared
 from timekeeper.ledger.reading import load_accounts
-from timekeeper.ledger.writing import Opening, open_periods, take_epoch
+from timekeeper.ledger.writing import Opening, open_periods, take_fencing_token
 from timekeeper.sources.folder import write_json
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def test_capacity_that_no_pod_held_is_idle_so_that_the_sum_is_the_capacity(
     with redis_server.client() as client:
         harness, now = LedgerHarness(tmp_path, client), [NOON]
         cluster = MirroredCluster(lambda: now[0])
-        reconciler = Reconciler(client, cluster, ControllerRules(), take_epoch(client, 0))
+        reconciler = Reconciler(client, cluster, ControllerRules(), take_fencing_token(client, 0))
         cluster.replace("nodes", [node("n1", 200), node("n2", 100)])
         cluster.replace("pods", [harness.pod("p1", "team-a", core=50)])
         reconciler.reconcile(now[0])
@@ -177,6 +177,6 @@ def test_spending_of_a_lost_store_is_shown_as_no_namespaces(harness: LedgerHarne
     period = load_accounts(harness.client, ["research"])[0].periods[-1]
     harness.client.flushall()
     opening = Opening("research", period.start, period.end, checkpoint=7 * GPU_HOUR)
-    open_periods(harness.client, reconciler.epoch, harness.now, [opening])
+    open_periods(harness.client, reconciler.fencing_token, harness.now, [opening])
     shared.write_assignments(harness.client, 10**9, {"team-a": ((0, "research"),)})
     assert used(harness, "namespace", "budget")[-12, "__unallocated__", "research"].billed == 7 * GPU_HOUR

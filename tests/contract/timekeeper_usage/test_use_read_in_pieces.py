@@ -39,7 +39,9 @@ def harness(harness: LedgerHarness) -> LedgerHarness:
     harness.reconcile()
     for _ in range(4 * 24):
         harness.reconcile(3600)
-    Archivist(harness.client, harness.source, reconciler.books, reconciler.epoch, Retention(2, 13)).archive(harness.now)
+    Archivist(harness.client, harness.source, reconciler.books, reconciler.fencing_token, Retention(2, 13)).archive(
+        harness.now
+    )
     assert parts_of(harness.client, "a", hourly=True)
     assert parts_of(harness.client, "a", hourly=False)
     assert len(rows_of(harness.client, "a")) > LITTLE.rows
@@ -118,16 +120,16 @@ def test_rows_that_are_packed_between_the_pieces_are_neither_lost_nor_shown_twic
     bounded(monkeypatch, *[LITTLE] * 4, EVERYTHING)
     read_rest, later = usage.read_rest, iter([pack_hours, fold_hours])
     assert harness.reconciler is not None
-    epoch = harness.reconciler.epoch
+    fencing_token = harness.reconciler.fencing_token
 
     def packed_meanwhile(
         client: redis.Redis, account: str, unread: Unread, periods: list[bytes], *, details: bool = True
     ) -> Rest | None:
         change = next(later, None)
         if change is pack_hours:
-            pack_hours(client, epoch, account, harness.now // HOUR * HOUR)
+            pack_hours(client, fencing_token, account, harness.now // HOUR * HOUR)
         elif change is fold_hours:
-            fold_hours(client, epoch, account, harness.now // DAY * DAY, [])
+            fold_hours(client, fencing_token, account, harness.now // DAY * DAY, [])
         return read_rest(client, account, unread, periods, details=details)
 
     monkeypatch.setattr(usage, "read_rest", packed_meanwhile)
@@ -141,14 +143,14 @@ def test_a_step_of_packing_takes_few_hours_and_the_next_one_goes_on(
     monkeypatch.setattr(compaction, "MOST_ROWS", 5)
     monkeypatch.setattr(compaction, "LARGE_PART", 300)
     assert harness.reconciler is not None
-    epoch, steps = harness.reconciler.epoch, 0
-    while not pack_hours(harness.client, epoch, "a", harness.now // HOUR * HOUR):
+    fencing_token, steps = harness.reconciler.fencing_token, 0
+    while not pack_hours(harness.client, fencing_token, "a", harness.now // HOUR * HOUR):
         steps += 1
         assert harness.entered("a") == whole
     assert steps > 1
     assert len(parts_of(harness.client, "a", hourly=True)) > 1
     assert not [hour for hour, _ in rows_of(harness.client, "a") if hour < harness.now // HOUR]
-    while not fold_hours(harness.client, epoch, "a", harness.now // DAY * DAY, []):
+    while not fold_hours(harness.client, fencing_token, "a", harness.now // DAY * DAY, []):
         assert harness.entered("a") == whole
     assert harness.entered("a") == whole
     assert harness.client.hlen(keys.AccountKeys("a").hour_index) == len(

@@ -97,9 +97,9 @@ class MonthsHarness:
             self.harness.reconcile(86_400 * min(6, days - passed))
 
     def archive(self) -> None:
-        Archivist(self.harness.client, self.harness.source, self.reconciler.books, self.reconciler.epoch, KEPT).archive(
-            self.harness.now
-        )
+        Archivist(
+            self.harness.client, self.harness.source, self.reconciler.books, self.reconciler.fencing_token, KEPT
+        ).archive(self.harness.now)
 
     def export(self) -> None:
         self.seconds += 3600.0

@@ -13,8 +13,8 @@ from timekeeper.controller.reconcile.reconciler import Reconciler
 from timekeeper.controller.state.books import ControllerRules
 from timekeeper.domain.money import SECOND
 from timekeeper.domain.timestamps import format_instant
-from timekeeper.ledger.reading import highest_epoch
-from timekeeper.ledger.writing import take_epoch
+from timekeeper.ledger.reading import highest_fencing_token
+from timekeeper.ledger.writing import take_fencing_token
 from timekeeper.sources.base import Mirror, Mirrors, ObjectEvent
 
 Json = dict[str, Any]
@@ -104,7 +104,10 @@ class LedCluster(MirroredCluster):
     def lead(self) -> None:
         """A new leader, who knows nothing but what it reads."""
         self.reconciler = Reconciler(
-            self.client, self, ControllerRules(), take_epoch(self.client, highest_epoch(self.client) + 1)
+            self.client,
+            self,
+            ControllerRules(),
+            take_fencing_token(self.client, highest_fencing_token(self.client) + 1),
         )
 
     def reconcile(self, seconds: float = 0) -> None:

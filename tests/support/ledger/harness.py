@@ -21,11 +21,11 @@ from timekeeper.domain.money import SECOND
 from timekeeper.domain.reports import Counter
 from timekeeper.domain.timestamps import format_exact, format_instant, parse_instant
 from timekeeper.ledger import keys, reading
-from timekeeper.ledger.reading import highest_epoch, load_accounts
+from timekeeper.ledger.reading import highest_fencing_token, load_accounts
 from timekeeper.ledger.reports import IntakeOutcome, ReportIntake, Submission
 from timekeeper.ledger.totals import Summary, decode_summary
 from timekeeper.ledger.usage import accounts_usage
-from timekeeper.ledger.writing import Kind, take_epoch
+from timekeeper.ledger.writing import Kind, take_fencing_token
 from timekeeper.sources.folder import FolderSource, write_json
 
 NOON = parse_instant("2026-01-15T12:00:00Z")
@@ -61,7 +61,7 @@ class LedgerHarness:
             self.client,
             self.source,
             rules or ControllerRules(),
-            take_epoch(self.client, highest_epoch(self.client) + 1),
+            take_fencing_token(self.client, highest_fencing_token(self.client) + 1),
             **{"clocks": Clocks(lambda: 0, lambda: self.now), **options},
         )
         if step is not None:

@@ -19,9 +19,9 @@ def state(namespace: str, remaining: int = 5, budget: str = "b") -> NamespaceSta
     return NamespaceState(namespace, budget, BudgetState.OPEN, 10**18 - 1, remaining, 1_000_000)
 
 
-def changes(version: int, *states: NamespaceState, full: bool = False, epoch: str = "e1") -> Changes:
+def changes(version: int, *states: NamespaceState, full: bool = False, store_id: str = "e1") -> Changes:
     encoded = tuple((item.namespace, json.dumps(encode_state(item)).encode()) for item in states)
-    return Changes(Cursor(epoch, version), full, encoded, {"*": 1.0, "A100": 2.5}, "unlimited")
+    return Changes(Cursor(store_id, version), full, encoded, {"*": 1.0, "A100": 2.5}, "unlimited")
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:

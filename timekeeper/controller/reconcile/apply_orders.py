@@ -76,7 +76,9 @@ def apply_due_corrections(context: ReconcileContext, now: Instant, names: Contai
     if not due:
         return set()
     entries = [_correction_entry(books, correction, account, period) for correction, account, period in due]
-    shared.note_restored(context.client, context.epoch, [entry.account for entry in entries if not entry.namespace])
+    shared.note_restored(
+        context.client, context.fencing_token, [entry.account for entry in entries if not entry.namespace]
+    )
     for entry, answer, kept in _apply(context, now, "corrections", apply_corrections, entries):
         account = books.accounts[entry.account]
         if isinstance(answer, StoreError):
@@ -105,7 +107,7 @@ def _apply(
     Raises:
         StoreError: every order would meet it, for example because the store does not answer.
     """
-    answers = send(context.client, context.epoch, now, entries)
+    answers = send(context.client, context.fencing_token, now, entries)
     kept = context.replicated(kind, [entry.account for entry in entries])
     for entry, answer in zip(entries, answers, strict=True):
         if isinstance(answer, StoreError):

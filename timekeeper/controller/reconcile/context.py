@@ -43,7 +43,7 @@ class ReconcileContext:
     Attributes:
         source: the cluster as last observed.
         books: the leader's state.
-        epoch: the term's fencing token; the store refuses it once it has received a later one.
+        fencing_token: the term's fencing token; the store refuses it once it has received a later one.
         term: the term's number and its leader.
         clocks: the clocks that are read while the cluster is observed.
         silent: keyed by node, the instant since which it is silent, in nanoseconds since 1970.
@@ -63,7 +63,7 @@ class ReconcileContext:
     client: Store
     source: Source
     books: Books
-    epoch: int
+    fencing_token: int
     term: HeldTerm
     clocks: Clocks
     silent: dict[str, int] = field(default_factory=dict)
@@ -127,7 +127,7 @@ class ReconcileContext:
     def next_revision(self) -> Revision:
         """Returns the revision of the next settlement; each call returns a higher one than all calls before."""
         self._counter += 1
-        return Revision(self.epoch, self._counter)
+        return Revision(self.fencing_token, self._counter)
 
     def meter_rules(self) -> MeterRules:
         """Returns the rules that start sessions and set their rates, by the present settings, prices and cluster."""
@@ -188,7 +188,9 @@ class ReconcileContext:
             accounts: the accounts that were written.
         """
         seconds = self.books.rules.replica_wait_seconds
-        kept = replicated(self.client, self.epoch, seconds, accounts) and identity(self.client)[0] == self.servers
+        kept = (
+            replicated(self.client, self.fencing_token, seconds, accounts) and identity(self.client)[0] == self.servers
+        )
         if not kept:
             _log.warning("write not replicated: it is sent again", what=what, count=len(accounts))
         return kept

@@ -55,17 +55,17 @@ def assign(context: ReconcileContext, now: Instant) -> set[str]:
     kept = books.budgets.not_stored()
     ruled = _open_by_last_rules(context, now, kept)
     _mark_reports(context, now, {name for name, known in changed.items() if len(known) > 1}, ruled)
-    shared.write_budgets(context.client, context.epoch, kept)
+    shared.write_budgets(context.client, context.fencing_token, kept)
     books.budgets.stored.update(kept)
     books.unanswered |= changed.keys()
-    shared.write_assignments(context.client, context.epoch, {**again, **changed})
+    shared.write_assignments(context.client, context.fencing_token, {**again, **changed})
     books.unanswered.clear()
     books.assignments.update(changed)
     before = set(books.accounts)
     books.ensure_accounts(books.budgets.budgets)
     books.ensure_accounts(account for known in changed.values() for _, account in known)
     books.ensure_accounts(map(books.payer_named, books.payers_unreadable))
-    shared.write_accounts(context.client, context.epoch, sorted(books.accounts.keys() - before))
+    shared.write_accounts(context.client, context.fencing_token, sorted(books.accounts.keys() - before))
     moved = {account for known in changed.values() for _, account in known[-2:]}
     return moved | books.refresh_budgets() | (books.accounts.keys() - before)
 
@@ -117,7 +117,7 @@ def _mark_reports(context: ReconcileContext, now: Instant, moved: set[str], rule
             known, _ = _phases_to_come(books, namespace, _final_until(each, until))
             wanted.append((each.session.uid, marks._replace(phases=tuple(sorted({*phases, *known})))))
     if wanted:
-        close_and_read(context.client, context.epoch, wanted)
+        close_and_read(context.client, context.fencing_token, wanted)
 
 
 def coming_phases(books: Books, cases: Iterable[tuple[MeteredSession, int]]) -> list[tuple[int, ...]]:
@@ -215,9 +215,9 @@ def open_due_periods(context: ReconcileContext, now: Instant, names: Iterable[st
     if not openings:
         return
     shared.note_restored(
-        context.client, context.epoch, [opening.account for *_, opening in openings if opening.checkpoint]
+        context.client, context.fencing_token, [opening.account for *_, opening in openings if opening.checkpoint]
     )
-    answers = open_periods(context.client, context.epoch, now, [opening for _, _, opening in openings])
+    answers = open_periods(context.client, context.fencing_token, now, [opening for _, _, opening in openings])
     refused: dict[str, StoreError] = {}
     opened = []
     for opening, answer in zip(openings, answers, strict=True):
@@ -245,7 +245,7 @@ def _restore_credits(context: ReconcileContext, now: Instant, openings: list[tup
         ):
             entries = [CreditEntry(credit, Kind.CARRY, "the store had been lost") for credit in checkpoint.credits]
             balances.append((account, ClosingBalance(account.name, period.start, entries, checkpoint.previous_spent)))
-    answers = close_balances(context.client, context.epoch, now, [change for _, change in balances])
+    answers = close_balances(context.client, context.fencing_token, now, [change for _, change in balances])
     for (account, change), answer in zip(balances, answers, strict=True):
         take(account, change, checked(answer))
 
@@ -270,7 +270,7 @@ def close_due_balances(context: ReconcileContext, now: Instant, names: Iterable[
         balances = [(account, change) for account, change in due if change is not None]
         if not balances:
             return
-        answers = close_balances(context.client, context.epoch, now, [change for _, change in balances])
+        answers = close_balances(context.client, context.fencing_token, now, [change for _, change in balances])
         accounts = []
         for (account, change), answer in zip(balances, answers, strict=True):
             if isinstance(answer, PeriodTotals):

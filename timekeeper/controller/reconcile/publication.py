@@ -66,7 +66,7 @@ def _publish_accounts(
             samples = encode_burn(burn) if burn is not account.burn else ""
             text = encode_summary(new._replace(spent=account_figures.spent))
             due.append((lasting, burn, Publication(name, start, exhausted_at, text, samples)))
-    errors = publish_accounts(context.client, context.epoch, [publication for _, _, publication in due])
+    errors = publish_accounts(context.client, context.fencing_token, [publication for _, _, publication in due])
     for (lasting, burn, publication), error in zip(due, errors, strict=True):
         if error is not None:
             raise error
@@ -85,7 +85,7 @@ def _publish_states(context: ReconcileContext, now: Instant, changed: dict[str, 
     texts = {namespace: compact(encode_state(state)) for namespace, state in changed.items()}
     fresh = secrets.token_hex(8)
     terms = shared.Terms(prices, default.value, encode_charge(books.rules.charge))
-    version = shared.publish_states(context.client, context.epoch, fresh, texts, terms, context.servers)
+    version = shared.publish_states(context.client, context.fencing_token, fresh, texts, terms, context.servers)
     if version.id == fresh and books.published:
         raise StoreEmptyError("the published states were lost")
 

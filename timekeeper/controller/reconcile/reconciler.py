@@ -34,7 +34,7 @@ from timekeeper.ledger.client import (
 )
 from timekeeper.ledger.connection import identity, is_full_for_pods, store_clock
 from timekeeper.ledger.mending import broken_keys
-from timekeeper.ledger.writing import HeldTerm, LedEpoch
+from timekeeper.ledger.writing import HeldTerm, LedTerm
 from timekeeper.sources.base import Source
 
 
@@ -52,7 +52,7 @@ def note_capacity(context: ReconcileContext, now: Instant) -> None:
     rates = {model: int(GPU_SECOND * count) for model, count in sorted(gpus.items())}
     if rates != context.capacity:
         context.capacity = None  # until the store answers
-        shared.write_capacity(context.client, context.epoch, now, rates)
+        shared.write_capacity(context.client, context.fencing_token, now, rates)
         context.capacity = rates
 
 
@@ -65,7 +65,7 @@ def note_silent(context: ReconcileContext) -> None:
     """
     if context.silent != context.silent_stored:
         context.silent_stored = None  # until the store answers
-        shared.write_silent(context.client, context.epoch, context.silent)
+        shared.write_silent(context.client, context.fencing_token, context.silent)
         context.silent_stored = context.silent
 
 
@@ -81,7 +81,7 @@ def note_not_settled(context: ReconcileContext) -> None:
     failing = frozenset(context.books.not_settled)
     if failing != context.not_settled:
         before, context.not_settled = context.not_settled, None  # until the store answers
-        shared.write_not_settled(context.client, context.epoch, before, failing)
+        shared.write_not_settled(context.client, context.fencing_token, before, failing)
         context.not_settled = failing
 
 
@@ -93,7 +93,7 @@ def note_resumed(context: ReconcileContext) -> None:
         StoreError: the store refused the write, or Redis does not answer.
     """
     if context.resumed and not context.books.not_settled and not context.full:
-        shared.forget_unmetered(context.client, context.epoch, context.resumed)
+        shared.forget_unmetered(context.client, context.fencing_token, context.resumed)
         context.resumed = frozenset()
 
 
@@ -135,7 +135,7 @@ class Reconciler:
         client: Store,
         source: Source,
         rules: ControllerRules,
-        epoch: int | LedEpoch,
+        fencing_token: int | LedTerm,
         clocks: Clocks | None = None,
     ) -> None:
         """Makes a reconciler of one term that has read nothing yet.
@@ -143,15 +143,15 @@ class Reconciler:
         Args:
             source: the cluster.
             rules: the settings of the controller.
-            epoch: the term with its fencing token. A bare number is both the token and the term's number.
+            fencing_token: the term with its fencing token. A bare number is both the token and the term's number.
             clocks: the clocks that correct the `now` of a reconciliation. Without them `now` is taken as given, and
                 the store is asked for its own.
         """
         self.books = Books(rules)
-        led = epoch if isinstance(epoch, LedEpoch) else LedEpoch(epoch, HeldTerm(epoch))
-        self.epoch = led.epoch
+        led = fencing_token if isinstance(fencing_token, LedTerm) else LedTerm(fencing_token, HeldTerm(fencing_token))
+        self.fencing_token = led.fencing_token
         clocks = clocks or Clocks(lambda: 0, partial(store_clock, client))
-        self._context = ReconcileContext(client, source, self.books, led.epoch, led.term, clocks)
+        self._context = ReconcileContext(client, source, self.books, led.fencing_token, led.term, clocks)
         self._loaded = False
         self._fresh = False
         """Whether this reconciliation has read the whole store."""
@@ -240,14 +240,14 @@ class Reconciler:
             if full:
                 touched = set(self.books.accounts)
             # Before anything is settled: the next leader takes nothing of it back, however far its clock is behind.
-            shared.write_past(self._context.client, self._context.epoch, past)
+            shared.write_past(self._context.client, self._context.fencing_token, past)
             note_silent(self._context)
             self._settle(now, touched, full=full)
             self._past = past
             if full:
                 note_ends(self._context)
-                shared.write_watched(self._context.client, self._context.epoch, pods.seen)
-                shared.write_watched_claims(self._context.client, self._context.epoch, claims.seen)
+                shared.write_watched(self._context.client, self._context.fencing_token, pods.seen)
+                shared.write_watched_claims(self._context.client, self._context.fencing_token, claims.seen)
                 note_resumed(self._context)
                 note_capacity(self._context, now)
                 note_not_settled(self._context)
@@ -288,7 +288,7 @@ class Reconciler:
         step("close", touched, partial(close_due_balances, context, past))
         step("settle", touched, partial(settle_accounts, context, now))
         if full and self._repriced:
-            shared.write_prices(context.client, context.epoch, self.books.prices)
+            shared.write_prices(context.client, context.fencing_token, self.books.prices)
             self._repriced = False
         step("publish", touched, partial(publish, context, now))
         for name in touched:
@@ -338,7 +338,7 @@ class Reconciler:
         """
         server, led = identity(self._context.client)
         if not led and self._loaded:
-            shared.write_epoch(self._context.client, self.epoch, self._context.term)
+            shared.write_fencing_token(self._context.client, self.fencing_token, self._context.term)
             raise StoreEmptyError("the store was emptied")
         if server != self._context.servers:
             self._loaded, self._context.servers = False, server

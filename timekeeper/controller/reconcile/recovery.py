@@ -70,8 +70,8 @@ def restore_accounts(context: ReconcileContext, names: Iterable[str], now: Insta
         before, wanted = account.version, _restoration_of(context, account, metered | present)
         if wanted is None:
             continue
-        shared.note_restored(context.client, context.epoch, [wanted.account])
-        added, account.period_totals[wanted.period] = restore(context.client, context.epoch, now, wanted)
+        shared.note_restored(context.client, context.fencing_token, [wanted.account])
+        added, account.period_totals[wanted.period] = restore(context.client, context.fencing_token, now, wanted)
         _drop_sessions(context, account, wanted.to_finalize)
         _log.error(
             "account had gone back to an earlier state: it was restored from its checkpoint",
@@ -119,7 +119,9 @@ def _drop_sessions(context: ReconcileContext, account: Account, finalized: Itera
     ]
     for metered in left:
         sessions.drop(metered)
-    shared.index_sessions(context.client, context.epoch, [], [(metered.session.uid, account.name) for metered in left])
+    shared.index_sessions(
+        context.client, context.fencing_token, [], [(metered.session.uid, account.name) for metered in left]
+    )
 
 
 def take_over(context: ReconcileContext, now: Instant, stored_past: Instant | None) -> bool:
@@ -139,10 +141,10 @@ def take_over(context: ReconcileContext, now: Instant, stored_past: Instant | No
         redis.RedisError: the store does not answer.
     """
     books, mirrors = context.books, context.source.mirrors
-    shared.write_epoch(context.client, context.epoch, context.term)  # a store that went back lacks it
-    budgets_lost = replace_broken_keys(context.client, context.epoch, books.accounts)
+    shared.write_fencing_token(context.client, context.fencing_token, context.term)  # a store that went back lacks it
+    budgets_lost = replace_broken_keys(context.client, context.fencing_token, books.accounts)
     context.capacity = context.silent_stored = context.not_settled = None  # the store may have lost them
-    converted = convert_store(context.client, context.epoch)
+    converted = convert_store(context.client, context.fencing_token)
     if converted:
         _log.info("store converted", format=keys.FORMAT, accounts=converted)
     stored_prices, kept = _stored_prices(context), context.source.read_checkpoints()
@@ -151,7 +153,7 @@ def take_over(context: ReconcileContext, now: Instant, stored_past: Instant | No
     books.since = _metered_since(context, kept, now)
     past = context.surely_past(now)
     # What a clock that was ahead has written of a period is not final, though the period has ended since.
-    load(context.client, context.epoch, books, now, min(past, stored_past or past))
+    load(context.client, context.fencing_token, books, now, min(past, stored_past or past))
     books.budgets.refresh(mirrors, books.rules.overhead)
     if budgets_lost:
         _mark_lost_budgets(context)
@@ -175,7 +177,7 @@ def take_over(context: ReconcileContext, now: Instant, stored_past: Instant | No
     books.pods.end_missing(context.silent, context.reported, unmetered, now)
     context.resumed = unmetered.keys() & books.pods.facts.keys()
     ends = {**_last_seen_unread(context, unmetered), **_ends_unseen(books)}
-    shared.note_unmetered(context.client, context.epoch, ends)
+    shared.note_unmetered(context.client, context.fencing_token, ends)
     own = {each.session.uid for each in books.pods.sessions.all() if not each.session.holdings}
     context.noted_ends = {uid: end for uid, end in unmetered.items() if uid in own}
     if stored_prices and remembered != stored_prices:
@@ -236,7 +238,7 @@ def _metered_since(context: ReconcileContext, kept: Mapping[str, Json], now: Ins
     known = [instant for instant in (context.books.since or None, stored, read_since(kept)) if instant is not None]
     since = min(known, default=now)
     if since != stored:
-        shared.write_since(context.client, context.epoch, since)
+        shared.write_since(context.client, context.fencing_token, since)
     return since
 
 
@@ -264,7 +266,7 @@ def _restore_moves(context: ReconcileContext) -> None:
     books = context.books
     moves = read_moves(books.budgets.objects.values())
     forgotten = {namespace: payers_of for namespace, payers_of in moves.items() if namespace not in books.assignments}
-    shared.write_assignments(context.client, context.epoch, forgotten)
+    shared.write_assignments(context.client, context.fencing_token, forgotten)
     books.assignments.update(forgotten)
     for namespace in forgotten:
         books.payers_unreadable.pop(namespace, None)
@@ -283,7 +285,7 @@ def _restore_default_payers(context: ReconcileContext, kept: Iterable[str]) -> N
         for namespace, name in named.items()
         if namespace not in paid and namespace not in books.assignments.keys() | books.payers_unreadable.keys()
     }
-    shared.write_assignments(context.client, context.epoch, forgotten)
+    shared.write_assignments(context.client, context.fencing_token, forgotten)
     books.assignments.update(forgotten)
     books.ensure_accounts(account for ((_, account),) in forgotten.values())
 
@@ -298,7 +300,7 @@ def _mark_lost_budgets(context: ReconcileContext) -> None:
     books = context.books
     wanted = {known[-1][1] for known in books.assignments.values()} | books.budgets.objects.keys()
     named = [name for name in books.accounts.keys() & wanted if books.has_object(name)]
-    books.budgets.unreadable |= mark_lost(context.client, context.epoch, named, books.budgets.last_valid)
+    books.budgets.unreadable |= mark_lost(context.client, context.fencing_token, named, books.budgets.last_valid)
 
 
 def _report_losses(context: ReconcileContext, lost: AbstractSet[str]) -> None:

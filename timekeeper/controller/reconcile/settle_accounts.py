@@ -186,7 +186,7 @@ def _read_reports(
         return []
     now = max(until for _, until in cases)
     wanted = report_marks(basis, cases, coming_phases(context.books, cases))
-    reports = close_and_read(context.client, context.epoch, wanted)
+    reports = close_and_read(context.client, context.fencing_token, wanted)
     lacking = [m for (m, _), known in zip(cases, reports, strict=True) if known is None and m.acknowledged.open_under]
     if lacking:
         write_limits_of(context, lacking, now, replace=True)
@@ -214,7 +214,7 @@ def write_limits_of(
             limited.append((metered, now))
     coming = coming_phases(books, limited)
     phases = {metered.session.uid: each for (metered, _), each in zip(limited, coming, strict=True)}
-    write_report_limits(context.client, context.epoch, limits_by_uid, phases, replace=replace)
+    write_report_limits(context.client, context.fencing_token, limits_by_uid, phases, replace=replace)
 
 
 def _has_points(settlement: Settlement) -> bool:
@@ -385,7 +385,7 @@ def _write_index(context: ReconcileContext, changed: list[Prepared]) -> None:
                 opened.append((metered.session.uid, account))
             elif item.action not in {LedgerAction.HOLD, LedgerAction.POST}:
                 closed.append((metered.session.uid, account))
-    shared.index_sessions(context.client, context.epoch, opened, closed)
+    shared.index_sessions(context.client, context.fencing_token, opened, closed)
 
 
 def _end_reports(context: ReconcileContext, changed: list[Prepared]) -> None:

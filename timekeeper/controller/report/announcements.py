@@ -111,14 +111,14 @@ class Notifier:
 
     Attributes:
         books: the leader's state.
-        epoch: the fencing token of the leader's term.
+        fencing_token: the fencing token of the leader's term.
         most: the most messages that may wait for delivery.
         counter: counts messages by their outcome.
     """
 
     client: Store
     books: Books
-    epoch: int
+    fencing_token: int
     most: int
     counter: Counter
     _announced: dict[str, Announced] = field(default_factory=dict)
@@ -139,7 +139,7 @@ class Notifier:
         changes = list(self._changes(now))
         if not changes:
             return 0
-        dropped = outbox.write(self.client, self.epoch, self.most, changes)
+        dropped = outbox.write(self.client, self.fencing_token, self.most, changes)
         if dropped:
             self.counter.labels("dropped").inc(dropped)
             _log.error("oldest notifications dropped: too many wait", count=dropped, most=self.most)

@@ -220,7 +220,7 @@ def last_change(prices: Prices, now: Instant) -> Instant:
     return max(price_changes(prices, 0, now + 1), default=0 if prices else -1)
 
 
-def load(client: Store, epoch: FencingToken, books: Books, now: Instant, surely_past: Instant) -> set[str]:
+def load(client: Store, fencing_token: FencingToken, books: Books, now: Instant, surely_past: Instant) -> set[str]:
     """Reads the store into the leader's state; returns the accounts that were in memory and that the store has lost.
 
     Args:
@@ -234,7 +234,7 @@ def load(client: Store, epoch: FencingToken, books: Books, now: Instant, surely_
     remembered = books.accounts
     books.snapshot = books.snapshot or snapshot_of(books)
     books.budgets.take_stored(*reading.budgets_and_faults(client))
-    _take_assignments(client, epoch, books)
+    _take_assignments(client, fencing_token, books)
     stored, books.unreadable = _readable(client, reading.account_names(client), surely_past)
     books.failed = dict(books.unreadable)
     books.accounts = {
@@ -257,8 +257,8 @@ def load(client: Store, epoch: FencingToken, books: Books, now: Instant, surely_
     # A leader may have ended between naming a payer and opening its account.
     books.ensure_accounts(account for known in books.assignments.values() for _, account in known)
     books.ensure_accounts(books.unreadable)
-    shared.write_accounts(client, epoch, sorted(books.accounts.keys() - there))
-    _take_sessions(client, epoch, books, stored)
+    shared.write_accounts(client, fencing_token, sorted(books.accounts.keys() - there))
+    _take_sessions(client, fencing_token, books, stored)
     _take_amounts(client, books, stored, now, surely_past)
     for name in lost:
         books.accounts[name] = Account(name, remembered[name].budget, checkpoint=books.snapshot.checkpoints.get(name))
@@ -402,17 +402,17 @@ def _read_credit(fields: dict[str, Any]) -> Credit:
     )
 
 
-def _take_assignments(client: Store, epoch: FencingToken, books: Books) -> None:
+def _take_assignments(client: Store, fencing_token: FencingToken, books: Books) -> None:
     """Reads the payers of namespaces from the store; payers in the leader's memory win, and are written to it."""
     stored, faults = reading.assignments_and_faults(client)
     books.payers_unreadable = {name: why for name, why in faults.items() if name not in books.assignments}
     shared.write_assignments(
-        client, epoch, {name: known for name, known in books.assignments.items() if stored.get(name) != known}
+        client, fencing_token, {name: known for name, known in books.assignments.items() if stored.get(name) != known}
     )
     books.assignments = {**stored, **books.assignments}
 
 
-def _take_sessions(client: Store, epoch: FencingToken, books: Books, stored: list[StoredAccount]) -> None:
+def _take_sessions(client: Store, fencing_token: FencingToken, books: Books, stored: list[StoredAccount]) -> None:
     """Adds the sessions of which the store has records to the books, without their amounts in periods.
 
     The store's index of open sessions is then made to hold exactly the open ones.
@@ -433,7 +433,7 @@ def _take_sessions(client: Store, epoch: FencingToken, books: Books, stored: lis
             paying = books.account_of(record.namespace) == account.name
             metered.acknowledged = _with_record(metered, record, account.name, paying=paying)
     index = ((session.uid, account.name) for account in stored for session in account.sessions)
-    shared.renew_index(client, epoch, index, books.unreadable.keys())
+    shared.renew_index(client, fencing_token, index, books.unreadable.keys())
 
 
 def _keep(books: Books, record: Session, unread: Mapping[str, MeteredSession]) -> MeteredSession:

@@ -72,37 +72,37 @@ local function text_of(key)
   return type(found) == 'string' and found or nil
 end
 
--- The number of an epoch or of a term; nothing where a text is none.
+-- The number of a fencing token or of a term; nothing where a text is none.
 local function ordinal(text)
   return text and #text <= 15 and string.find(text, '^%d+$') and tonumber(text) or nil
 end
 
--- The term that got the latest epoch, and its holder; nothing where the store does not say so.
+-- The term that got the latest fencing token, and its holder; nothing where the store does not say so.
 local function stored_term(key)
   local term, holder = string.match(text_of(key) or '', '^(%d+) (.*)$')
   return ordinal(term), holder
 end
 
--- Whether a later epoch than this one has written, by what it wrote as its own. A text that is no number fences no leader.
-local function is_followed(epoch, known)
-  return tonumber(epoch) < (ordinal(known) or 0)
+-- Whether a later fencing token than this one has written, by what it wrote as its own. A text that is no number fences no leader.
+local function is_followed(fencing_token, known)
+  return tonumber(fencing_token) < (ordinal(known) or 0)
 end
 
--- The error of a write to an account under an epoch; nothing where the write is allowed.
-local function refusal(head, epoch)
+-- The error of a write to an account under a fencing token; nothing where the write is allowed.
+local function refusal(head, fencing_token)
   local known = redis.call('HGET', head, 'epoch')
   if not known then
     return redis.error_reply('EMPTY this account is not in the store')
   end
-  if tonumber(epoch) < tonumber(known) then
-    return redis.error_reply('FENCED epoch ' .. epoch .. ' was followed by ' .. known)
+  if tonumber(fencing_token) < tonumber(known) then
+    return redis.error_reply('FENCED fencing token ' .. fencing_token .. ' was followed by ' .. known)
   end
   return nil
 end
 
--- A sum of a period that may be written to under an epoch; otherwise nothing, and the error.
-local function open_sum(head, period, epoch, name)
-  local refused = refusal(head, epoch)
+-- A sum of a period that may be written to under a fencing token; otherwise nothing, and the error.
+local function open_sum(head, period, fencing_token, name)
+  local refused = refusal(head, fencing_token)
   local sum = not refused and redis.call('HGET', period, name)
   if not sum then
     return nil, refused or redis.error_reply('EMPTY this period is not open')
@@ -140,12 +140,12 @@ local function write_though_full(key)
   redis.call('DEL', key .. ':nothing')
 end
 
--- Records a change of an account under an epoch, with further fields of the head, and returns the new version. A version
+-- Records a change of an account under a fencing token, with further fields of the head, and returns the new version. A version
 -- lower than one that was read before means that the store went back.
-local function changed(head, epoch, ...)
+local function changed(head, fencing_token, ...)
   write_though_full(head)
   local version = redis.call('HINCRBY', head, 'version', 1)
-  redis.call('HSET', head, 'epoch', epoch, ...)
+  redis.call('HSET', head, 'epoch', fencing_token, ...)
   -- A double holds a larger one only nearly.
   return version < 2 ^ 53 and string.format('%d', version) or redis.call('HGET', head, 'version')
 end

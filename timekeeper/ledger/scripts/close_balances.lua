@@ -2,13 +2,13 @@
 -- Each difference is added to the period's granted sum and becomes a ledger entry. A repeated call changes nothing.
 --
 -- KEYS  head, period, credits (the key pots:START), ledger
--- ARGV  epoch, instant, start, the spending of the period before it or empty, that period's allowance and the part of it
+-- ARGV  fencing token, instant, start, the spending of the period before it or empty, that period's allowance and the part of it
 --       that may be rolled over or empty, then for each credit:
 --         name, amount, expiry, spending of the period when it came, o (open) or l (expired), kind, note
 -- Returns total, granted, gone, exhausted, struck, terms, version.
 local head, period, credits, ledger = unpack(KEYS)
-local epoch, instant, start, struck, terms = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
-local granted, refused = open_sum(head, period, epoch, 'granted')
+local fencing_token, instant, start, struck, terms = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+local granted, refused = open_sum(head, period, fencing_token, 'granted')
 if refused then
   return refused
 end
@@ -43,7 +43,7 @@ if granted_high >= HIGH_LIMIT or granted_high < -HIGH_LIMIT then
   return redis.error_reply('OVERFLOW the grants pass 24 digits')
 end
 expect_types(ledger, credits)
-changed(head, epoch)
+changed(head, fencing_token)
 redis.call('HSET', period, 'granted', decimal(granted_high, granted_low))
 if struck ~= '' then
   redis.call('HSET', period, 'struck', struck)

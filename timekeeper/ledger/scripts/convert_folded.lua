@@ -1,11 +1,11 @@
 -- Gives packed use the name that it has since format 2. A repeated call changes nothing.
 --
 -- KEYS  head, folded
--- ARGV  epoch, the old name, the new name
+-- ARGV  fencing token, the old name, the new name
 local head, folded, old = KEYS[1], KEYS[2], ARGV[2]
 local known = redis.call('HGET', head, 'epoch')
 if known and tonumber(ARGV[1]) < tonumber(known) then
-  return redis.error_reply('FENCED epoch ' .. ARGV[1] .. ' was followed by ' .. known)
+  return redis.error_reply('FENCED fencing token ' .. ARGV[1] .. ' was followed by ' .. known)
 end
 local value = redis.call('HGET', folded, old)
 if value then

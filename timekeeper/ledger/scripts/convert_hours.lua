@@ -2,11 +2,11 @@
 -- A repeated call changes nothing.
 --
 -- KEYS  head, the hash of format 1, which the keys of hours begin with
--- ARGV  epoch, then fields
+-- ARGV  fencing token, then fields
 local head, hours = unpack(KEYS)
 local known = redis.call('HGET', head, 'epoch')
 if known and tonumber(ARGV[1]) < tonumber(known) then
-  return redis.error_reply('FENCED epoch ' .. ARGV[1] .. ' was followed by ' .. known)
+  return redis.error_reply('FENCED fencing token ' .. ARGV[1] .. ' was followed by ' .. known)
 end
 local moved, rows = {}, {}
 for position = 2, #ARGV do

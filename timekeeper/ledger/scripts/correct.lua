@@ -1,12 +1,12 @@
 -- Corrects the spending of a period, once for each name.
 --
 -- KEYS  head, period, corrections, ledger, hours
--- ARGV  epoch, instant, start, name, amount, namespace, note, the hour of its use, the dimensions of its use, and 1 where
+-- ARGV  fencing token, instant, start, name, amount, namespace, note, the hour of its use, the dimensions of its use, and 1 where
 --       it had been applied before the store was lost: it is applied again, whatever has been settled since
 -- Returns whether it was applied now, then total, granted, gone, exhausted, struck, terms, version.
 local head, period, corrections, ledger, hours = unpack(KEYS)
-local epoch, instant, start, name, amount, namespace, note, hour, dimensions, again = unpack(ARGV)
-local total, refused = open_sum(head, period, epoch, 'total')
+local fencing_token, instant, start, name, amount, namespace, note, hour, dimensions, again = unpack(ARGV)
+local total, refused = open_sum(head, period, fencing_token, 'total')
 if refused then
   return refused
 end
@@ -33,7 +33,7 @@ if redis.call('HEXISTS', corrections, name) == 0 then
   add_to_row(rows, hour .. ' ' .. dimensions, {}, {amount, '0', '0', '-'})
   local grown = grown_rows(hours, rows, instant)
   applied = 1
-  changed(head, epoch)
+  changed(head, fencing_token)
   redis.call('HSET', corrections, name, start .. ' ' .. amount)
   redis.call('HSET', period, 'total', decimal(high, low))
   redis.call('XADD', ledger, '*', 'k', 'correction', 'p', start, 'a', amount, 't', instant, 'u', '', 'n', namespace,

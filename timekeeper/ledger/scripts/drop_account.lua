@@ -1,7 +1,7 @@
 -- Removes an account that holds neither sessions nor use nor entries.
 --
 -- KEYS  head, sessions, ended, index of hours, folded, segments, ledger, then all further keys of the account
--- ARGV  epoch
+-- ARGV  fencing token
 -- Returns 1, or 0 where it holds any of these.
 local refused = refusal(KEYS[1], ARGV[1])
 if refused then

@@ -2,7 +2,7 @@
 -- amount that differs from the caller's text stays.
 --
 -- KEYS  period, amounts, head
--- ARGV  epoch, the instant of the mark (whole seconds), then for each session: `note` or `fold`, uid, its stored amount
+-- ARGV  fencing token, the instant of the mark (whole seconds), then for each session: `note` or `fold`, uid, its stored amount
 -- Returns the number of folded amounts.
 local period, amounts, head = unpack(KEYS)
 local refused = refusal(head, ARGV[1])

@@ -2,11 +2,11 @@
 -- own is also stored among the period's credits.
 --
 -- KEYS  head, period, grants, ledger, credits (the key pots:START)
--- ARGV  epoch, instant, start, name, amount, note, its expiry or empty, the period's spending when it was made
+-- ARGV  fencing token, instant, start, name, amount, note, its expiry or empty, the period's spending when it was made
 -- Returns whether it was added now, then total, granted, gone, exhausted, struck, terms, version.
 local head, period, grants, ledger, credits = unpack(KEYS)
-local epoch, instant, start, name, amount, note, expires, since = unpack(ARGV)
-local granted, refused = open_sum(head, period, epoch, 'granted')
+local fencing_token, instant, start, name, amount, note, expires, since = unpack(ARGV)
+local granted, refused = open_sum(head, period, fencing_token, 'granted')
 if refused then
   return refused
 end
@@ -25,7 +25,7 @@ end
 expect_types(ledger, grants, credits)
 local added = 1 - redis.call('HEXISTS', grants, name)
 if added == 1 then
-  changed(head, epoch)
+  changed(head, fencing_token)
   redis.call('HSET', grants, name, start .. ' ' .. amount)
   redis.call('HSET', period, 'granted', decimal(high, low))
   if expires ~= '' then

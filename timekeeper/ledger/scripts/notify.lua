@@ -1,14 +1,14 @@
 -- Records announced milestones of budgets, and puts the messages into the outbox: both or neither.
 --
 -- KEYS  head, announced (the key NAME:told), outbox
--- ARGV  epoch, the most messages that may wait, then for each budget: its uid, its announced milestones (empty where the
+-- ARGV  fencing token, the most messages that may wait, then for each budget: its uid, its announced milestones (empty where the
 --       budget was deleted), and the message (empty for none)
 -- Returns the number of messages dropped, the oldest first, because too many wait.
 local head, announced, outbox = unpack(KEYS)
-local epoch, most = ARGV[1], tonumber(ARGV[2])
+local fencing_token, most = ARGV[1], tonumber(ARGV[2])
 local known = redis.call('HGET', head, 'epoch')
-if is_followed(epoch, known) then
-  return redis.error_reply('FENCED epoch ' .. epoch .. ' was followed by ' .. known)
+if is_followed(fencing_token, known) then
+  return redis.error_reply('FENCED fencing token ' .. fencing_token .. ' was followed by ' .. known)
 end
 expect_types(outbox, announced)
 local messages = 0
@@ -18,7 +18,7 @@ end
 local over = redis.call('XLEN', outbox) + messages - most
 
 write_though_full(head)
-redis.call('HSET', head, 'epoch', epoch)
+redis.call('HSET', head, 'epoch', fencing_token)
 for position = 3, #ARGV, 3 do
   local uid, record, message = ARGV[position], ARGV[position + 1], ARGV[position + 2]
   if record == '' then

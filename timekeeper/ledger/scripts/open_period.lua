@@ -2,16 +2,16 @@
 -- does not open the period again.
 --
 -- KEYS  head, periods, period, ledger, hours
--- ARGV  epoch, instant, start, end, checkpoint, exhausted, whether the caller knows the account, the version that the
+-- ARGV  fencing token, instant, start, end, checkpoint, exhausted, whether the caller knows the account, the version that the
 --       checkpoint is of, and the hour and dimensions that the checkpoint is attributed to
 -- Returns whether the account was not in the store, then total, granted, gone, exhausted, struck, terms, version.
 local head, periods, period, ledger, hours = unpack(KEYS)
-local epoch, instant, start, finish, checkpoint, exhausted, expected, version, row = unpack(ARGV)
+local fencing_token, instant, start, finish, checkpoint, exhausted, expected, version, row = unpack(ARGV)
 if not limbs(checkpoint) then
   return redis.error_reply('AMOUNT ' .. checkpoint .. ' is no whole number from 0 to 10^24 - 1')
 end
 local unknown = redis.call('EXISTS', head) == 0
-local refused = (not unknown or expected == '1') and refusal(head, epoch)
+local refused = (not unknown or expected == '1') and refusal(head, fencing_token)
 if refused then
   return refused
 end
@@ -26,7 +26,7 @@ write_though_full(head)
 if tonumber(version) > tonumber(redis.call('HGET', head, 'version') or '0') then
   redis.call('HSET', head, 'version', version)
 end
-changed(head, epoch)
+changed(head, fencing_token)
 if unknown then
   change_the_past(head, 'begun at ' .. instant)
 end

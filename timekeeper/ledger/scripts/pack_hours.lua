@@ -1,7 +1,7 @@
 -- Puts packed values in the place of an account's rows of hours and of other packed values: all of it or nothing.
 --
 -- KEYS  head, what the keys of hours begin with, folded
--- ARGV  epoch, the value of folds that the caller has read, the number of hours to remove, each with the revision that the
+-- ARGV  fencing token, the value of folds that the caller has read, the number of hours to remove, each with the revision that the
 --       caller has read, the number of packed values to remove, their names, then name and content of each new one
 -- Returns 1, or 0 where anything has changed since the caller read it.
 local head, hours, folded = unpack(KEYS)

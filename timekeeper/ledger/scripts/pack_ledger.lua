@@ -1,12 +1,12 @@
 -- Puts a segment in the place of the ledger's oldest entries, and of the segment before it where that had room for them.
 --
 -- KEYS  head, ledger, segments, order
--- ARGV  epoch, the id of the ledger's first entry and of the last one that is taken, the new segment's name, the segment,
+-- ARGV  fencing token, the id of the ledger's first entry and of the last one that is taken, the new segment's name, the segment,
 --       and the name and SHA-1 of the one that it takes the place of, or nothing and nothing
 -- Returns 1, or 0 where anything is not as it is expected.
 local head, ledger, segments, order = unpack(KEYS)
-local epoch, first, last, name, segment, old_name, old_sha1 = unpack(ARGV)
-local refused = refusal(head, epoch)
+local fencing_token, first, last, name, segment, old_name, old_sha1 = unpack(ARGV)
+local refused = refusal(head, fencing_token)
 if refused then
   return refused
 end

@@ -2,7 +2,7 @@
 --
 -- KEYS  head, periods, folded, ledger, segments, order of segments, grants, corrections, then the further keys of the
 --       periods to remove
--- ARGV  epoch, the start of the earliest period that stays, the number of periods to remove, their starts, the names of
+-- ARGV  fencing token, the start of the earliest period that stays, the number of periods to remove, their starts, the names of
 --       the packed days to remove
 local head, periods, folded, ledger, segments, order, grants, corrections = unpack(KEYS, 1, 8)
 local refused = refusal(head, ARGV[1])

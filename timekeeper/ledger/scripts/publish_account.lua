@@ -1,7 +1,7 @@
 -- Writes the instant at which a period's money ran out, and the account's figures for readers.
 --
 -- KEYS  head, period
--- ARGV  epoch, exhausted, summary, samples (nothing where they have not changed)
+-- ARGV  fencing token, exhausted, summary, samples (nothing where they have not changed)
 local refused = refusal(KEYS[1], ARGV[1])
 if refused then
   return refused

@@ -1,17 +1,17 @@
 -- Publishes changed states of namespaces under one new version, and wakes the readers that wait for it.
 --
 -- KEYS  head, values, changes
--- ARGV  epoch, a new id, channel, prices, default, charge, which servers hold the store, then namespace and state of
+-- ARGV  fencing token, a new id, channel, prices, default, charge, which servers hold the store, then namespace and state of
 --       each change
 -- Returns the id and the version.
 local head, values, changes = unpack(KEYS)
-local epoch, id, channel, prices, default, charge, servers = unpack(ARGV, 1, 7)
+local fencing_token, id, channel, prices, default, charge, servers = unpack(ARGV, 1, 7)
 local known = redis.call('HMGET', head, 'epoch', 'id', 'prices', 'default', 'charge', 'servers')
 local version = redis.call('HGET', head, 'version') or '0'
 expect_hashes(values)
 redis.call('ZCARD', changes)
-if is_followed(epoch, known[1]) then
-  return redis.error_reply('FENCED epoch ' .. epoch .. ' was followed by ' .. known[1])
+if is_followed(fencing_token, known[1]) then
+  return redis.error_reply('FENCED fencing token ' .. fencing_token .. ' was followed by ' .. known[1])
 end
 -- A restarted or replaced server may have lost versions that readers have received: a new id makes all of them void.
 if known[6] ~= servers then
@@ -25,7 +25,7 @@ local same = #ARGV == 7 and known[2] and known[3] == prices and known[4] == defa
 local following = string.format('%.0f', tonumber(version) + (same and 0 or 1))
 
 write_though_full(head)
-redis.call('HSET', head, 'epoch', epoch, 'id', known[2] or id, 'prices', prices, 'default', default,
+redis.call('HSET', head, 'epoch', fencing_token, 'id', known[2] or id, 'prices', prices, 'default', default,
   'charge', charge, 'servers', servers, 'version', following)
 if same then
   return {known[2], following}

@@ -1,8 +1,8 @@
 -- Closes sessions' time up to an instant each, and reads the limits and the state of their reports. The instants only
--- rise, and phases that a later epoch has written stay.
+-- rise, and phases that a later fencing token has written stay.
 --
 -- KEYS  reports
--- ARGV  seconds to keep the reports, the leader's epoch, then for each key the instant before which reports add nothing
+-- ARGV  seconds to keep the reports, the leader's fencing token, then for each key the instant before which reports add nothing
 --       any more, the one before which reports are not read any more, and the phases of the periods to come
 -- Returns for each key limits and state (empty for none), nothing where there are no limits, or the error of that key:
 -- one stops no other.
@@ -10,7 +10,7 @@ local function later(given, held)
   return not held or string.find(held, '%D') or #given > #held or (#given == #held and given > held)
 end
 
-local epoch, answers = ARGV[2], {}
+local fencing_token, answers = ARGV[2], {}
 for index, key in ipairs(KEYS) do
   local known, answer = redis.pcall('HMGET', key, 'terms', 'state', 'closed', 'settled', 'phase', 'epoch'), false
   if known.err then
@@ -24,9 +24,9 @@ for index, key in ipairs(KEYS) do
     if settled ~= '0' and later(settled, known[4]) then
       changed[#changed + 1], changed[#changed + 2] = 'settled', settled
     end
-    if (phases ~= known[5] or epoch ~= known[6]) and not is_followed(epoch, known[6]) then
+    if (phases ~= known[5] or fencing_token ~= known[6]) and not is_followed(fencing_token, known[6]) then
       changed[#changed + 1], changed[#changed + 2] = 'phase', phases
-      changed[#changed + 1], changed[#changed + 2] = 'epoch', epoch
+      changed[#changed + 1], changed[#changed + 2] = 'epoch', fencing_token
     end
     if #changed > 0 then
       write_though_full(key)

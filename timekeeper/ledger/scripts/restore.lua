@@ -4,12 +4,12 @@
 -- that the checkpoint holds beyond the store.
 --
 -- KEYS  head, period, amounts, sessions, ended, ledger, hours
--- ARGV  epoch, instant, period's start, the checkpoint's sum of the sessions whose pods are gone, its version, what it
+-- ARGV  fencing token, instant, period's start, the checkpoint's sum of the sessions whose pods are gone, its version, what it
 --       leaves out as sessions that are computed again, note, then uid, namespace and pod of each session that is gone
 -- Returns what was added, then total, granted, gone, exhausted, struck, terms, version.
 local head, period, amounts, sessions, ended, ledger, hours = unpack(KEYS)
-local epoch, instant, start, checkpoint, version, apart, note = unpack(ARGV, 1, 7)
-local refused = refusal(head, epoch)
+local fencing_token, instant, start, checkpoint, version, apart, note = unpack(ARGV, 1, 7)
+local refused = refusal(head, fencing_token)
 if refused then
   return refused
 end
@@ -74,12 +74,12 @@ local grown = grown_rows(hours, rows, instant)
 
 write_though_full(head)
 redis.call('HSET', head, 'version', version)
-changed(head, epoch)
+changed(head, fencing_token)
 change_the_past(head, 'restored at ' .. instant)
 redis.call('HSET', period, 'total', decimal(total_high, total_low), 'gone', decimal(gone_high, gone_low),
   'checkpoint', decimal(opened_high, opened_low))
 for _, item in ipairs(closing) do
-  redis.call('HSET', amounts, item.uid, epoch .. ' 0 ' .. item.amount .. ' ' .. item.amount .. ' g' .. item.point)
+  redis.call('HSET', amounts, item.uid, fencing_token .. ' 0 ' .. item.amount .. ' ' .. item.amount .. ' g' .. item.point)
   if item.flag == 'o' or item.entry ~= '0' then
     redis.call('XADD', ledger, '*', 'k', 'close', 'p', start, 'a', item.entry, 't', instant, 'u', item.uid,
       'n', item.namespace, 'd', item.pod, 'x', note)

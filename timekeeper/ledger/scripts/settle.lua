@@ -2,7 +2,7 @@
 -- taken over only under a newer revision. All is checked before the first write, since Redis rolls nothing back.
 --
 -- KEYS  head, period, amounts, sessions, ended, ledger, hours
--- ARGV  epoch, counter, instant, period's start, then for each session:
+-- ARGV  fencing token, counter, instant, period's start, then for each session:
 --         uid, amount, action and, unless the action is `hold`, kind, namespace, pod, note, record, dimensions, points
 --       hold   sets the amount
 --       open   sets the amount and stores the session as open
@@ -16,9 +16,9 @@
 -- attributed to its hour. A point before the stored one is skipped, but for the last of those given, which always counts.
 -- Returns total, granted, gone, exhausted, struck, terms, version.
 local head, period, amounts, sessions, ended, ledger, hours = unpack(KEYS)
-local epoch, counter, instant, start = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local fencing_token, counter, instant, start = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 
-local refused = refusal(head, epoch)
+local refused = refusal(head, fencing_token)
 if refused then
   return refused
 end
@@ -63,7 +63,7 @@ end
 
 local PATTERN = '^(%d+) (%d+) (%d+) (%d+) (%a)(.*)$'
 local rows = {}
-local epoch_number, counter_number = tonumber(epoch), tonumber(counter)
+local token_number, counter_number = tonumber(fencing_token), tonumber(counter)
 local known = redis.call('HMGET', amounts, unpack(uids))
 local accepted, seen = {}, {}
 for index, item in ipairs(items) do
@@ -71,18 +71,18 @@ for index, item in ipairs(items) do
     return redis.error_reply('TWICE ' .. item.uid .. ' stands twice in one settlement')
   end
   seen[item.uid] = true
-  local old_epoch, old_counter, old, posted, flag, point = -1, -1, '0', '0', 'o', ''
+  local old_token, old_counter, old, posted, flag, point = -1, -1, '0', '0', 'o', ''
   if known[index] then
-    old_epoch, old_counter, old, posted, flag, point = string.match(known[index], PATTERN)
-    if not old_epoch then
+    old_token, old_counter, old, posted, flag, point = string.match(known[index], PATTERN)
+    if not old_token then
       return redis.error_reply('DATA the amount of ' .. item.uid .. ' cannot be read: ' .. known[index])
     end
-    old_epoch, old_counter = tonumber(old_epoch), tonumber(old_counter)
+    old_token, old_counter = tonumber(old_token), tonumber(old_counter)
     if string.find(point, '@', 1, true) then
       point = without_note(point)
     end
   end
-  local newer = epoch_number > old_epoch or (epoch_number == old_epoch and counter_number > old_counter)
+  local newer = token_number > old_token or (token_number == old_token and counter_number > old_counter)
   local over = (flag == 'g' and FINALIZING[item.action])
     or (flag == 'c' and (item.action == 'hold' or item.action == 'open'))
   if newer and not over then
@@ -128,13 +128,13 @@ if #accepted == 0 then
 end
 local grown = grown_rows(hours, rows, instant)
 
-sums[7] = changed(head, epoch, 'settled', instant)
+sums[7] = changed(head, fencing_token, 'settled', instant)
 sums[1], sums[3] = decimal(total_high, total_low), decimal(gone_high, gone_low)
 redis.call('HSET', period, 'total', sums[1], 'gone', sums[3])
 local written = {}
 for _, item in ipairs(accepted) do
   written[#written + 1] = item.uid
-  written[#written + 1] = epoch .. ' ' .. counter .. ' ' .. item.amount .. ' ' .. item.posted .. ' ' .. item.flag
+  written[#written + 1] = fencing_token .. ' ' .. counter .. ' ' .. item.amount .. ' ' .. item.posted .. ' ' .. item.flag
     .. item.point
 end
 redis.call('HSET', amounts, unpack(written))

@@ -1,11 +1,11 @@
 -- Writes the capacity of the cluster from an instant on, and deletes that of later instants: a clock that was ahead has
 -- stamped them.
 --
--- KEYS  epoch, capacity, capacity of models
--- ARGV  the leader's epoch, the instant, the capacity, the capacity by model as JSON
+-- KEYS  fencing token, capacity, capacity of models
+-- ARGV  the leader's fencing token, the instant, the capacity, the capacity by model as JSON
 local known = ordinal(text_of(KEYS[1])) or 0
 if known > tonumber(ARGV[1]) then
-  return redis.error_reply('FENCED epoch ' .. ARGV[1] .. ' was followed by ' .. known)
+  return redis.error_reply('FENCED fencing token ' .. ARGV[1] .. ' was followed by ' .. known)
 end
 
 -- The instants of a hash that come after the one to write.

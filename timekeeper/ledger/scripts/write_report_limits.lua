@@ -1,8 +1,8 @@
 -- Writes the limits of sessions' reports. Limits that are there stay, because earlier reports were priced by them, unless
--- use is billed now and was not before, or the reverse. All stays as it is where a later epoch has written it.
+-- use is billed now and was not before, or the reverse. All stays as it is where a later fencing token has written it.
 --
 -- KEYS  reports
--- ARGV  seconds to keep them, 1 where limits that are there are replaced, the leader's epoch, then for each key the limits,
+-- ARGV  seconds to keep them, 1 where limits that are there are replaced, the leader's fencing token, then for each key the limits,
 --       the offsets of its periods from a quarter of an hour, and of its session the start in microseconds and the number
 --       of vGPUs
 -- Returns for each key 1, or the error of that key: one stops no other.
@@ -28,7 +28,7 @@ local function hold_old_use(key, start, shares)
   end
 end
 
-local epoch, answers = ARGV[3], {}
+local fencing_token, answers = ARGV[3], {}
 for index, key in ipairs(KEYS) do
   local limits, phases, start, shares = unpack(ARGV, 4 * index, 4 * index + 3)
   write_though_full(key)
@@ -37,8 +37,8 @@ for index, key in ipairs(KEYS) do
     limits = known[1]
   end
   local written = 1
-  if not is_followed(epoch, known[2]) then
-    written = redis.pcall('HSET', key, 'terms', limits, 'phase', phases, 'epoch', epoch)
+  if not is_followed(fencing_token, known[2]) then
+    written = redis.pcall('HSET', key, 'terms', limits, 'phase', phases, 'epoch', fencing_token)
   end
   if type(written) == 'number' then
     hold_old_use(key, tonumber(start), tonumber(shares))

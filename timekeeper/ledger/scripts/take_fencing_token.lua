@@ -1,8 +1,8 @@
--- Gives a leader its epoch (the fencing token): higher than any before, and at least as high as its term. An earlier term,
+-- Gives a leader its fencing token (the fencing token): higher than any before, and at least as high as its term. An earlier term,
 -- or the same term of another holder, gets none: a fenced leader must not fence its successor.
 --
--- KEYS  epoch, format, the format that the store is being converted from, term
--- ARGV  the term, the format of the store that the leader reads and writes, the term's holder, and the highest epoch that
+-- KEYS  fencing token, format, the format that the store is being converted from, term
+-- ARGV  the term, the format of the store that the leader reads and writes, the term's holder, and the highest fencing token that
 --       an account was written under: the floor where the store's own entry cannot be read
 local known, holder = stored_term(KEYS[4])
 if known and (tonumber(ARGV[1]) < known or (tonumber(ARGV[1]) == known and ARGV[3] ~= holder)) then
@@ -20,13 +20,13 @@ if format > tonumber(ARGV[2]) then
   return redis.error_reply('FORMAT the store is of format ' .. format .. ', and this timekeeper knows formats up to '
     .. ARGV[2] .. ': install the timekeeper that wrote it, or a later one')
 end
-local epoch = math.max((ordinal(text_of(KEYS[1])) or tonumber(ARGV[4])) + 1, tonumber(ARGV[1]))
+local fencing_token = math.max((ordinal(text_of(KEYS[1])) or tonumber(ARGV[4])) + 1, tonumber(ARGV[1]))
 local is_older = format < tonumber(ARGV[2])
 write_though_full(KEYS[1])
-redis.call('SET', KEYS[1], string.format('%d', epoch))
+redis.call('SET', KEYS[1], string.format('%d', fencing_token))
 if is_older then
   redis.call('SET', KEYS[3], format)
 end
 redis.call('SET', KEYS[2], ARGV[2])
 redis.call('SET', KEYS[4], ARGV[1] .. ' ' .. ARGV[3])
-return epoch
+return fencing_token
