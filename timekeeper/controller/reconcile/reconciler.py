@@ -112,8 +112,8 @@ def note_ends(context: ReconcileContext) -> None:
     elsewhere = {each.session.uid for each in lacking if each.session.holdings}
     noted = context.noted_ends
     new = {uid: end for uid, end in ends.items() if noted.get(uid) != end}
-    shared.note_unmetered(context.client, context.epoch, new)
-    shared.forget_unmetered(context.client, context.epoch, noted.keys() - ends.keys())
+    shared.note_unmetered(context.client, context.fencing_token, new)
+    shared.forget_unmetered(context.client, context.fencing_token, noted.keys() - ends.keys())
     context.noted_ends = {uid: end for uid, end in ends.items() if uid not in elsewhere}
 
 
