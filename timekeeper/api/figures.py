@@ -214,7 +214,7 @@ class Book:
                 session=session,
                 account=account,
                 rate=rate_now(session.tariff, now),
-                amount=0 if text is None else reading.amount_or_mark(text).amount,
+                amount=0 if text is None or (amount := reading.readable_amount(text)) is None else amount.amount,
                 reported_at=reading.whole(at),
                 used=reading.whole(used),
                 present_use=present_use.shown(share, now) if at is None else None,

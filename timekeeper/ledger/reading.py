@@ -68,10 +68,6 @@ class StoredAmount:
         return (self.last_point.used or 0) if self.last_point is not None else 0
 
 
-UNREADABLE_AMOUNT = StoredAmount(0, -1, "")
-"""Stands for an unreadable amount; no readable one has a posted part below 0."""
-
-
 def account_names(client: Store) -> list[str]:
     """Returns the names of all accounts, sorted."""
     return sorted(as_text(name) for name in client.smembers(keys.ACCOUNTS))
@@ -173,16 +169,16 @@ def stored_amounts(client: Store, account: str, period: Instant) -> dict[str, St
 
 def amounts_of(
     client: Store, wanted: Sequence[tuple[str, int, Sequence[str]]]
-) -> dict[tuple[str, int], dict[str, StoredAmount]]:
+) -> dict[tuple[str, int], dict[str, StoredAmount | None]]:
     """Returns the amounts of some sessions in several periods.
 
     The result is keyed by (account, start of the period), then by the session's uid. Sessions without an amount are
-    left out. UNREADABLE_AMOUNT stands for an unreadable one: the store refuses to settle that session, and no other.
+    left out. An unreadable one is None: the store refuses to settle that session, and no other.
 
     Args:
         wanted: for each period the account, the start in nanoseconds since 1970, and the sessions' uids.
     """
-    amounts: dict[tuple[str, int], dict[str, StoredAmount]] = {}
+    amounts: dict[tuple[str, int], dict[str, StoredAmount | None]] = {}
     for start in range(0, len(wanted), BATCH):
         chunk = wanted[start : start + BATCH]
         pipeline = client.pipeline(transaction=False)
@@ -190,7 +186,7 @@ def amounts_of(
             pipeline.hmget(keys.AccountKeys(account).amounts(period), list(uids))
         for (account, period, uids), texts in zip(chunk, pipeline.execute(), strict=True):
             amount_texts = zip(uids, texts, strict=True)
-            amounts[account, period] = {uid: amount_or_mark(text) for uid, text in amount_texts if text is not None}
+            amounts[account, period] = {uid: readable_amount(text) for uid, text in amount_texts if text is not None}
     return amounts
 
 
@@ -524,8 +520,8 @@ def read_amount(text: Any) -> StoredAmount:
     return StoredAmount(int(amount), int(posted), flag, last_point)
 
 
-def amount_or_mark(text: Any) -> StoredAmount:
-    """Parses the stored amount of a session in a period; UNREADABLE_AMOUNT stands for any other text.
+def readable_amount(text: Any) -> StoredAmount | None:
+    """Parses the stored amount of a session in a period; returns None for any other text.
 
     Args:
         text: the stored value, as text or bytes.
@@ -533,7 +529,7 @@ def amount_or_mark(text: Any) -> StoredAmount:
     try:
         return read_amount(text)
     except ValueError:
-        return UNREADABLE_AMOUNT
+        return None
 
 
 def _uid_and_account(member: Any) -> tuple[str, str]:

@@ -247,7 +247,7 @@ class ReportIntake:
         states = self._read([submissions[index] for index in chosen])
         calls, writers = list[Call](), list[int]()
         for index in chosen:
-            outcomes[index], call = _outcome_of(states, submissions[index], self._pause)
+            outcomes[index], call = _add_report(states, submissions[index], self._pause)
             if call is not None:
                 calls.append(call)
                 writers.append(index)
@@ -288,10 +288,10 @@ def _fields(members: Any, fields: Any) -> list[Any] | None:
     return [None] * len(FIELDS) if isinstance(fields, Exception) else list(fields)
 
 
-def _outcome_of(
+def _add_report(
     stored: dict[str, list[Any] | None], submission: Submission, pause: int
 ) -> tuple[IntakeOutcome, Call | None]:
-    """Returns the outcome of a report, and the call that writes it; None if nothing is written.
+    """Adds a report to `stored`; returns its outcome, and the call that writes it, None if nothing is written.
 
     If the store holds no report limits of the session, a report only proves that the pod lives. Nothing is lost:
     reports are cumulative.

@@ -64,7 +64,7 @@ from timekeeper.ledger.codec import (
     read_holding,
     whole_number,
 )
-from timekeeper.ledger.reading import FINALIZED, UNREADABLE_AMOUNT, StoredAccount, StoredAmount, load_accounts
+from timekeeper.ledger.reading import FINALIZED, StoredAccount, StoredAmount, load_accounts
 from timekeeper.sources.base import CHECKPOINT_SHARDS
 
 PRICES = ":prices"
@@ -354,8 +354,8 @@ def _stored_of(client: Store, books: Books, metered: MeteredSession) -> dict[Key
     periods = [(name, each) for name in sorted(payers) for each in books.accounts[name].periods_after(since)]
     wanted = [(name, each.start, [session.uid]) for name, each in periods if each.start < until]
     found = reading.amounts_of(client, wanted)
-    readable = {key: amounts.get(session.uid, UNREADABLE_AMOUNT) for key, amounts in found.items()}
-    return {key: AcknowledgedAmount(each.amount) for key, each in readable.items() if each is not UNREADABLE_AMOUNT}
+    readable = {key: amounts.get(session.uid) for key, amounts in found.items()}
+    return {key: AcknowledgedAmount(each.amount) for key, each in readable.items() if each is not None}
 
 
 def _replace(sessions: Meters, metered: MeteredSession) -> None:
@@ -495,7 +495,7 @@ def _take_amounts(client: Store, books: Books, stored: list[StoredAccount], now:
     an amount if a clock that was ahead has charged the session there, and only who knows it takes it back.
     """
     wanted = _amounts_that_matter(books, stored, now)
-    by_uid: dict[str, dict[Key, StoredAmount]] = {}
+    by_uid: dict[str, dict[Key, StoredAmount | None]] = {}
 
     def read(names: Sequence[str]) -> None:
         chosen = set(names)
@@ -511,7 +511,7 @@ def _take_amounts(client: Store, books: Books, stored: list[StoredAccount], now:
         metered = books.pods.sessions.get(uid)
         if metered is not None:
             for (account, _), amount in amounts_found.items():
-                if amount is UNREADABLE_AMOUNT:
+                if amount is None:
                     books.amounts_unreadable[account] = f"the amount of {uid} cannot be read"
             metered.acknowledged = _with_amounts(books, metered, amounts_found, now, surely_past)
 
@@ -547,7 +547,7 @@ def _may_be_in(session: Session, period: Period) -> bool:
 
 
 def _with_amounts(
-    books: Books, metered: MeteredSession, amounts: Mapping[Key, StoredAmount], now: Instant, surely_past: int
+    books: Books, metered: MeteredSession, amounts: Mapping[Key, StoredAmount | None], now: Instant, surely_past: int
 ) -> Acknowledged:
     """Returns a session's acknowledged value with its amounts in the periods that were read from the store.
 
@@ -556,14 +556,14 @@ def _with_amounts(
     that the session turned out not to have reached. Such a session then counts as not closed, and is settled again.
 
     Args:
-        amounts: the session's stored amounts, keyed by account and start of the period.
+        amounts: the session's stored amounts, keyed by account and start of the period; None for an unreadable one.
         surely_past: the earliest of our clock's time, the store's and the last reconciliation's, in ns since 1970.
     """
     known, session = metered.acknowledged, metered.session
     periods = {
         key: AcknowledgedAmount(amount.amount, amount.last_point, amount.flag == FINALIZED)
         for key, amount in amounts.items()
-        if amount is not UNREADABLE_AMOUNT
+        if amount is not None
     }
     until = now if session.end is None else session.end
     expected = _last_instants(books, session, until, now)

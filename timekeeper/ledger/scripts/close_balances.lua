@@ -14,7 +14,7 @@ if refused then
 end
 local granted_high, granted_low = signed(granted)
 if not granted_high then
-  return redis.error_reply('DATA what was granted, ' .. granted .. ', is no whole number of at most 24 digits')
+  return redis.error_reply('DATA granted in ' .. period .. ' is no whole number of at most 24 digits: ' .. granted)
 end
 local changes = {}
 for position = 6, #ARGV, 7 do
@@ -31,7 +31,7 @@ for position = 6, #ARGV, 7 do
   if old_flag ~= 'l' then
     local old_high, old_low = limbs(old)
     if not old_high then
-      return redis.error_reply('DATA the credit ' .. name .. ' cannot be read: ' .. known)
+      return redis.error_reply('DATA the credit ' .. name .. ' in ' .. credits .. ' cannot be read: ' .. known)
     end
     high, low = carry(high - old_high, low - old_low)
     granted_high, granted_low = carry(granted_high + high, granted_low + low)

@@ -19,7 +19,7 @@ local applied = 0
 if redis.call('HEXISTS', corrections, name) == 0 then
   local total_high, total_low = signed(total)
   if not total_high then
-    return redis.error_reply('DATA the total ' .. total .. ' is no whole number of at most 24 digits')
+    return redis.error_reply('DATA total in ' .. period .. ' is no whole number of at most 24 digits: ' .. total)
   end
   local takes = high < 0 and again ~= '1'
   high, low = carry(high + total_high, low + total_low)

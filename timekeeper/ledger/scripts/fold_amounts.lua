@@ -15,7 +15,7 @@ if not sums[3] then
 end
 local folded, passed = {signed(sums[1] or '0')}, {signed(sums[2] or '0')}
 if not folded[1] or not passed[1] then
-  return redis.error_reply('DATA the sums of this period cannot be read')
+  return redis.error_reply('DATA the sums in ' .. period .. ' cannot be read')
 end
 local noted, gone = {}, {}
 for position = 3, #ARGV, 3 do

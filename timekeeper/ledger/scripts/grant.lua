@@ -16,7 +16,7 @@ if not high then
 end
 local granted_high, granted_low = signed(granted)
 if not granted_high then
-  return redis.error_reply('DATA what was granted, ' .. granted .. ', is no whole number of at most 24 digits')
+  return redis.error_reply('DATA granted in ' .. period .. ' is no whole number of at most 24 digits: ' .. granted)
 end
 high, low = carry(high + granted_high, low + granted_low)
 if high >= HIGH_LIMIT or high < -HIGH_LIMIT then

@@ -31,7 +31,7 @@ local total_high, total_low = signed(sums[1])
 local gone_high, gone_low = limbs(sums[2])
 local opened_high, opened_low = limbs(sums[3])
 if not total_high or not gone_high or not opened_high then
-  return redis.error_reply('DATA the sums of this period cannot be read')
+  return redis.error_reply('DATA the sums in ' .. period .. ' cannot be read')
 end
 local closing = {}
 for position = 8, #ARGV, 3 do

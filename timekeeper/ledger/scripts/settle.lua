@@ -29,7 +29,7 @@ end
 local total_high, total_low = signed(sums[1])
 local gone_high, gone_low = limbs(sums[3])
 if not total_high or not gone_high then
-  return redis.error_reply('DATA the sums of this period cannot be read')
+  return redis.error_reply('DATA the sums in ' .. period .. ' cannot be read')
 end
 expect_types(ledger, sessions, ended)  -- the amounts and the hours are read below, before the first write
 
@@ -75,7 +75,7 @@ for index, item in ipairs(items) do
   if known[index] then
     old_token, old_counter, old, posted, flag, point = string.match(known[index], PATTERN)
     if not old_token then
-      return redis.error_reply('DATA the amount of ' .. item.uid .. ' cannot be read: ' .. known[index])
+      return redis.error_reply('DATA the amount of ' .. item.uid .. ' in ' .. amounts .. ' cannot be read: ' .. known[index])
     end
     old_token, old_counter = tonumber(old_token), tonumber(old_counter)
     if string.find(point, '@', 1, true) then
@@ -89,7 +89,7 @@ for index, item in ipairs(items) do
     local old_high, old_low = limbs_of_digits(old)
     local posted_high, posted_low = limbs_of_digits(posted)
     if not old_high or not posted_high then
-      return redis.error_reply('DATA the amount of ' .. item.uid .. ' cannot be read: ' .. known[index])
+      return redis.error_reply('DATA the amount of ' .. item.uid .. ' in ' .. amounts .. ' cannot be read: ' .. known[index])
     end
     if flag == 'g' then
       -- A leader with an old view finalized it: the leader that settles it again has observed its pod.
