@@ -83,7 +83,7 @@ class Victims:
 
 @dataclass(frozen=True, slots=True)
 class Spare:
-    """The room that each node has left, besides its GPUs, processor time and memory.
+    """The amounts that each node has left, besides its GPUs, processor time and memory.
 
     Attributes:
         pods: the number of further pods that each node takes, in the fleet's order.

@@ -1,4 +1,4 @@
-"""What docs/autoscaling.md says that a node offers, and what it shows of a fragmented pod, is what the code does."""
+"""The figures of docs/autoscaling.md, and what it shows of a fragmented pod, are those of the code."""
 
 from __future__ import annotations
 
