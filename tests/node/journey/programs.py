@@ -57,6 +57,26 @@ def end(pod: Mapping[str, Any]) -> None:
     Path("/var/lib/kubelet/pods", pod["metadata"]["uid"], "volumes/kubernetes.io~empty-dir/out/end").touch()
 
 
+def under_the_shim(pod: Mapping[str, Any]) -> set[bool]:
+    """Whether each program on a GPU in a pod has the shim in its memory, as the node's kernel lists it (proc(5)).
+
+    Empty before the program begins.
+    """
+    uid = pod["metadata"]["uid"]
+    return {
+        "libvcuda" in _read(folder / "maps")
+        for folder in Path("/proc").glob("[0-9]*")
+        if uid in _read(folder / "cgroup") and _read(folder / "comm") == "actor\n"
+    }
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""  # the process has just ended
+
+
 def printed(pod: Mapping[str, Any]) -> list[str]:
     """The lines that the pod's program printed, out of the runtime's log."""
     metadata = pod["metadata"]

@@ -26,6 +26,7 @@ from tests.node.journey.programs import (
     program,
     reported,
     status_of,
+    under_the_shim,
 )
 from tests.node.machine import MEMORY_MIB, NAME, uuid
 from tests.node.test_recovery import page
@@ -88,6 +89,7 @@ def test_the_agent_measures_a_whole_gpu_for_the_sidecar_to_report(
     assert session["rate"]["microGPUSecondsPerSecond"] == str(PRICE * 1_000_000)
     age_ns = time.time_ns() - parse_instant(session["start"])
     assert int(session["used"]["microGPUSeconds"]) < age_ns / 1000 / 2, "it works for less than half of the time"
+    assert under_the_shim(created) == {False}, "a launch costs nothing more: nothing of it is in the process"
     end(created)
     done = wait_until(lambda: ended(user, f"{path}/whole"), "the program has ended")
     total = printed(done)[2]
@@ -139,6 +141,7 @@ def test_a_held_budget_keeps_the_pod_until_there_is_money(
     plane.admin.api.create("/apis/fairgpu.io/v1alpha1/gpugrants", document | {"spec": grant})
     running = f"{path}/{held['metadata']['name']}"
     wait_until(lambda: user.api.get(running)["status"]["phase"] == "Running", "the pod runs once there is money")
+    wait_until(lambda: under_the_shim(held) == {True}, "the program has the shim, since it has a part of a GPU")
     end(held)
     wait_until(lambda: ended(user, running), "the program has ended")
 
