@@ -285,7 +285,7 @@ class Doubt(StrEnum):
     PROFILE_UNKNOWN = "profile-unknown"
     """A partition's name is not in the form that is known: it is charged as a whole GPU."""
     SIZE_UNKNOWN = "size-unknown"
-    """The size of the whole device is not stated: the part is charged as the whole."""
+    """The size of the device is not stated: it is charged as the whole, by its time, or as the least that it can be."""
     ALLOCATION_UNREADABLE = "allocation-unreadable"
     """The scheduler's list on the pod is missing, cut short or invalid: the request counts."""
     ALLOCATION_BELOW_REQUEST = "allocation-below-request"
