@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
+from kubernetes import client
 
 from fairgpu.client.server import from_environment
-from fairgpu.cluster.api import ApiError
+from fairgpu.cluster import api
+from fairgpu.cluster.api import TOKEN_SECONDS, ApiError, KubernetesAPI
 from fairgpu.cluster.connect import (
     MOST_KEPT_CONNECTIONS,
     NoClusterError,
@@ -101,6 +104,34 @@ def test_so_many_connections_are_kept_whatever_the_number_of_cpus(tmp_path: Path
     file = tmp_path / "config"
     file.write_text(SOUND)
     assert read_kubeconfig(str(file)).connection_pool_maxsize == MOST_KEPT_CONNECTIONS
+
+
+def test_a_token_that_has_rotated_is_sent_a_second_later_and_the_library_is_not_asked_at_every_request(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    configuration, seconds, asked = client.Configuration(), [0.0], list[float]()
+    configuration.api_key["BearerToken"] = "the first"
+
+    def refresh(refreshed: client.Configuration) -> None:
+        asked.append(seconds[0])
+        refreshed.api_key["BearerToken"] = "the first" if seconds[0] < 1 else "the next"
+
+    configuration.refresh_api_key_hook = refresh
+    transport, sent = client.ApiClient(configuration), list[str]()
+
+    def note(*_: Any, headers: dict[str, str], **__: Any) -> None:
+        sent.append(headers["Authorization"])
+        raise OSError("nothing listens")
+
+    monkeypatch.setattr(transport.rest_client.pool_manager, "urlopen", note)
+    monkeypatch.setattr(api.time, "monotonic", lambda: seconds[0])
+    server = KubernetesAPI(transport)
+    for now in (0.0, 0.5, 0.9, TOKEN_SECONDS, 1.5):
+        seconds[0] = now
+        with pytest.raises(ApiError):
+            server.get("/version")
+    assert sent == ["the first"] * 3 + ["the next"] * 2
+    assert asked == [0.0, TOKEN_SECONDS]
 
 
 def test_a_kubeconfig_that_can_be_used_is(tmp_path: Path) -> None:
