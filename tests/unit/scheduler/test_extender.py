@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import threading
 import tracemalloc
 from functools import cache
 from random import Random
@@ -15,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairgpu.cluster.api import ApiError
+from scheduler import application
 from scheduler.application import LEARN_AT, keep_worth_current
 from scheduler.cluster.eligible import Site
 from scheduler.cluster.objects import PodError, read_note, read_waiting
@@ -33,6 +35,7 @@ from scheduler.placement.holding import Holding, Piece
 from scheduler.placement.mix import MixCounter
 from scheduler.placement.request import Need, Request
 from scheduler.placement.worth import Worth, learn
+from tests.support.waiting import LIMIT_S
 from tests.unit.scheduler.extended import (
     ApiServer,
     Time,
@@ -77,6 +80,39 @@ def test_devices_that_nobody_binds_are_free_again_after_a_while() -> None:
     ask(state, pod("a", core=100), now=0)
     assert ask(state, pod("b", core=100), now=HOLD_SECONDS - 1).node_names == []
     assert ask(state, pod("b", core=100), now=HOLD_SECONDS).node_names == ["n0"]
+
+
+@pytest.mark.parametrize("phase", ["", "Failed"])
+def test_devices_of_a_pod_that_is_deleted_or_ends_before_its_bind_are_free_at_once(phase: str) -> None:
+    state, item = state_of("n0"), pod("a", core=100)
+    ask(state, item)
+    if phase:
+        state.put_pod(read_note(item | {"status": {"phase": phase}}))
+    else:
+        state.remove_pod("uid-a")
+    assert ask(state, pod("b", core=100)).node_names == ["n0"]
+
+
+def test_pods_are_placed_while_the_worth_is_learned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Learning takes 0.1 s, and begins at most once a look."""
+    state, looks, free = state_of("n0"), iter([False, True]), list[bool]()
+    for number in range(LEARN_AT[0]):
+        ask(state, pod(f"p{number}", core=40))
+
+    def ask_meanwhile() -> None:
+        free.append(state.lock.acquire(blocking=False))
+        if free[-1]:
+            state.lock.release()
+
+    def learning(*given: Any) -> Worth:
+        thread = threading.Thread(target=ask_meanwhile)
+        thread.start()
+        thread.join(LIMIT_S)
+        return learn(*given)
+
+    monkeypatch.setattr(application, "learn", learning)
+    keep_worth_current(state, lambda _: next(looks))
+    assert free == [True]
 
 
 def test_a_node_without_an_inventory_says_so_and_one_that_is_full_says_what_is_free() -> None:

@@ -21,7 +21,7 @@ from fairgpu.serving.options import Address, ServerOptions
 from scheduler.application import BINDS_AT_ONCE, Routes, build_application
 from scheduler.cluster.acting import Acting
 from scheduler.measures import PARTS, Measures
-from scheduler.settings import LeaseSettings, SchedulerSettings
+from scheduler.settings import ExtenderSettings, LeaseSettings, SchedulerSettings
 from tests.support.waiting import LIMIT_S
 from tests.unit.scheduler.extended import ApiServer, Time, pod, state_of
 
@@ -66,6 +66,18 @@ def test_the_failures_of_each_part_are_counted_under_its_name(monkeypatch: pytes
     assert sorted(lifecycle.parts) == sorted(PARTS)
     for part in PARTS:
         assert registry.get_sample_value("fairgpu_scheduler_part_failures_total", {"part": part}) == 1
+
+
+@pytest.mark.parametrize("preempt", [False, True])
+def test_kube_scheduler_may_ask_for_victims_only_where_the_admin_lets_it(
+    monkeypatch: pytest.MonkeyPatch, *, preempt: bool
+) -> None:
+    monkeypatch.setattr(sys, "setswitchinterval", lambda _: None)
+    settings = SchedulerSettings(extender=ExtenderSettings(preempt=preempt))
+    application = build_application(
+        Threads(), KubernetesAPI(client.ApiClient()), settings, Measures(CollectorRegistry())
+    )
+    assert ((b"POST", b"/preempt") in application.immediate) == preempt
 
 
 def test_a_lease_runs_out_while_the_machine_is_suspended(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,9 +126,10 @@ def test_a_replica_that_does_not_lead_answers_nothing() -> None:
     answers = [
         replica.filter(asked(item)),
         replica.prioritize(asked(item)),
+        replica.preempt(json.dumps({"Pod": item, "NodeNameToMetaVictims": {}}).encode()),
         asyncio.run(replica.bind(Request({}, bind_body(item)))),
     ]
-    assert [answer.status for answer in answers] == [503] * 3
+    assert [answer.status for answer in answers] == [503] * 4
 
 
 @pytest.mark.parametrize("body", [b"", b"{}", b"[]", b'{"Pod":{}}', b'{"Pod":{},"NodeNames":[1]}'])

@@ -96,14 +96,20 @@ def test_a_node_whose_inventory_makes_no_sense_is_taken_out_until_it_does() -> N
     assert not state.fleet.rows
 
 
-def test_a_node_that_is_left_out_has_an_event_that_says_why_and_counts_in_the_figures() -> None:
+def test_a_node_that_is_left_out_has_an_event_and_a_line_that_say_why_and_counts_in_the_figures() -> None:
     state, api = State(), ApiServer()
     view = NodesView(state, NodeWarnings(api, lambda: "2026-01-01T00:00:00Z").warn)
-    view.replaced([reflected(NODES, api_node("n0", encode=nonsense)), reflected(NODES, api_node("n1"))])
-    assert (state.figures().nodes, state.figures().refused, state.figures().gpus) == (1, 1, 1)
     twin = api_node("n1")
     twin["metadata"]["name"] = "n2"
-    view.changed("ADDED", reflected(NODES, twin))
+    with capture_logs() as logged:
+        view.replaced([reflected(NODES, api_node("n0", encode=nonsense)), reflected(NODES, api_node("n1"))])
+        assert (state.figures().nodes, state.figures().refused, state.figures().gpus) == (1, 1, 1)
+        view.changed("ADDED", reflected(NODES, twin))
+    assert [(line["event"], line["node"]) for line in logged] == [
+        ("inventory refused", "n0"),
+        ("device on two nodes", "n1"),
+        ("device on two nodes", "n2"),
+    ]
     assert (state.figures().nodes, state.figures().shared) == (0, 2)
     said = {(event["involvedObject"]["name"], event["reason"]): event["message"] for event in api.posted}
     assert set(said) == {("n0", "InventoryRefused"), ("n1", "InventoryRefused"), ("n2", "InventoryRefused")}
