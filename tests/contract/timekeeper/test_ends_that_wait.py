@@ -44,25 +44,25 @@ def test_a_pod_that_is_deleted_while_its_account_is_not_settled_is_charged_until
     harness.budget("a", ["team-a"])
     for uid in ("p1", "stays"):
         harness.pod(uid, "team-a")
-    harness.round()
-    harness.round(100)
+    harness.reconcile()
+    harness.reconcile(100)
     mend = spoil(harness, broken)
     if not seen:
         harness.remove("p1")
     harness.lead()
-    harness.round(50)
+    harness.reconcile(50)
     if seen:
         harness.remove("p1")
-        harness.round()
+        harness.reconcile()
     for _ in range(3):
-        harness.round(1000)
+        harness.reconcile(1000)
         if another:
             harness.lead()
     mend()
-    harness.round(600)
-    harness.round(1)
-    assert harness.keeper is not None
-    assert harness.keeper.books.not_settled == {}
+    harness.reconcile(600)
+    harness.reconcile(1)
+    assert harness.reconciler is not None
+    assert harness.reconciler.books.not_settled == {}
     assert harness.spent("a") == (3751 + (150 if seen else 100)) * GPU_SECOND
     assert reading.unmetered(harness.client) == {}
 
@@ -77,25 +77,25 @@ def test_a_session_whose_record_could_not_be_read_keeps_its_start_and_ends_with_
     harness.budget("a", ["team-a"])
     harness.lead(rules)
     pod = harness.pod("p1", "team-a")
-    harness.round()
-    harness.round(100)
+    harness.reconcile()
+    harness.reconcile(100)
     mend = spoil(harness, "its record")
     if until == "finished before":
         harness.finish(pod)
     harness.lead(rules)
-    harness.round(50)
+    harness.reconcile(50)
     if until == "finished":
         harness.finish(pod)
     if until == "deleted":
         harness.remove("p1")
-    harness.round()
-    harness.round(1000)
+    harness.reconcile()
+    harness.reconcile(1000)
     if another:
         harness.lead(rules)
     mend()
-    harness.round(600)
-    harness.round(1)
+    harness.reconcile(600)
+    harness.reconcile(1)
     ran = {"": 1751, "finished before": 100, "finished": 150, "deleted": 150}[until]
     assert harness.spent("a") == ran * GPU_SECOND
-    assert harness.keeper is not None
-    assert harness.keeper.books.not_settled == {}
+    assert harness.reconciler is not None
+    assert harness.reconciler.books.not_settled == {}

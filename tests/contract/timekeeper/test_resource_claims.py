@@ -265,31 +265,31 @@ def test_a_claim_whose_record_could_not_be_read_is_charged_once_from_its_start_t
 ) -> None:
     """No pod reserves it, so a leader that cannot read its record begins its session when it first looks."""
     write_claim(looking, "c1", ["gpu-0"], [])
-    looking.round()
-    looking.round(100)
+    looking.reconcile()
+    looking.reconcile(100)
     records = AccountKeys("a").sessions
     ((uid, record),) = looking.client.hgetall(records).items()
     looking.client.hset(records, uid, "nonsense")
     if until == "freed before":
         write_claim(looking, "c1", [], [])
     looking.lead(RULES)
-    looking.round(50)
+    looking.reconcile(50)
     if until == "freed":
         write_claim(looking, "c1", [], [])
     if until == "allocated anew":
         write_claim(looking, "c1", ["gpu-1"], [])
-    looking.round()
-    looking.round(950)
+    looking.reconcile()
+    looking.reconcile(950)
     if another:
         looking.lead(RULES)
     looking.client.hset(records, uid, record)
-    looking.round(600)
-    looking.round(1)
+    looking.reconcile(600)
+    looking.reconcile(1)
     # Of an allocation that was never written, the next leader knows no start.
     of_the_next = (1 if another else 950 + 600 + 1) if until == "allocated anew" else 0
     assert looking.spent("a") == 4 * (seconds + of_the_next) * GPU_SECOND
-    assert looking.keeper is not None
-    assert looking.keeper.books.not_settled == {}
+    assert looking.reconciler is not None
+    assert looking.reconciler.books.not_settled == {}
 
 
 def test_slices_that_come_late_count_from_the_claims_start(harness: LedgerHarness) -> None:

@@ -481,15 +481,15 @@ class History(RuleBasedStateMachine):
             self.spoil(key, uid.encode())
         if leaders[0]:
             self.lead()
-        self.harness.round(seconds)
+        self.harness.reconcile(seconds)
         pod = self.model.pods[uid]
         pod.end = self.model.alive_until(pod, self.harness.now)
         self.harness.remove(uid)
-        self.harness.round()
-        self.harness.round(seconds)
+        self.harness.reconcile()
+        self.harness.reconcile(seconds)
         if leaders[1]:
             self.lead()
-            self.harness.round(seconds)
+            self.harness.reconcile(seconds)
 
     @rule()
     def remove_what_has_ended(self) -> None:
