@@ -65,7 +65,7 @@ DOUBTS: Final[Mapping[Doubt, str]] = {
     Doubt.LABELS_CONTRADICT: "two labels exclude each other: the dearer one counts",
     Doubt.PROFILE_UNKNOWN: "a partition's name is not known: charged as a whole GPU",
     Doubt.SIZE_UNKNOWN: (
-        "the size of the device is not stated: charged as the whole, by its share of time, or as the least that it can be"
+        "the size of the device is not stated: charged as the whole, by its share of time, or as the least it can be"
     ),
     Doubt.ALLOCATION_UNREADABLE: "what the scheduler wrote is missing or cut short: the request counts",
     Doubt.ALLOCATION_BELOW_REQUEST: "what stands on the pod is less than its request: the request counts",

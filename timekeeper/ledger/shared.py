@@ -207,14 +207,15 @@ def _thin(
         client.hdel(key, *replaced[start : start + POINTS_PER_CALL])
 
 
-def write_watched(client: Store, fencing_token: FencingToken, until: Instant) -> None:
-    """Writes the latest instant at which the pods of all open sessions were known to be alive."""
-    put(client, fencing_token, "SET", keys.WATCHED, [str(until)])
+def write_watched(client: Store, fencing_token: FencingToken, pods: Instant, claims: Instant) -> None:
+    """Writes the latest instants at which all open sessions were known to go on.
 
-
-def write_watched_claims(client: Store, fencing_token: FencingToken, until: Instant) -> None:
-    """Writes the latest instant at which the ResourceClaims of all open sessions were known to be there."""
-    put(client, fencing_token, "SET", keys.WATCHED_CLAIMS, [str(until)])
+    Args:
+        pods: when the pods of all open sessions were known to be alive.
+        claims: when the ResourceClaims of all open sessions were known to be there.
+    """
+    put(client, fencing_token, "SET", keys.WATCHED, [str(pods)])
+    put(client, fencing_token, "SET", keys.WATCHED_CLAIMS, [str(claims)])
 
 
 def write_silent(client: Store, fencing_token: FencingToken, silent: Mapping[str, Instant]) -> None:

@@ -124,11 +124,11 @@ def test_the_book_is_read_as_it_was_written(client: redis.Redis) -> None:
     prices = {"A100": (PricePoint(5, Fraction(1, 3)), PricePoint(9, Fraction(5, 2)))}
     write_assignments(client, 1, assignments)
     write_prices(client, 1, prices)
-    write_watched(client, 1, 2**60 + 1)
+    write_watched(client, 1, 2**60 + 1, 2**60 + 2)
     assert reading.assignments(client) == assignments
     assert reading.account_names(client) == ["a", "b"]
     assert reading.prices(client) == prices
-    assert reading.watched(client) == 2**60 + 1
+    assert (reading.watched(client), reading.watched_claims(client)) == (2**60 + 1, 2**60 + 2)
 
 
 def test_a_session_survives_its_record() -> None:

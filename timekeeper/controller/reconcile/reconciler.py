@@ -111,6 +111,8 @@ def note_ends(context: ReconcileContext) -> None:
     ends = {each.session.uid: end for each in lacking if (end := each.session.end) is not None}
     elsewhere = {each.session.uid for each in lacking if each.session.holdings}
     noted = context.noted_ends
+    if not ends and not noted:
+        return
     new = {uid: end for uid, end in ends.items() if noted.get(uid) != end}
     shared.note_unmetered(context.client, context.fencing_token, new)
     shared.forget_unmetered(context.client, context.fencing_token, noted.keys() - ends.keys())
@@ -246,8 +248,7 @@ class Reconciler:
             self._past = past
             if full:
                 note_ends(self._context)
-                shared.write_watched(self._context.client, self._context.fencing_token, pods.seen)
-                shared.write_watched_claims(self._context.client, self._context.fencing_token, claims.seen)
+                shared.write_watched(self._context.client, self._context.fencing_token, pods.seen, claims.seen)
                 note_resumed(self._context)
                 note_capacity(self._context, now)
                 note_not_settled(self._context)
