@@ -138,7 +138,8 @@ def step(
     """Returns the page writer's state and the containers' turns after one look at the containers' activity.
 
     A new period settles the time that containers used outside their turns in the last one. A look that comes late finds
-    time that was used since the last one's end: as much of it as was granted since counts in the new period.
+    use of the new period, too. So time that a container used beyond its turns counts in the new period, up to the time
+    that its turns have granted since; the rest is an overrun of the last period.
 
     Within a period, turns change only when a container becomes active or idle, starts or ends. The balance of a
     container that ends is dropped: the next one in its slot owes nothing. A container that starts again keeps its

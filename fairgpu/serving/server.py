@@ -83,7 +83,7 @@ class GunicornServer(BaseApplication):  # type: ignore[misc] # gunicorn ships no
 
 
 def _bound(address: Address) -> list[str]:
-    """Returns an address as gunicorn's setting `bind` has it; without a host, one each for IPv6 and IPv4 if needed."""
+    """Returns an address as gunicorn's setting `bind` has it; without a host, each address of `every_address`."""
     return [str(Address(host, address.port)) for host in ([address.host] if address.host else every_address())]
 
 

@@ -101,20 +101,22 @@ class Conditions:
 
 
 def keep_waking(state: State, conditions: Conditions, clock: Clock) -> None:
-    """Writes the conditions of waiting pods when what keeps them waiting has changed, until the process ends.
+    """Makes kube-scheduler try waiting pods again when what keeps them waiting has changed, until the process ends.
+
+    It writes the condition `fairgpu.io/Placeable` on each: a pod whose status changes comes back to the queue.
 
     It looks every LOOK_SECONDS for changes of budgets, inventories, gangs, earmarks and reservations. It also frees
     overdue reservations, as `filter` does: kube-scheduler may not call `filter` for a long time.
 
     The end of a pod brings waiting pods back to kube-scheduler's queue without a condition. If kube-scheduler sees that
-    end before the extender does, it asks too early, is refused, and does not ask again. Pods that were refused just
-    before therefore get a condition.
+    end before the extender does, it asks too early, is refused, and does not ask again. Pods that were refused
+    shortly before the extender saw that end therefore get the condition.
 
     A pod whose condition cannot be written is left out for RETRY_SECONDS, and longer after each further failure. No
     other pod waits for it.
 
     Args:
-        clock: the clock, whose wait ends the loop.
+        clock: the clock; the loop ends when its wait reports that the process ends.
     """
     # None: the state may have changed since this was last run, which an error may have ended.
     seen: tuple[int, ...] | None = None

@@ -29,14 +29,14 @@ class Overlap:
 
 
 def overlaps(node: Node, held: Iterable[tuple[str, Sequence[Sequence[Piece]]]]) -> list[Overlap]:
-    """Returns each pod on a node that holds more of a GPU than the pods bound before it have left, with that GPU.
+    """Returns each pod on a node that holds more of a GPU than the pods bound before it leave free, with that GPU.
 
     The node agent refuses a container that exceeds a GPU. So the parts of a refused container count against no other
     one, on this GPU or another. The other containers of its pod may run, and count.
 
     Args:
-        held: for each pod that is bound to the node, its uid and its parts of the node's GPUs, as `PodNote.starts`
-            groups them; the pod that was bound first is first.
+        held: for each pod that is bound to the node, its uid and its parts of the node's GPUs, in one group for
+            each container that starts by itself; the pod that was bound first is first.
     """
     slots, devices = node.inventory.slots, node.inventory.devices
     room = {device.uuid: Piece(device.uuid, 100, device.memory_mib, slots) for device in devices}

@@ -462,7 +462,12 @@ class _Planner:
         return _Node(rooms, cpu, host, node.pods - 1, others)
 
     def _places(self, at: int, row: int) -> list[tuple[int, int, int, int]]:
-        """Returns the parts of a node's devices that the running pod `at` holds: device, percent, MiB, containers."""
+        """Returns what a running pod holds of a node's devices: the device's index, percent, MiB, number of containers.
+
+        Args:
+            at: the index of the pod among the running pods.
+            row: the index of the node in the fleet.
+        """
         return [piece[1:] for piece in pieces_on(self._fleet, row, self._holding(at))]
 
     def _holding(self, at: int) -> Holding:

@@ -99,7 +99,7 @@ class _Written:
     Attributes:
         pod: the waiting pod.
         earmark: the earmark in its annotation.
-        until: when the reclaimer stops to wait for the watch, in monotonic seconds.
+        until: when the reclaimer stops waiting for the watch to show it, in monotonic seconds.
     """
 
     pod: WaitingPod

@@ -70,8 +70,8 @@ def read_snapshots(client: Store, wanted: Mapping[str, int], *, whole_ledger: bo
 def payers_of(client: Store, namespaces: Sequence[str]) -> dict[str, Changes]:
     """Returns the payers of each namespace in order of time, keyed by namespace.
 
-    Namespaces without a readable record are left out. The function must be called after the snapshots are taken: a
-    later change of payers affects no session before it.
+    Namespaces without a readable record are left out. Callers read the snapshots of sessions first: a change of
+    payers between the two does no harm, since it concerns only what is used after it.
     """
     return {**reading.assignments_of(client, namespaces)}
 

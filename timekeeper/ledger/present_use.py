@@ -82,7 +82,7 @@ def write(client: Store, uses: Mapping[str, PresentUse], namespaces: Mapping[str
 def of_namespaces(client: Store, names: Sequence[str], now: Instant) -> dict[str, NamespaceUse]:
     """Returns the present use of these namespaces, keyed by name.
 
-    A namespace without a stored figure that may be shown at `now` is left out.
+    A namespace without a stored figure, or whose figure is too old at `now` to be shown, is left out.
     """
     if not names:
         return {}

@@ -1,5 +1,7 @@
-"""Admits a new pod in the mode `account`: another stack schedules and runs it, and FairGPU adds what budgets need.
+"""Admits a new pod in the mode `account`: another stack schedules and runs it, and FairGPU marks it for its budget.
 
+FairGPU adds a label and the names of the pod's authors, a finalizer and a priority class where the settings ask for
+them, and a scheduling gate while the budget is spent.
 The pod's resources, scheduler, node and annotations for the other stack stay as they are.
 """
 
@@ -124,10 +126,10 @@ def faults_of_own_requests(spec: dict[str, Any]) -> tuple[Fault, ...]:
 
 
 def _faults_of_held_pod(spec: dict[str, Any], gated_schedulers: tuple[str, ...]) -> list[Fault]:
-    """Returns the faults of a pod that cannot wait behind a scheduling gate while its budget is held.
+    """Returns why a pod cannot wait behind a scheduling gate until its budget has money; empty if it can.
 
-    The API allows no gate on a pod that names its node. It is not certain of schedulers beside `gated_schedulers` that
-    they leave a gated pod alone.
+    The API allows no gate on a pod that names its node. Only the schedulers in `gated_schedulers` are known to leave a
+    pod with a gate alone.
     """
     faults = []
     node, scheduler = spec.get("nodeName"), spec.get("schedulerName")
