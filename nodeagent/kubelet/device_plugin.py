@@ -297,13 +297,15 @@ def keep_registered(  # noqa: PLR0913 - what a plugin is made of
                 try:
                     server = Server(folder / endpoint, slots, prepare)
                     register(folder, endpoint, resource)
-                    # Until now the kubelet may have asked another plugin.
+                    # Until now the kubelet may have asked another plugin. Its file may show that no more: the kubelet
+                    # writes it as soon as it has this plugin's slots.
+                    was_another_there = bool(look.foreign or look.answered)
                     look = replace(
                         look, foreign=foreign_slots(checkpoint.slots()), answered=checkpoint.answered_by_others()
                     )
                     registration = registered(registration, look, lost, now())
                     attempted(None)
-                    if lost is not Loss.TAKEN and (look.foreign or look.answered):
+                    if lost is not Loss.TAKEN and (was_another_there or look.foreign or look.answered):
                         replaced()
                 except (KubeletError, OSError) as error:
                     registration = Registration(at_seconds=now())

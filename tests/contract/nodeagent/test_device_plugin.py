@@ -16,7 +16,8 @@ import grpc
 import pytest
 
 from nodeagent.containers.resolving import Listed
-from nodeagent.kubelet.device_plugin import Checkpoint, Offered, Slots, keep_registered
+from nodeagent.kubelet import device_plugin
+from nodeagent.kubelet.device_plugin import Checkpoint, Offered, Slots, keep_registered, register
 from nodeagent.kubelet.pod_resources import KubeletError, PodResources
 from nodeagent.kubelet.registration import FIRST_DELAY_SECONDS, HIDDEN_SECONDS, UNFOLLOWED_SECONDS, Loss
 from tests.support.background import in_background
@@ -183,6 +184,23 @@ def test_a_plugin_that_was_there_before_the_agent_is_noticed_though_the_kubelet_
             wait_until(lambda: plugin.replaced == 1, "the agent has noticed")
             looks_again(plugin)
             assert plugin.losses[-1] is None
+            assert plugin.replaced == 1
+
+
+def test_a_plugin_that_the_kubelet_leaves_before_the_agent_has_looked_again_is_noticed(
+    tmp_path: Path, plugin: Plugin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with FakeKubelet(tmp_path) as kubelet, another_plugin(tmp_path, RESOURCE, FOREIGN):
+        wait_until(lambda: kubelet.healthy.get(RESOURCE) == set(FOREIGN), "the kubelet knows the other plugin's slots")
+
+        def register_and_be_followed(folder: Path, endpoint: str, resource: str) -> None:
+            register(folder, endpoint, resource)
+            wait_until(lambda: ours(kubelet), "the kubelet asks the agent")
+
+        monkeypatch.setattr(device_plugin, "register", register_and_be_followed)
+        with plugin.kept(tmp_path):
+            wait_until(lambda: plugin.attempts, "the agent has registered")
+            looks_again(plugin)
             assert plugin.replaced == 1
 
 
