@@ -60,7 +60,7 @@ HELD_ONCE = {
     # The numbers that are no figures.
     r"{\w+}:head epoch/0|{book}:(epoch|term|format) .|{\w+}:report epoch/0": "`epoch`, `term` and `format`",
     r"{a}:head (version|folds|settled|past)/.": "`version`, `folds`, `settled` and `past` of an account",
-    rf"{{a}}:amounts:\d+ {ANY}/[01]": "the epoch and the counter of an amount",
+    rf"{{a}}:amounts:\d+ {ANY}/[01]": "the fencing token and the counter of an amount",
     rf"{{a}}:hours:index {ANY}/0": "(`hours:index`)",
     r"{a}:folded #": "where it has no rows (`folded`)",
     r"{a}:(segment-order .*|segments #)": "(`segments`, `segment-order`)",

@@ -360,7 +360,7 @@ LEADERS = ["the leader goes on", "another leader follows"]
 
 
 REPLACED_BY_EACH_WRITE = {
-    "BOOK_EPOCH",
+    "BOOK_FENCING_TOKEN",
     "BOOK_TERM",
     "LATE_CHANGES",
     "MARK",
