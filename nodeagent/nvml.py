@@ -230,7 +230,7 @@ class Figures:
         """Asks the driver about the containers in the attribute `listed`, every INTERVAL_SECONDS, sooner after `ask`.
 
         It does so while the cgroup of at least one container is known. A failure is logged once, until the driver
-        answers again: an error that nobody foresaw would otherwise end the thread, and with it all later figures.
+        answers again: an unforeseen error would otherwise end the thread, and with it all later figures.
 
         Args:
             stop: ends the loop once it is set.

@@ -34,12 +34,12 @@ MIG_PROFILES = [
     }
     for name, memory, cores, slices, size in (("1g.10gb", 9728, 15, 1, 1), ("3g.40gb", 40448, 43, 3, 4))
 ]
-"""What HAMi's plugin says of the profiles of a GPU: HAMi v2.10.0, pkg/device-plugin/nvidiadevice/nvinternal/plugin/
+"""The profiles of a GPU as HAMi's plugin writes them: HAMi v2.10.0, pkg/device-plugin/nvidiadevice/nvinternal/plugin/
 register.go, discoverMigProfiles."""
 
 
 def mig_allocated(profile: str, memory: int, cores: int, size: int) -> dict[str, str]:
-    """What HAMi's scheduler writes on a pod with a MIG instance of the first device.
+    """Returns the annotations that HAMi's scheduler writes on a pod with a MIG instance of the first device.
 
     Source: HAMi v2.10.0, pkg/device/nvidia/device.go, AddResourceUsage and PatchAnnotations, and mig_allocations.go.
     """
@@ -53,7 +53,7 @@ def mig_allocated(profile: str, memory: int, cores: int, size: int) -> dict[str,
 
 
 def npu_allocated(memory: int, cores: int, template: str = "") -> dict[str, str]:
-    """What HAMi's scheduler writes on a pod with a part of the first Ascend device.
+    """Returns the annotations that HAMi's scheduler writes on a pod with a part of the first Ascend device.
 
     Source: HAMi v2.10.0, pkg/device/ascend/device.go, PatchAnnotations.
     """

@@ -81,7 +81,7 @@ def agent(folder: Path, recover_seconds: float = 600) -> Iterator[Gpus]:
     devices = [{"name": uuid(number), "containerEdits": {}} for number in range(2)]
     spec = folder / "nvidia.json"
     spec.write_text(json.dumps({"cdiVersion": "0.6.0", "kind": "nvidia.com/gpu", "devices": devices}))
-    os.utime(spec, (0, 0))  # as a file that nobody is writing
+    os.utime(spec, (0, 0))  # as a file that is not being written
     for number in range(2):
         bus = folder / f"0000:0{number + 1}:00.0"
         bus.mkdir()

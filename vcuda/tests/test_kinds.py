@@ -392,7 +392,7 @@ def test_two_processes_that_load_and_allocate_in_turn_get_all_that_fits_and_no_m
 
 
 def at_once(one: tuple[Ask, str, str], other: tuple[Ask, str, str], rounds: int) -> list[tuple[int, int]]:
-    """What each of two processes is answered that take memory in the same moment, round by round."""
+    """Returns, for each round, the answers to two processes that take memory in the same moment."""
     both = Barrier(2, timeout=60)
 
     def takes(ask: Ask, take: str, give: str) -> list[int]:

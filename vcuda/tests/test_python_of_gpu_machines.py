@@ -45,7 +45,7 @@ KNOWN = {
     "typing": "Any NamedTuple TYPE_CHECKING TypeVar",
     "zlib": "crc32",
 }
-"""What may be used of the standard library, by module: each of these names is in that of 3.9.18."""
+"""The names of the standard library that may be used, by module: each is in that of Python 3.9.18."""
 NEWER_KEYWORDS = {"zip": {"strict"}, "dataclass": {"slots", "kw_only"}}
 """Arguments that 3.10 added."""
 IMPORTS = """

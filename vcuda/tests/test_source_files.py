@@ -22,7 +22,7 @@ def unit(path: str) -> str:
 
 
 def includes() -> dict[str, set[str]]:
-    """What each of the shim's files includes, of the others."""
+    """Returns, keyed by each of the shim's files, the others that it includes."""
     found: dict[str, set[str]] = {}
     for path in [*SOURCE.rglob("*.[ch]"), *SOURCE.rglob("*.def")]:
         name = unit(str(path.relative_to(SOURCE)))

@@ -472,7 +472,7 @@ class History(RuleBasedStateMachine):
     def remove_while_it_cannot_be_settled(
         self, choice: int, kind: str, seconds: float, leaders: tuple[bool, bool]
     ) -> None:
-        """A pod is deleted while nobody can read its record, or one of its amounts; leaders come before and after."""
+        """A pod is deleted while its record, or one of its amounts, cannot be read; leaders come before and after."""
         self.round_undisturbed()
         uid = self.running(choice)
         if uid is None:

@@ -58,9 +58,9 @@ def end(pod: Mapping[str, Any]) -> None:
 
 
 def under_the_shim(pod: Mapping[str, Any]) -> set[bool]:
-    """Whether each program on a GPU in a pod has the shim in its memory, as the node's kernel lists it (proc(5)).
+    """Returns whether programs on a GPU in a pod have the shim in their memory, as the kernel lists it (proc(5)).
 
-    Empty before the program begins.
+    Both answers are in the set if programs differ; it is empty before a program begins.
     """
     uid = pod["metadata"]["uid"]
     return {

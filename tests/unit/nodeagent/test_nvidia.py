@@ -160,7 +160,7 @@ def gpus(driver: Driver, clock: Clock, tmp_path: Path) -> Nvidia:
     (tmp_path / "nvidia.yaml").write_text(json.dumps(spec))  # JSON is YAML
     (tmp_path / "other.json").write_text("{")
     for file in tmp_path.iterdir():
-        os.utime(file, (0, 0))  # as files that nobody is writing
+        os.utime(file, (0, 0))  # as files that are not being written
     for number, node in enumerate("01"):
         (tmp_path / f"0000:0{number}:00.0").mkdir()
         (tmp_path / f"0000:0{number}:00.0" / "numa_node").write_text(node)

@@ -396,7 +396,7 @@ def test_a_pod_whose_earmark_is_refused_or_whose_plan_is_overtaken_again_and_aga
 
 
 def is_free(state: State) -> bool:
-    """Whether another thread can decide now."""
+    """Returns whether another thread can decide now."""
     taken: list[bool] = []
 
     def take() -> None:

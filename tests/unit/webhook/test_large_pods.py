@@ -240,7 +240,7 @@ REPEATED: dict[str, Pod] = {
 
 @pytest.mark.parametrize("what", REPEATED)
 def test_a_pod_counts_with_what_its_kubelet_will_repeat_in_its_status(what: str) -> None:
-    """With its status it could reach etcd's limit, and then nobody can write a notice on it, evict or delete it."""
+    """With its status it could reach etcd's limit: then no notice fits on it, and it cannot be evicted or deleted."""
     item = REPEATED[what]
     assert len(review(item)) < MAX_POD_BYTES
     refused = mutate(item)
