@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha1
 from itertools import takewhile
+from math import gcd
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -160,74 +161,165 @@ def read_entry(name: Any, fields: Mapping[Any, Any]) -> LedgerEntry:
 
 SEGMENT_ENTRIES = 250
 """The most entries of a segment; adding a day's entries packs the whole segment again."""
-VERSION = 1
+VERSION = 2
 MILLISECOND = 1_000_000
 _HEAD = struct.Struct(">BI")
 _UID = 16
 _START = Ending(PROOFS[0], 0, 0)
+
+_Row = tuple[Any, ...]
+_Column = Sequence[Any]
 
 
 class SegmentError(StoreError):
     """A stored value is not a packed run of ledger entries, or a later timekeeper wrote it."""
 
 
+class _Who(NamedTuple):
+    """What all ledger entries of a session have in common; the fields are those of `LedgerEntry`."""
+
+    session: str
+    namespace: str
+    pod: str
+
+
 def pack_entries(entries: Sequence[LedgerEntry]) -> bytes:
-    """Packs one or more ledger entries, in their order, into one compressed value."""
-    uids = [_uid_bytes(entry.session) for entry in entries]
-    columns = list(zip(*_rows(entries, uids), strict=True))
-    packed = zlib.compress(json.dumps(columns, separators=(",", ":")).encode(), 9)
+    """Packs one or more ledger entries, in their order, into one compressed value.
+
+    The value holds a column for each field: the entries' own fields, the ends of sessions that notes state, and the
+    sessions. Each session stands there once; an entry names its session by how many others came since. A number is a
+    difference from the entry before where that is small. Uids are random, so they stay uncompressed at the end.
+    """
+    sessions = {who: place for place, who in enumerate(dict.fromkeys(map(_who, entries)))}
+    uids = [_uid_bytes(who.session) for who in sessions]
+    named = [(None if uid else who.session, who.namespace, who.pod) for who, uid in zip(sessions, uids, strict=True)]
+    endings = [read_ending(entry.note) for entry in entries]
+    tables = [_columns(rows) for rows in (_rows(entries, endings, sessions), _rows_of_endings(endings), named)]
+    packed = zlib.compress(json.dumps(tables, separators=(",", ":")).encode(), 9)
     return _HEAD.pack(VERSION, len(packed)) + packed + b"".join(uids)
 
 
 def unpack_entries(segment: bytes) -> list[LedgerEntry]:
     """Returns the ledger entries of a compressed value that `pack_entries` made, in their order.
 
+    It reads version 1, too, which names a session in each of its entries.
+
     Raises:
         SegmentError: these bytes are not such a value, or a later timekeeper wrote it.
     """
     try:
         version, length = _HEAD.unpack_from(segment)
-        if version != VERSION:
-            raise SegmentError(f"a segment of version {version}: this timekeeper reads version {VERSION}")
-        columns = json.loads(zlib.decompress(segment[_HEAD.size : _HEAD.size + length]))
-        uids = segment[_HEAD.size + length :]
-        return list(_entries(zip(*columns, strict=True), uids))
+        read = {1: _entries_of_1, VERSION: _entries}.get(version)
+        if read is None:
+            raise SegmentError(f"a segment of version {version}: this timekeeper reads versions up to {VERSION}")
+        document = json.loads(zlib.decompress(segment[_HEAD.size : _HEAD.size + length]))
+        return list(read(document, segment[_HEAD.size + length :]))
     except (struct.error, zlib.error, ValueError, TypeError, IndexError) as error:
         raise SegmentError(f"no segment: {error!r}") from error
 
 
-def _rows(entries: Iterable[LedgerEntry], uids: Iterable[bytes]) -> Iterator[tuple[Any, ...]]:
-    """Yields each entry as a tuple of its fields, numbers as differences from the entry before, so that they pack well.
+def _who(entry: LedgerEntry) -> _Who:
+    return _Who(entry.session, entry.namespace, entry.pod)
+
+
+def _rows(
+    entries: Iterable[LedgerEntry], endings: Iterable[Ending | None], sessions: Mapping[_Who, int]
+) -> Iterator[_Row]:
+    """Yields each entry's own fields, with None for a note that states the end of a session.
 
     Args:
-        uids: the uid of each entry's session in bytes; empty for one that is then kept as text.
+        endings: the end that each entry's note states; None for any other note.
+        sessions: the number of each session, in the order in which the entries name them first.
     """
-    before, ended = (0, 0), _START
-    for entry, uid in zip(entries, uids, strict=True):
-        place = entry_order(entry.id)
-        ending = read_ending(entry.note)
-        shown = ending or ended
-        yield (
-            place[0] - before[0],
-            place[1],
-            entry.kind,
-            entry.period,
-            entry.amount,
-            entry.at - place[0] * MILLISECOND,
-            None if uid else entry.session,
-            entry.namespace,
-            entry.pod,
-            None if ending else entry.note,
-            shown.proof,
-            shown.start - ended.start,
-            shown.end - shown.start,
-            shown.uid,
+    before, lag_before, known = 0, 0, 0
+    for entry, ending in zip(entries, endings, strict=True):
+        milliseconds, counter = entry_order(entry.id)
+        lag = entry.at - milliseconds * MILLISECOND
+        session = sessions[_who(entry)]
+        ago = known - session
+        known = max(known, session + 1)
+        note = None if ending else entry.note
+        passed, change = milliseconds - before, lag - lag_before
+        yield passed, counter, entry.kind, entry.period, entry.amount, change, ago, note
+        before, lag_before = milliseconds, lag
+
+
+def _rows_of_endings(endings: Iterable[Ending | None]) -> Iterator[_Row]:
+    """Yields each end of a session as a row; its last field is None where the uid is that of the end before."""
+    before = _START
+    for ending in endings:
+        if ending is not None:
+            uid = None if ending.uid == before.uid else ending.uid
+            yield ending.proof, ending.start - before.start, ending.end - ending.start, uid
+            before = ending
+
+
+def _columns(rows: Iterable[_Row]) -> list[_Column]:
+    """Returns rows as columns; a column of whole numbers becomes their greatest common divisor and the quotients."""
+    return [_divided(column) for column in zip(*rows, strict=True)]
+
+
+def _divided(column: _Column) -> _Column:
+    if not all(type(value) is int for value in column):
+        return column
+    unit = gcd(*column) or 1
+    return [unit, [value // unit for value in column]]
+
+
+def _rows_of(columns: Iterable[_Column]) -> Iterator[_Row]:
+    """Yields the rows of columns that `_columns` returned."""
+    return zip(*map(_multiplied, columns), strict=True)
+
+
+def _multiplied(column: _Column) -> _Column:
+    match column:
+        case [int(unit), [*values]]:
+            return [unit * value for value in values]
+    return column
+
+
+def _entries(tables: Sequence[Sequence[_Column]], uids: bytes) -> Iterator[LedgerEntry]:
+    """Yields the entries of a segment of version 2 from its tables, which `pack_entries` describes, and its uids."""
+    rows, endings, named = map(_rows_of, tables)
+    sessions = list(_sessions(named, uids))
+    milliseconds, lag, known, ended = 0, 0, 0, _START
+    for passed, counter, kind, period, amount, change, ago, note in rows:
+        milliseconds += passed
+        lag += change
+        who = sessions[known - ago]
+        known += ago == 0
+        if note is None:
+            proof, later, lasted, uid = next(endings, ())
+            start = ended.start + later
+            ended = Ending(proof, start, start + lasted, ended.uid if uid is None else uid)
+        yield LedgerEntry(
+            id=f"{milliseconds}-{counter}",
+            kind=kind,
+            period=period,
+            amount=amount,
+            at=milliseconds * MILLISECOND + lag,
+            session=who.session,
+            namespace=who.namespace,
+            pod=who.pod,
+            note=ending_note(ended) if note is None else note,
         )
-        before, ended = place, shown
 
 
-def _entries(rows: Iterable[tuple[Any, ...]], uids: bytes) -> Iterator[LedgerEntry]:
+def _sessions(named: Iterable[_Row], uids: bytes) -> Iterator[_Who]:
+    """Yields sessions from the names in a segment; one without a uid among its names has the next one of `uids`."""
+    offset = 0
+    for session, namespace, pod in named:
+        uid = session
+        if session is None:
+            uid = str(UUID(bytes=uids[offset : offset + _UID]))
+            offset += _UID
+        yield _Who(uid, namespace, pod)
+
+
+def _entries_of_1(columns: Sequence[_Column], uids: bytes) -> Iterator[LedgerEntry]:
+    """Yields the entries of a segment of version 1, from its columns and from the uids behind them."""
     milliseconds, start, uid_offset = 0, 0, 0
+    rows = zip(*columns, strict=True)
     for passed, counter, kind, period, amount, at, session, namespace, pod, note, proof, later, lasted, owner in rows:
         milliseconds += passed
         start += later

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.support.ledger import old_segments
 from tests.support.ledger.seeding import END, EPOCH, START
 from timekeeper.ledger import entries, keys, reading
 from timekeeper.ledger.client import FencedError
@@ -97,6 +98,25 @@ def test_a_segment_grows_until_it_is_full_and_stays_as_it_is_from_then_on(client
     assert client.hlen(NAMES.segments) == 2
     assert full in client.hkeys(NAMES.segments)
     assert len(everything(client)) == 14
+
+
+def test_segments_of_the_version_before_are_read_and_the_last_one_grows_in_the_present_version(
+    client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as earlier:
+        earlier.setattr(entries, "pack_entries", old_segments.pack_entries)
+        post(client, range(1, 16))
+        while not pack_ledger(client, EPOCH, "a", written_before_now(client)):
+            pass
+    post(client, range(16, 23))
+    before = everything(client)
+    while not pack_ledger(client, EPOCH, "a", written_before_now(client)):
+        pass
+    assert everything(client) == before
+    assert reading.ledger_page(client, "a", before[4].id, 12) == before[5:17]
+    order = client.zrange(NAMES.segment_order, 0, -1)
+    packed = [client.hget(NAMES.segments, member.partition(b" ")[2]) for member in order]
+    assert [segment[0] for segment in packed] == [1, 2, 2]
 
 
 def test_segments_that_were_packed_before_there_was_an_order_of_them_are_read_all_the_same_and_get_one(
