@@ -38,8 +38,14 @@ AT_ONCE = 50
 """The most accounts of one run."""
 MOST_STEPS = 200
 """The most steps of compaction that an account gets in an hour; the rest waits for the next hour."""
+PACKED_AT_ONCE = DAY // 2
+"""The hours of use that are packed together. Until then an hour takes ten times as much of the store.
+
+With fewer hours the leader packs a value more often: by quarters of a day it took 6.1 ms for an account with 100 pods a
+day, by halves 4.5 and by days 3.0.
+"""
 LATE = 2 * HOUR
-"""The time after a day for which its hours may still change: running sessions are posted to them hourly."""
+"""The time after these hours for which they may still change: running sessions are posted to them hourly."""
 MOST_PERIODS = 400
 """The latest periods whose amounts are folded: a running session has an amount in each period that it spans."""
 KEPT_PERIODS = 2
@@ -111,7 +117,12 @@ class Archivist:
         names = sorted(name for name in self._books.accounts if name > self._after)
         ends, done = self._time_is_up(), 0
         today = now // DAY * DAY
-        cutoffs = Cutoffs(today - self._retention.hourly_days * DAY, (now - LATE) // DAY * DAY, today - DAY)
+        late = now - LATE
+        cutoffs = Cutoffs(
+            folded=today - self._retention.hourly_days * DAY,
+            packed=late // PACKED_AT_ONCE * PACKED_AT_ONCE,
+            ledger=late // DAY * DAY,
+        )
         due = due_for_compaction(self._client, names[:AT_ONCE], cutoffs)
         unseen = unmetered(self._client)
         unfolded = {metered.session.uid for _, metered in self._books.finalized} | unseen.keys()

@@ -62,6 +62,31 @@ def test_hours_that_are_old_are_days_and_every_answer_by_day_stays_as_it_was(har
     assert item.figures.billed == 24 * GPU_HOUR == harness.spent("research", period.start)
 
 
+def test_hours_are_packed_two_hours_after_half_a_day_and_entries_two_hours_after_a_day(harness: LedgerHarness) -> None:
+    account, reconciler = "namespace:team-a", harness.lead()
+    harness.pod("p1", "team-a")
+    harness.reconcile(0)
+    steady, window = archivist(harness, reconciler), Window(MIDNIGHT, MIDNIGHT + 3 * DAY)
+    kept: dict[int, tuple[int, int]] = {}
+    for hour in range(13, 51):
+        harness.reconcile(3600)
+        before = days(harness, window)
+        steady.archive(harness.now)
+        assert days(harness, window) == before
+        first_hour = min(hour for hour, _ in rows_of(harness.client, account))
+        ((name, fields),) = harness.client.xrange(keys.AccountKeys(account).ledger, "-", "+", 1)
+        first_day = entries.read_entry(name, fields).at // DAY
+        kept[hour] = first_hour - MIDNIGHT // HOUR, first_day - MIDNIGHT // DAY
+    assert {hour: kept[hour] for hour in (25, 26, 37, 38, 49, 50)} == {
+        25: (12, 0),
+        26: (24, 1),
+        37: (24, 1),
+        38: (36, 1),
+        49: (36, 1),
+        50: (48, 2),
+    }
+
+
 @pytest.mark.parametrize("broken", ["row", "packed", "segment"])
 def test_an_account_whose_data_is_broken_keeps_no_other_from_being_archived(
     harness: LedgerHarness, broken: str
