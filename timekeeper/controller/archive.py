@@ -275,7 +275,6 @@ class Archivist:
         books.assignments.update(changed)
         for namespace in without_payer:
             del books.assignments[namespace]
-            books.pods.namespaces.discard(namespace)
             books.published.pop(namespace, None)
         del books.accounts[name]
         books.figures.pop(name, None)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from functools import cache
-from operator import attrgetter
 from typing import Any, TypeVar, cast
 
 from timekeeper.controller.state.sessions import MeterRules, Meters, end_deleted, end_unseen, opened, update_from_pod
@@ -20,7 +20,6 @@ from timekeeper.sources.base import Departure, Mirror, Mirrors, ObservedUntil, u
 Json = dict[str, Any]
 Value = TypeVar("Value")
 Fault = TypeVar("Fault", bound=ValueError)
-_created, _namespace = attrgetter("created"), attrgetter("namespace")
 KEPT_ENDS = HOUR
 """The time for which the end of a deleted pod is remembered: its claims are deallocated some seconds later."""
 Reported = Callable[[str], int | None]
@@ -196,7 +195,7 @@ class PodView:
 
     facts: dict[str, PodFacts] = field(default_factory=dict)
     sessions: Meters = field(default_factory=Meters)
-    namespaces: set[str] = field(default_factory=set)
+    namespaces: AbstractSet[str] = field(init=False)
     changed_waiting: set[str] = field(default_factory=set)
     """Namespaces in which a waiting pod was created, deleted or changed since the last take_changed_waiting()."""
     ungated_at: dict[str, int] = field(default_factory=dict)
@@ -213,6 +212,14 @@ class PodView:
     """The end of each deleted pod that reserved claims, for KEPT_ENDS."""
     _objects: dict[str, Json] = field(default_factory=dict)
     _behind: bool = True
+    _pods_in: dict[str, int] = field(default_factory=dict)
+    """The number of pods of each namespace that has any."""
+    _created_ahead: set[str] = field(default_factory=set)
+    """The uids of the pods that were created after `_ahead_at`, by their stamps."""
+    _ahead_at: Instant = 0
+
+    def __post_init__(self) -> None:
+        self.namespaces = self._pods_in.keys()
 
     def refresh(
         self,
@@ -260,10 +267,11 @@ class PodView:
         changed |= self._end_all_deleted(mirror, self.observed.bounded(departures, now), silent, reported, now)
         self._ends = {uid: end for uid, end in self._ends.items() if end > now - KEPT_ENDS}
         for uid in self.facts.keys() - items.keys():
-            self._note_waiting(self.facts.pop(uid))
+            facts = self.facts.pop(uid)
+            self._note_waiting(facts)
+            self._count_in_namespace(facts, -1)
             self.ungated_at.pop(uid, None)
-        self.ahead = max(max(map(_created, self.facts.values()), default=0) - seen_at, 0)
-        self.namespaces = set(map(_namespace, self.facts.values()))
+        self._note_ahead(fresh, seen_at)
         self._objects = items
         self._behind = False
         return changed
@@ -289,7 +297,32 @@ class PodView:
         known = self.facts.get(facts.uid)
         if known is not None and _is_gated(known) and not _is_gated(facts):
             self.ungated_at[facts.uid] = now
+        if known is not None:
+            self._count_in_namespace(known, -1)
+        self._count_in_namespace(facts, 1)
         self.facts[facts.uid] = facts
+
+    def _count_in_namespace(self, facts: PodFacts, change: int) -> None:
+        count = self._pods_in.get(facts.namespace, 0) + change
+        if count:
+            self._pods_in[facts.namespace] = count
+        else:
+            del self._pods_in[facts.namespace]
+
+    def _note_ahead(self, fresh: Mapping[str, PodFacts], seen_at: Instant) -> None:
+        """Sets `ahead`, from the pods that changed and those whose creation stamps lay after our clock before.
+
+        A clock that does not go back leaves no other stamp behind; after one that did, all pods are looked through.
+
+        Args:
+            fresh: the pods that changed, keyed by uid.
+            seen_at: our clock when these were read.
+        """
+        candidates = self.facts if seen_at < self._ahead_at else {*fresh, *self._created_ahead} & self.facts.keys()
+        stamps = {uid: self.facts[uid].created for uid in candidates}
+        self._created_ahead = {uid for uid, created in stamps.items() if created > seen_at}
+        self.ahead = max((stamps[uid] - seen_at for uid in self._created_ahead), default=0)
+        self._ahead_at = seen_at
 
     def _end_all_deleted(
         self, mirror: Mirror, departures: list[Departure], silent: dict[str, int], reported: Reported, now: Instant
