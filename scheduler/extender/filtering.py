@@ -16,6 +16,7 @@ from scheduler.cluster.state import Asked, State
 from scheduler.cluster.waiting import FITS
 from scheduler.extender.wire import MAX_SCORE, FilterArguments, FilterResult, encode_names, joined
 from scheduler.gangs.holding import explain_member, place_member, release_overdue
+from scheduler.placement.causes import Cause
 from scheduler.placement.fleet import Ints, NodeSet
 
 LOOKS = 4
@@ -290,7 +291,9 @@ def _refusal(refusal: Refusal, unknown: list[str]) -> FilterResult:
     """
     final = refusal.final
     if unknown:
-        final = joined(final, msgspec.Raw(msgspec.json.encode(dict.fromkeys(unknown, UNKNOWN_NODE))))
+        # A node without devices also has the first cause, of too few GPUs. Of nine texts kube-scheduler might cut one.
+        text = UNKNOWN_NODE if len(refusal.texts) < len(Cause) else refusal.texts[Cause.DEVICES]
+        final = joined(final, msgspec.Raw(msgspec.json.encode(dict.fromkeys(unknown, text))))
     return FilterResult([], failed_nodes=refusal.passing, failed_and_unresolvable_nodes=final)
 
 

@@ -1,8 +1,9 @@
 """The reasons why a request fits on no node: one text for each cause, equal for all nodes with that cause.
 
-kube-scheduler groups nodes by equal texts and cuts a pod's message at 1,024 bytes
-(https://github.com/kubernetes/kubernetes/blob/v1.34.2/pkg/scheduler/framework/types.go), so there are few texts, and
-each says what was asked and what there is at most.
+kube-scheduler groups nodes by equal texts, as `0/9 nodes are available: 4 TEXT, 5 TEXT.`
+(https://github.com/kubernetes/kubernetes/blob/v1.34.2/pkg/scheduler/framework/types.go), and cuts the note of a pod's
+event at 1,024 bytes (https://github.com/kubernetes/kubernetes/blob/v1.34.2/pkg/scheduler/schedule_one.go). So there are
+few texts, each says what was asked and what there is at most, and one of each cause together fit into a note.
 """
 
 from __future__ import annotations
@@ -13,7 +14,11 @@ from enum import IntEnum
 from scheduler.placement.request import Request
 
 MAX_NAMED = 4
-"""The most models or uuids that a text names."""
+"""The most models or uuids of a list that a text names."""
+CHOICE_BYTES = 128
+"""The most bytes by which a text states what models or uuids to use and to avoid: two uuids of 40 characters fit."""
+SHORTENED = "..."
+"""The end of a name of which a text states only the beginning."""
 
 
 class Cause(IntEnum):
@@ -96,9 +101,19 @@ def _gpus(count: int) -> str:
 
 
 def _choice(use: tuple[str, ...], avoid: tuple[str, ...]) -> str:
-    return (f" of {_list(use)}" if use else "") + (f" not of {_list(avoid)}" if avoid else "")
+    lists = [(word, names) for word, names in ((" of ", use), (" not of ", avoid)) if names]
+    return "".join(word + _list(names, CHOICE_BYTES // len(lists) - len(word)) for word, names in lists)
 
 
-def _list(names: tuple[str, ...]) -> str:
-    shown = " or ".join(names[:MAX_NAMED])
-    return f"{shown} or {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else shown
+def _list(names: tuple[str, ...], limit: int) -> str:
+    """Returns the first names of a list in at most `limit` bytes, and the number of the others."""
+    for count in range(min(len(names), MAX_NAMED), 0, -1):
+        text = " or ".join(names[:count]) + _others(names, count)
+        if len(text) <= limit:
+            return text
+    others = _others(names, 1)
+    return names[0][: limit - len(SHORTENED) - len(others)] + SHORTENED + others
+
+
+def _others(names: tuple[str, ...], count: int) -> str:
+    return f" or {len(names) - count} more" if len(names) > count else ""

@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from scheduler.placement.causes import explain
+from fairgpu.choices import MAX_LISTED
+from scheduler.cluster.state import State
+from scheduler.extender.filtering import UNKNOWN_NODE
+from scheduler.placement.causes import LASTING, Cause, Shortage, explain
 from scheduler.placement.choosing import NONE, Chooser
 from scheduler.placement.fleet import Fleet, Node
 from scheduler.placement.request import Need, Request, Wanted
+from tests.unit.scheduler.extended import ask, pod
 from tests.unit.scheduler.fleets import T4, all_rows, fill, fleet_of, node, nodes, place, requests
+
+MESSAGE_BYTES = 1024
+"""The most bytes of an event's note, by which kube-scheduler cuts its message
+(https://github.com/kubernetes/kubernetes/blob/v1.34.2/pkg/apis/core/validation/events.go)."""
+choices = st.lists(st.text("aW-._", min_size=1, max_size=63), max_size=MAX_LISTED, unique=True).map(tuple)
+longest = st.integers(0, MAX_LISTED).map(lambda count: tuple(f"{at:063}" for at in range(count)))
 
 
 def used_fleet() -> Fleet:
@@ -121,3 +131,73 @@ def test_a_model_that_may_not_be_used_counts_in_no_sum() -> None:
     chosen = Wanted(use_models=("A100",))
     for core, in_sum in ((50, 0), (40, 1)):
         assert Chooser(fleet).in_sum(Request((Need(1, core, 10),), wanted=chosen), all_rows(fleet)).sum() == in_sum
+
+
+def message(texts: list[str]) -> str:
+    """What kube-scheduler makes of texts against 100,000 nodes: FitError.Error()
+    (https://github.com/kubernetes/kubernetes/blob/v1.34.2/pkg/scheduler/framework/types.go)."""
+    return f"0/100000 nodes are available: {', '.join(f'100000 {text}' for text in sorted(texts))}."
+
+
+@given(st.builds(Wanted, *4 * [choices | longest]))
+@example(Wanted(*4 * [tuple(f"{at:063}" for at in range(MAX_LISTED))]))
+def test_all_causes_of_a_request_fit_into_one_message_of_kube_scheduler(wanted: Wanted) -> None:
+    request, most = Request((Need(16, 100, 1),), wanted=wanted), 10**10 - 1
+    texts = [
+        explain(Shortage(cause, 16, asked, most=asked, in_sum=100_000 * (cause not in LASTING)), request)
+        for cause, asked in zip(Cause, (16, 16, 16, most, most, 100, 16, 0), strict=True)
+    ]
+    texts[Cause.TOGETHER] = explain(Shortage(Cause.TOGETHER, 0, 0, 0, in_sum=100_000, cut=100_000), request)
+    assert len(message(texts).encode()) <= MESSAGE_BYTES
+    for names in wanted[:4]:
+        assert not names or any(names[0][:40] in text for text in texts), "the first name of each list is there"
+
+
+@pytest.mark.parametrize(
+    ("use", "avoid", "text"),
+    [
+        (("A100", "H100"), (), "of A100 or H100"),
+        (("A100", "H100", "H200", "L4", "L40S", "T4"), ("A10",), "of A100 or H100 or H200 or L4 or 2 more not of A10"),
+        (tuple(f"{at}{'x' * 39}" for at in range(9)), (), f"of 0{'x' * 39} or 1{'x' * 39} or 7 more"),
+        (("x" * 63,), ("y" * 63, "z"), f"of {'x' * 57}... not of {'y' * 43}... or 1 more"),
+        (("x" * 63,), (), f"of {'x' * 63}"),
+    ],
+    ids=["all named", "four named", "two uuids named", "long names cut", "one long name"],
+)
+def test_a_text_names_as_many_of_the_chosen_as_leave_room_for_other_causes(
+    use: tuple[str, ...], avoid: tuple[str, ...], text: str
+) -> None:
+    request = Request((Need(1, 10, 10),), wanted=Wanted(use_models=use, avoid_models=avoid))
+    assert explain(Shortage(Cause.MODEL, 1, 1, 0), request) == f"gpu-model: 1 GPU {text} asked, at most 0 there"
+
+
+def test_one_answer_has_at_most_eight_texts_with_a_node_that_offers_no_devices() -> None:
+    state = State()
+    for one in (
+        node("devices", 1),
+        node("model", 2, model=T4),
+        node("uuid", 2),
+        node("size", 2, memory_mib=300),
+        *(node(name, 3) for name in ("memory", "core", "slots", "together")),
+    ):
+        state.put_node(one)
+    for at in range(2):
+        fill(state.fleet, f"memory-{at}", memory=900)
+        fill(state.fleet, f"core-{at}", core=90)
+        fill(state.fleet, f"slots-{at}", slots=64)
+    fill(state.fleet, "together-0", memory=900)
+    fill(state.fleet, "together-1", core=90)
+    state.listed("nodes")
+    state.listed("pods")
+    item = pod("a", gpus=2)
+    limits = {"fairgpu.io/gpu": "2", "fairgpu.io/gpu-core": "100", "fairgpu.io/gpu-memory": "800"}
+    item["spec"]["containers"][0]["resources"] = {"limits": limits, "requests": limits}
+    item["metadata"]["annotations"] = {"fairgpu.io/use-gpu-model": "A100", "fairgpu.io/avoid-gpu-uuid": "uuid-0"}
+    answer = ask(state, item, names=[*state.fleet.rows, "cpu"])
+    assert set(answer.failed_nodes) == {"memory", "core", "slots", "together"}
+    assert set(answer.failed_and_unresolvable_nodes) == {"devices", "model", "uuid", "size", "cpu"}
+    texts = {**answer.failed_nodes, **answer.failed_and_unresolvable_nodes}
+    assert len(set(texts.values())) == len(Cause) == 8
+    assert texts["cpu"] == texts["devices"] == "gpu: 2 GPUs asked, a node offers at most 1"
+    without = ask(state, item, names=[*(set(state.fleet.rows) - {"core"}), "cpu"])
+    assert without.failed_and_unresolvable_nodes["cpu"] == UNKNOWN_NODE
