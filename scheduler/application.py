@@ -55,6 +55,10 @@ LEARN_AT = (100, 250, 500, 1000, 2000, 4000, 8000)
 """The numbers of requests after which the worth of nodes is learned; later, every LEARN_EVERY."""
 LEARN_EVERY = 8000
 LEARN_LOOK_SECONDS = 1.0
+LEARN_PAUSE_SECONDS = 0.005
+"""The pause after each millisecond or so of learning. In the interpreter one thread runs at a time: a pod that is asked
+about meanwhile would wait for the learning whenever a call of the system or of numpy lets another thread run.
+"""
 GANG_LOOK_SECONDS = 1.0
 """The interval at which a bind that waits for its gang checks the gang's deadline."""
 SHOW_SECONDS = 2.0
@@ -290,7 +294,7 @@ def keep_worth_current(state: State, wait: Wait) -> None:
             learned, mix = state.counted, state.mix()
             classes, capacity = list(state.fleet.classes), state.fleet.capacity()
         learned_classes = len(classes)
-        state.learn(learn(mix, classes, capacity, generator))
+        state.learn(learn(mix, classes, capacity, generator, lambda: wait(LEARN_PAUSE_SECONDS)))
         _log.info("request statistics updated", requests=learned, kinds=len(mix.kinds))
 
 

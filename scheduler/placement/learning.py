@@ -8,6 +8,7 @@ since the estimate changes where requests go.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TypeAlias
 
 import numpy as np
@@ -18,6 +19,8 @@ Floats: TypeAlias = npt.NDArray[np.float64]
 GPUS = 1000
 LOAD_PERCENT = 130
 ROUNDS = 5
+DRAWN_AT_ONCE = 256
+"""The requests that are drawn and placed between two pauses: about a millisecond of processor time."""
 WASTE_WEIGHT = 8.0
 """The weight of a percent that is wasted for good, against one that some request can use."""
 
@@ -34,12 +37,18 @@ def usable_share(percents: npt.NDArray[np.int64], shares: Floats) -> Floats:
     return np.cumsum(table)
 
 
-def learn_waste(demands: list[tuple[int, float]], random: np.random.Generator, gpus: int = GPUS) -> Floats:
+def learn_waste(
+    demands: list[tuple[int, float]],
+    random: np.random.Generator,
+    pause: Callable[[], object] = lambda: None,
+    gpus: int = GPUS,
+) -> Floats:
     """Returns, for each percent that may be free on a GPU, the percent that later requests are expected never to use.
 
     Args:
         demands: pairs of a percent of a GPU that requests need, and its weight: how frequent it is beside the others.
         random: draws the requests of the simulation.
+        pause: called after every DRAWN_AT_ONCE requests, so that other threads can have the processor.
         gpus: the number of GPUs that the simulation fills.
 
     Returns:
@@ -53,13 +62,19 @@ def learn_waste(demands: list[tuple[int, float]], random: np.random.Generator, g
     levels = np.arange(101)
     usable = levels * usable_share(percents, shares)
     for number in range(ROUNDS):
-        found = _simulate(demands, usable - WASTE_WEIGHT * waste, random, gpus)
+        found = _simulate(demands, usable - WASTE_WEIGHT * waste, random, pause, gpus)
         waste = found if number == 0 else (waste + found) / 2
         waste[100] = 0.0
     return waste
 
 
-def _simulate(demands: list[tuple[int, float]], value: Floats, random: np.random.Generator, gpus: int) -> Floats:
+def _simulate(
+    demands: list[tuple[int, float]],
+    value: Floats,
+    random: np.random.Generator,
+    pause: Callable[[], object],
+    gpus: int,
+) -> Floats:
     """Runs the simulation once; returns the mean percent that stayed free, for each level from 0 to 100 percent free.
 
     A level's mean is over the GPUs that had that much free at some time.
@@ -67,6 +82,7 @@ def _simulate(demands: list[tuple[int, float]], value: Floats, random: np.random
     Args:
         demands: pairs of a percent of a GPU that requests need, and its weight.
         value: the worth of a GPU of which 0 to 100 percent are free; a request goes to the GPU whose worth falls least.
+        pause: called after every DRAWN_AT_ONCE requests.
         gpus: the number of GPUs to fill.
     """
     percents = np.array([percent for percent, _ in demands])
@@ -80,7 +96,8 @@ def _simulate(demands: list[tuple[int, float]], value: Floats, random: np.random
     closed[100] = 0.0
     missing = gpus * LOAD_PERCENT
     while missing > 0:
-        for percent in random.choice(percents, 256, p=weights / weights.sum()).tolist():
+        pause()
+        for percent in random.choice(percents, DRAWN_AT_ONCE, p=weights / weights.sum()).tolist():
             missing -= percent
             gains = gain[percent] + closed[percent:]
             best = int(gains.argmax())

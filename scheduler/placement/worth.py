@@ -8,7 +8,7 @@ GPU cluster of 2023 (https://github.com/alibaba/clusterdata/tree/master/cluster-
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -26,6 +26,8 @@ STEP_PERCENT = 2 / 3
 MAX_HOST_LEVELS = 40
 MAX_SEVERAL = 8
 """Kinds that need several GPUs are weighed one by one, the most frequent of them alone."""
+KINDS_AT_ONCE = 16
+"""The kinds that are read between two pauses of learning: about a millisecond of processor time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +81,13 @@ class Worth:
         return np.asarray(place + np.searchsorted(self.host_levels, host, "right"), np.int64)
 
 
-def learn(mix: Mix, classes: Sequence[DeviceClass], capacity: Mapping[int, int], random: np.random.Generator) -> Worth:
+def learn(
+    mix: Mix,
+    classes: Sequence[DeviceClass],
+    capacity: Mapping[int, int],
+    random: np.random.Generator,
+    pause: Callable[[], object] = lambda: None,
+) -> Worth:
     """Learns from the requests so far how to compute the worth of a node's free parts; takes about a tenth of a second.
 
     Args:
@@ -87,6 +95,7 @@ def learn(mix: Mix, classes: Sequence[DeviceClass], capacity: Mapping[int, int],
         classes: the device classes, in the order of their indexes.
         capacity: the number of devices of each class, keyed by the class's index.
         random: draws the requests of the simulation.
+        pause: called about once in a millisecond of processor time, so that other threads can have the processor.
     """
     pods = max(mix.pods, 1)
     kinds = [(kind, count / pods) for kind, count in mix.kinds]
@@ -98,13 +107,15 @@ def learn(mix: Mix, classes: Sequence[DeviceClass], capacity: Mapping[int, int],
     common = max(capacity, key=lambda number: capacity[number], default=0)
     demands: dict[int, float] = {}
     demanded = 0.0
-    for kind, share in kinds:
+    for number, (kind, share) in enumerate(kinds):
+        if number % KINDS_AT_ONCE == 0:
+            pause()
         percents = tuple(kind.percent_of(device) for device in classes)
         cpu_from = int(np.searchsorted(cpu_levels, kind.cpu_milli)) + 1
         host_from = int(np.searchsorted(host_levels, kind.host_mib)) + 1
         if kind.gpus == 1:
-            for number, percent in enumerate(percents):
-                single[cpu_from:, host_from:, number, percent:] += share
+            for cls, percent in enumerate(percents):
+                single[cpu_from:, host_from:, cls, percent:] += share
         else:
             weights = several.setdefault((kind.gpus, percents), np.zeros(places))
             weights[cpu_from:, host_from:] += share
@@ -112,7 +123,7 @@ def learn(mix: Mix, classes: Sequence[DeviceClass], capacity: Mapping[int, int],
         demands[usual] = demands.get(usual, 0.0) + share * kind.gpus
         demanded += share * kind.gpus * usual
     levels, named = np.arange(101), _named(kinds, classes, capacity, demanded)
-    waste = learn_waste(sorted(demands.items()), random)
+    waste = learn_waste(sorted(demands.items()), random, pause)
     most = sorted(several.items(), key=lambda item: float(item[1].max()), reverse=True)[:MAX_SEVERAL]
     return Worth(
         cpu_levels=cpu_levels,

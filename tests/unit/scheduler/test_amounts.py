@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from scheduler.application import keep_worth_current
+from scheduler.application import LEARN_LOOK_SECONDS, keep_worth_current
 from scheduler.cluster.earmarks import EarmarkError, decode
 from scheduler.cluster.objects import MOST
 from scheduler.cluster.state import State
@@ -56,7 +56,7 @@ def test_a_pod_that_asks_for_so_much_keeps_the_scheduler_from_learning_of_no_oth
     for number in range(100):
         ask(state, asking(f"a-{number}", resource, amount))
         state.forget(f"uid-a-{number}")
-    keep_worth_current(state, lambda _seconds: next(looks))
+    keep_worth_current(state, lambda seconds: seconds == LEARN_LOOK_SECONDS and next(looks))
     assert state.chooser.worth is not None
     assert ask(state, pod("b")).node_names == ["n0"]
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from fairgpu.cluster.api import ApiError
 from scheduler import application
-from scheduler.application import LEARN_AT, keep_worth_current
+from scheduler.application import LEARN_AT, LEARN_LOOK_SECONDS, LEARN_PAUSE_SECONDS, keep_worth_current
 from scheduler.cluster.eligible import Site
 from scheduler.cluster.objects import PodError, read_note, read_waiting
 from scheduler.cluster.state import HOLD_SECONDS, SETTLE_SECONDS, State
@@ -32,6 +32,7 @@ from scheduler.extender.wire import (
     key_of_names,
 )
 from scheduler.placement.holding import Holding, Piece
+from scheduler.placement.learning import DRAWN_AT_ONCE, GPUS, LOAD_PERCENT, ROUNDS
 from scheduler.placement.mix import MixCounter
 from scheduler.placement.request import Need, Request
 from scheduler.placement.worth import Worth, learn
@@ -111,8 +112,23 @@ def test_pods_are_placed_while_the_worth_is_learned(monkeypatch: pytest.MonkeyPa
         return learn(*given)
 
     monkeypatch.setattr(application, "learn", learning)
-    keep_worth_current(state, lambda _: next(looks))
+    keep_worth_current(state, lambda seconds: seconds == LEARN_LOOK_SECONDS and next(looks))
     assert free == [True]
+
+
+def test_learning_pauses_after_each_millisecond_or_so_of_work() -> None:
+    state, waits = state_of("n0"), list[float]()
+    for number in range(LEARN_AT[0]):
+        ask(state, pod(f"p{number}", core=40))
+
+    def wait(seconds: float) -> bool:
+        waits.append(seconds)
+        return waits.count(LEARN_LOOK_SECONDS) == 2
+
+    keep_worth_current(state, wait)
+    drawn = ROUNDS * GPUS * LOAD_PERCENT / 40
+    assert waits.count(LEARN_PAUSE_SECONDS) >= drawn / DRAWN_AT_ONCE
+    assert LEARN_PAUSE_SECONDS > 0
 
 
 def test_a_node_without_an_inventory_says_so_and_one_that_is_full_says_what_is_free() -> None:
@@ -269,7 +285,9 @@ def test_the_worth_is_learned_again_once_a_node_has_gpus_of_a_new_model() -> Non
         ask(state, pod(f"p{number}", core=40))
     known: list[int] = []
 
-    def looked(_seconds: float) -> bool:
+    def looked(seconds: float) -> bool:
+        if seconds != LEARN_LOOK_SECONDS:
+            return False
         worth = state.chooser.worth
         known.append(worth.classes if worth else 0)
         if len(known) == 3:
