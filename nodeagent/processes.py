@@ -9,14 +9,21 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 PROC = Path("/proc")
+NAME_BYTES = 64
+"""At least as many as /proc/PID/comm has: 15, or up to 63 for a thread of the kernel, and a newline (proc(5))."""
 STAT_BYTES = 4096
 """More than /proc/PID/stat has: 52 numbers, and a name of at most 64 bytes."""
 START_TIME = 22
 """The field of /proc/PID/stat with the start time, counted from 1."""
+SYS_ADMIN = 1 << 21
+"""The bit of CAP_SYS_ADMIN in a set of capabilities (linux/capability.h)."""
+WHOLE_MAP = ["0", "0", "4294967295"]
+"""The mapping of user ids in the host's user namespace (user_namespaces(7))."""
 _IN_POD = re.compile(
     r"pod(?P<uid>[0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})(?:\.slice)?"
     r"[/:](?:[a-z-]+[-:])?(?P<container>[0-9a-f]{64})"
@@ -82,17 +89,57 @@ def own_pid_of(status: bytes) -> int:
     """Returns a process's id in its innermost PID namespace.
 
     Args:
-        status: the content of /proc/PID/status, whose line NSpid names the id (proc(5)). A newline alone ends a line:
-            of all bytes that end a line of text, it is the only one that the kernel escapes in a process's name.
+        status: the content of /proc/PID/status, whose line NSpid names the id (proc(5)).
 
     Raises:
         ValueError: there is no such line, or it names no process id.
     """
-    for line in status.split(b"\n"):
-        name, _, pids = line.partition(b":")
-        if name == b"NSpid" and pids.split():
-            return int(pids.split()[-1])
-    raise ValueError("no NSpid")
+    return int((_line_of(status, b"NSpid").split() or [b""])[-1])
+
+
+def process_names(proc: Path = PROC) -> dict[int, bytes]:
+    """Returns the name of each process of the host, keyed by process id.
+
+    The kernel cuts a program's name at 15 bytes. A program may change its own name.
+    """
+    found = {}
+    folder = os.open(proc, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for pid in os.listdir(folder):  # noqa: PTH208 - a Path for each takes longer than the system calls
+            if pid.isdecimal():
+                with suppress(OSError):  # it has ended
+                    found[int(pid)] = _content(f"{pid}/comm", NAME_BYTES, folder).removesuffix(b"\n")
+    finally:
+        os.close(folder)
+    return found
+
+
+def is_of_node(pid: int, proc: Path = PROC) -> bool:
+    """Returns whether a process acts for who administers the node: outside all pods, or with the rights to do so.
+
+    Such rights are CAP_SYS_ADMIN in the host's user namespace, as a privileged container has them. The author of any
+    other pod may give a process any name.
+    """
+    folder = proc / str(pid)
+    try:
+        cgroups = (folder / "cgroup").read_text(errors="replace")
+        status, uid_map = (folder / "status").read_bytes(), (folder / "uid_map").read_text()
+        return in_pod(cgroups) == ("", "") or administers(status, uid_map)
+    except (OSError, ValueError):
+        return False
+
+
+def administers(status: bytes, uid_map: str) -> bool:
+    """Returns whether a process has CAP_SYS_ADMIN in the host's user namespace.
+
+    Args:
+        status: the content of /proc/PID/status, whose line CapEff has the capabilities in effect.
+        uid_map: the content of /proc/PID/uid_map.
+
+    Raises:
+        ValueError: there is no such line, or it is no number.
+    """
+    return bool(int(_line_of(status, b"CapEff"), 16) & SYS_ADMIN) and uid_map.split() == WHOLE_MAP
 
 
 class Processes:
@@ -123,17 +170,43 @@ class Processes:
             return False
 
 
+def _line_of(status: bytes, name: bytes) -> bytes:
+    """Returns what a line of /proc/PID/status says after its name.
+
+    A newline alone ends a line: of all bytes that end a line of text, it is the only one that the kernel escapes in a
+    process's name.
+
+    Raises:
+        ValueError: there is no such line.
+    """
+    for line in status.split(b"\n"):
+        found, colon, said = line.partition(b":")
+        if found == name and colon:
+            return said
+    raise ValueError(f"no {name.decode()}")
+
+
 def _stat(proc: Path, pid: int) -> str:
     """Returns the text of /proc/PID/stat, which the agent reads of each process on a GPU once a second.
-
-    A Path and a text file for each took twice as long as the system calls.
 
     Raises:
         OSError: there is no such process.
     """
-    descriptor = os.open(f"{proc}/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
+    return _content(f"{proc}/{pid}/stat", STAT_BYTES).decode(errors="replace")
+
+
+def _content(path: str, most_bytes: int, folder: int | None = None) -> bytes:
+    """Returns the beginning of a file of /proc; a Path and a text file for each took twice as long as the system calls.
+
+    Args:
+        folder: a descriptor of the folder to which the path is relative; None for the working directory.
+
+    Raises:
+        OSError: there is no such process.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC, dir_fd=folder)
     try:
-        return os.read(descriptor, STAT_BYTES).decode(errors="replace")
+        return os.read(descriptor, most_bytes)
     finally:
         os.close(descriptor)
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from nodeagent.driver_figures import DriverSample
 from nodeagent.faults import Faults
 from nodeagent.nvml import Nvml
 from nodeagent.offer import Edits, Fault, Offer, fenced, xid_fault
+from nodeagent.processes import PROC, is_of_node, process_names
+from nodeagent.vendors.mps import why_withheld
 from nodeagent.vendors.spec_files import Reading, SpecFiles
 
 VENDOR = "nvidia"
@@ -68,11 +71,13 @@ class Nvidia:
         recover_seconds: float = 600.0,
         pci_devices: Path = PCI_DEVICES,
         clock: Callable[[], float] = time.monotonic,
+        proc: Path = PROC,
     ) -> None:
         self._specs = SpecFiles(folders, KIND)
         self._recover_seconds = recover_seconds
         self._pci_devices = pci_devices
         self._clock = clock
+        self._proc = proc
         self._opened: Any = None
         self._known: dict[int, Found] = {}
         self._faults = faults
@@ -104,7 +109,8 @@ class Nvidia:
             if one < two
         }
         found_now = [self._known[index] for index in sorted(self._known)]
-        offer = offered(driver, found_now, tiers, self._specs.read())
+        mps = why_withheld(process_names(self._proc), partial(is_of_node, proc=self._proc))
+        offer = offered(driver, found_now, tiers, self._specs.read(), mps)
         now, faults = self._clock(), self._faults.by_uuid()
         devices = tuple(fenced(device, faults, now, self._recover_seconds) for device in offer.inventory.devices)
         inventory = replace(offer.inventory, devices=devices)
@@ -244,6 +250,7 @@ def offered(
     found: Sequence[Found],
     tiers: Mapping[tuple[str, str], Link],
     specs: Reading,
+    refused: str = "",
 ) -> Offer:
     """Returns the GPUs to offer, and the reasons to withhold the others.
 
@@ -254,6 +261,7 @@ def offered(
         found: the GPUs, as NVML describes them.
         tiers: the link between two GPUs, keyed by their uuids in any order; GPUs without an entry count as far apart.
         specs: the toolkit's CDI specs.
+        refused: the reason why none of the GPUs can be shared; empty if there is none that holds for all.
     """
     edits: dict[str, Edits] = {}
     withheld: dict[str, str] = {}
@@ -262,9 +270,10 @@ def offered(
             edits[device.uuid] = vendor_edits(specs.specs, device.uuid, device.index, device.minor)
         except VendorSpecError as error:
             withheld[device.uuid] = "; ".join([str(error), *specs.unread])
-        if device.refused or device.memory_mib <= 0:
+        why = device.refused or refused
+        if why or device.memory_mib <= 0:
             edits.pop(device.uuid, None)
-            withheld[device.uuid] = device.refused or "NVML says that it has no memory"
+            withheld[device.uuid] = why or "NVML says that it has no memory"
     kept = [device for device in found if device.uuid in edits]
     devices = tuple(Device(device.uuid, device.model, device.memory_mib, device.numa, device.pci) for device in kept)
 
@@ -314,7 +323,7 @@ def _refused(nvml: Any, handle: Any) -> str:
     except nvml.NVMLError:
         pass  # a driver that knows no MPS
     try:
-        # As NVIDIA advises for MPS, whose daemon NVML does not name before it has a client.
+        # As NVIDIA advises for MPS, and as whoever wants a GPU alone sets it.
         if nvml.nvmlDeviceGetComputeMode(handle) != nvml.NVML_COMPUTEMODE_DEFAULT:
             return "its compute mode lets no two processes work on it (set another: nvidia-smi -c DEFAULT)"
     except nvml.NVMLError:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from tests.node.machine import vendor_spec as vendors_spec
 from tests.node.pods import container, place
 from tests.node.test_recovery import fresh
 from tests.node.test_trials import node_events
+from tests.support.processes import ending
 from tests.support.waiting import wait_until
 
 
@@ -126,6 +129,20 @@ def test_a_container_that_fills_or_truncates_its_ledger_changes_nothing_for_the_
     assert pods["replaced"].file("over").read_text() == "refused\n"
     wait_until(lambda: fresh(0), "the page is written")
     wait_until(lambda: [pod.phase() for pod in pods.values()] == ["Running"] * 3, "the kubelet says that all three run")
+
+
+def test_an_idle_daemon_of_mps_withholds_the_gpus_while_it_runs(gpus: Machine, namespace: str, tmp_path: Path) -> None:
+    pod = place(gpus, namespace, [container("main", 30, 1024)], gpu=1)
+    pod.found("main")
+    daemon = tmp_path / "nvidia-cuda-mps-control"
+    shutil.copy(shutil.which("sleep") or "", daemon)
+    with ending(subprocess.Popen([daemon, "3600"])):
+        wait_until(lambda: inventory(gpus) == {}, "no GPU is offered")
+        reason = "nvidia-cuda-mps-control runs on this node"
+        wait_until(lambda: any(reason in each for each in node_events(gpus, "GPUNotOffered")), "the Node says so")
+        assert int(capacity(gpus)) >= 30, "what bound pods hold stays in the capacity"
+        assert pod.phase() == "Running"
+    wait_until(lambda: capacity(gpus) == "200", "both are offered again")
 
 
 @pytest.fixture

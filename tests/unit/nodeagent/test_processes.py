@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent.processes import Process, Processes, in_pod, read_process
+from nodeagent.processes import Process, Processes, in_pod, is_of_node, process_names, read_process
 
 UID = "6f9619ff-8b86-d011-b42d-00c04fc964ff"
 STATIC_UID = "0123456789abcdef0123456789abcdef"
@@ -62,13 +62,55 @@ def test_a_cgroup_names_the_pod_and_the_container(text: str, found: tuple[str, s
     assert in_pod(text) == found
 
 
-def host_process(proc: Path, pid: int, began: int, own_pid: int = 7, name: str = "python") -> None:
+IN_POD = f"0::/kubepods/pod{UID}/{ID}\n"
+ALL_RIGHTS, DEFAULT_RIGHTS = "000001ffffffffff", "00000000a80425fb"
+"""What a privileged container may do, and what a runtime lets another one do."""
+HOSTS_IDS, OWN_IDS = "         0          0 4294967295\n", "         0     100000      65536\n"
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "rights", "ids", "is_the_nodes"),
+    [
+        ("0::/system.slice/mps.service\n", DEFAULT_RIGHTS, HOSTS_IDS, True),
+        ("0::/user.slice/user-1000.slice\n", "0000000000000000", HOSTS_IDS, True),
+        (IN_POD, ALL_RIGHTS, HOSTS_IDS, True),
+        (IN_POD, DEFAULT_RIGHTS, HOSTS_IDS, False),
+        (IN_POD, ALL_RIGHTS, OWN_IDS, False),
+    ],
+    ids=["a service of the host", "a user of the host", "privileged", "a pod", "root in a user namespace of its own"],
+)
+def test_a_process_is_the_nodes_outside_pods_and_where_it_may_administer_the_host(
+    tmp_path: Path, cgroup: str, rights: str, ids: str, *, is_the_nodes: bool
+) -> None:
+    host_process(tmp_path, 300, began=5000, rights=rights)
+    (tmp_path / "300" / "cgroup").write_text(cgroup)
+    (tmp_path / "300" / "uid_map").write_text(ids)
+    assert is_of_node(300, tmp_path) is is_the_nodes
+
+
+def test_a_process_that_is_gone_is_not_the_nodes(tmp_path: Path) -> None:
+    assert not is_of_node(300, tmp_path)
+
+
+def test_processes_have_the_names_that_the_kernel_gives_them(tmp_path: Path) -> None:
+    for pid, name in ((1, b"systemd\n"), (300, b"a\nb\xff\n")):
+        (tmp_path / str(pid)).mkdir()
+        (tmp_path / str(pid) / "comm").write_bytes(name)
+    (tmp_path / "301").mkdir()  # it has ended meanwhile
+    (tmp_path / "sys").mkdir()
+    assert process_names(tmp_path) == {1: b"systemd", 300: b"a\nb\xff"}
+
+
+def host_process(
+    proc: Path, pid: int, began: int, own_pid: int = 7, name: str = "python", rights: str = DEFAULT_RIGHTS
+) -> None:
     folder = proc / str(pid)
     folder.mkdir(exist_ok=True)
     fields = " ".join(str(number) for number in range(4, 22))
     (folder / "stat").write_bytes(f"{pid} ({name}) S {fields} {began} 0 0\n".encode("latin-1"))
-    (folder / "status").write_bytes(f"Name:\t{name}\nNSpid:\t{pid}\t{own_pid}\n".encode("latin-1"))
-    (folder / "cgroup").write_text(f"0::/kubepods/pod{UID}/{ID}\n")
+    status = f"Name:\t{name}\nNSpid:\t{pid}\t{own_pid}\nCapPrm:\t{ALL_RIGHTS}\nCapEff:\t{rights}\n"
+    (folder / "status").write_bytes(status.encode("latin-1"))
+    (folder / "cgroup").write_text(IN_POD)
 
 
 @pytest.mark.parametrize("name", ["python", "a b", "a) S (b", "\xff", "\rNSpid:\t8", "\x0bNSpid:\t8"])
