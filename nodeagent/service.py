@@ -59,8 +59,8 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 """The kernel's name of this boot (proc(5))."""
 ROUND_SECONDS = 1.0
 STUCK_SECONDS = 120.0
-"""The longest time that the main loop spends without an answer of the API server. Such an answer takes 35 s at most,
-and counts where it fails. All else in a round is files in memory, and a lock under which no thread asks a server."""
+"""The longest time that a round of the main loop takes on a machine without a free core: all in it is files in memory,
+and a lock under which no thread asks a server."""
 SHIM_SECONDS = 30.0
 """The time after which a host that has not taken the shim counts as one that does not answer: less than a megabyte."""
 HANDOVER_SECONDS = 0.05
@@ -93,7 +93,7 @@ class Agent:
     def __init__(self, settings: Nodeagent, api: KubernetesAPI, vendor: Vendor) -> None:
         self._settings = settings
         self._progress = Progress(STUCK_SECONDS)
-        self._api = api = api.noting(self._progress.answered)
+        self._api = api
         self._vendor = vendor
         self._stop = threading.Event()
         self._woken = threading.Event()
@@ -119,6 +119,7 @@ class Agent:
         self._right: tuple[Json, Inventory, list[Json]] | None = None
         """Those for which nothing was left to write on the Node; None before the first time."""
         self._node_due = threading.Event()
+        self._collection_due = threading.Event()
         self._answered_at = time.monotonic()
         self._look_now = threading.Event()
         self._published: tuple[list[Record], Mapping[str, int]] | None = None
@@ -195,6 +196,7 @@ class Agent:
             self._watch_processes,
             self._write_events,
             self._write_node,
+            self._collect,
         )
         for part in (*watched, self._serve):
             self._measures.part_failures.labels(_name(part))
@@ -234,11 +236,12 @@ class Agent:
         self._stop.set()
         self._woken.set()
         self._node_due.set()
+        self._collection_due.set()
 
     def _round(self) -> None:
-        """Runs one round: says what the Node must have, removes files of ended containers, passes on notices.
+        """Runs one round: says what the Node must have and whether containers have ended, passes on notices.
 
-        Only what the Node offers waits for the driver: containers' files and notices do not need it.
+        It waits for no server. Only what the Node offers waits for the driver: notices do not need it.
         """
         self._writer.keep()
         self._log_why_no_shim()
@@ -250,9 +253,23 @@ class Agent:
         if node is not None:
             self._open_or_withhold(node)
         try:
-            self._starter.collect()
+            self._starter.show()
         except OSError as error:
             self._not_published(error)
+        if self._starter.has_ended_ones():
+            self._collection_due.set()
+
+    def _collect(self) -> None:
+        """Removes what ended containers had on the host; an API server that is silent delays no round."""
+        while not self._stop.is_set():
+            self._collection_due.wait()
+            if not self._stop.is_set():
+                try:
+                    self._starter.collect()
+                except OSError as error:
+                    self._not_published(error)
+            # What has ended meanwhile is found by the next round.
+            self._collection_due.clear()
 
     def _open_or_withhold(self, node: Json) -> None:
         """Offers the kubelet the GPUs that the driver last named; has inventory and capacity written into the Node.

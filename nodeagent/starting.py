@@ -156,12 +156,28 @@ class Starter:
         )
         return record
 
+    def show(self) -> None:
+        """Passes the records of all containers to `StartEnvironment.changed`.
+
+        A start that comes meanwhile waits, so that no older records follow its own.
+
+        Raises:
+            OSError: the host has no room for the page writer's input.
+        """
+        with self._lock:
+            if not self._has_ended:
+                self._environment.changed(list(self._records.values()))
+
+    def has_ended_ones(self) -> bool:
+        """Returns whether the pod of a container has ended, or is not known: `collect` has something to do then."""
+        pods = self._environment.pods.all()
+        return bool(ended(self.records(), pods) or self._unread_of_ended(pods))
+
     def collect(self) -> None:
         """Removes the records and files of containers whose pods are deleted or have ended.
 
-        The records that are left are passed to `StartEnvironment.changed`; a start that comes meanwhile waits, so that
-        no older records follow its own. A pod that the watch has not shown is read from the API server: it may be
-        newer.
+        The records that are left are passed to `StartEnvironment.changed`. A pod that the watch has not shown is read
+        from the API server, since it may be newer: a server that is silent takes half a minute for each.
 
         Raises:
             OSError: the host has no room for the page writer's input; the ended containers' files are removed
@@ -175,8 +191,7 @@ class Starter:
             for record in over:
                 del self._records[record.uid, record.container]
                 files.remove(self._folders, record)
-            live = {str(pod["metadata"]["uid"]) for pod in self._environment.pods.all() if is_live(pod)}
-            for uid, container in [each for each in self._unread if each[0] not in live]:
+            for uid, container in self._unread_of_ended(self._environment.pods.all()):
                 self._unread.discard((uid, container))
                 files.remove_unread(self._folders, uid, container)
             self._environment.changed(list(self._records.values()))
@@ -194,7 +209,14 @@ class Starter:
         with self._lock:
             return list(self._records.values())
 
+    def _unread_of_ended(self, pods: Iterable[Json]) -> list[tuple[str, str]]:
+        live = {str(pod["metadata"]["uid"]) for pod in pods if is_live(pod)}
+        return [each for each in list(self._unread) if each[0] not in live]
+
     def _lives(self, record: Record) -> bool:
+        for known in self._environment.pods.all():
+            if known["metadata"]["uid"] == record.uid:
+                return is_live(known)
         try:
             pod = self._environment.read_pod(record.namespace, record.pod)
         except ApiError as error:

@@ -51,18 +51,12 @@ class MemoryServer:
 
     def __init__(self, pods: list[Json], node: Json, warned: Path) -> None:
         self._warned = warned
-        self._answered: Callable[[], None] = lambda: None
         self._items = {PODS_PATH: pods, NODES_PATH: [node]}
         self._events: dict[str, queue.Queue[Json]] = {PODS_PATH: queue.Queue(), NODES_PATH: queue.Queue()}
-
-    def noting(self, answered: Callable[[], None]) -> MemoryServer:
-        self._answered = answered
-        return self
 
     def get(self, path: str, _query: Any = None, **_options: Any) -> Json:
         if path not in self._items:
             raise ApiError(404, "NotFound", path)
-        self._answered()
         return {"items": copy.deepcopy(self._items[path]), "metadata": {"resourceVersion": "1"}}
 
     def stream(self, path: str, *_arguments: Any) -> Iterator[Json]:

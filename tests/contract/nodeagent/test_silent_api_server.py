@@ -1,13 +1,15 @@
-"""An API server that swallows requests delays neither the look at the driver nor the answer to the kubelet."""
+"""An API server that swallows requests delays neither a round, nor the look at the driver, nor the kubelet's answer."""
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from fairgpu import names
 from fairgpu.cluster.api import ApiError, Json
 from nodeagent.containers.refusal import PlacementRefusedError
 from nodeagent.containers.resolving import Listed
@@ -16,7 +18,7 @@ from nodeagent.service import Agent
 from nodeagent.settings import Kubelet, Nodeagent
 from tests.support.background import in_background
 from tests.support.fake_vendor import MEMORY_MIB, FakeVendor, gpus
-from tests.support.waiting import wait_until
+from tests.support.waiting import LIMIT_S, wait_until
 
 OF_ONE_GPU = {
     "fairgpu.io/gpu-core": "100",
@@ -24,6 +26,16 @@ OF_ONE_GPU = {
     "fairgpu.io/gpu-memory-percentage": "100",
 }
 """The capacity of one GPU."""
+
+
+def pod(**annotations: str) -> Json:
+    """A pod whose container has a slot."""
+    limits = {"fairgpu.io/gpu": "1", "fairgpu.io/gpu-core": "30", "fairgpu.io/gpu-memory": "1000"}
+    return {
+        "metadata": {"namespace": "team", "name": "train", "uid": "uid-train", "annotations": annotations},
+        "spec": {"containers": [{"name": "main", "resources": {"limits": limits}}]},
+        "status": {},
+    }
 
 
 class Server:
@@ -35,10 +47,9 @@ class Server:
         self.events: list[Json] = []
         self.patches: list[Json] = []
 
-    def noting(self, _answered: object) -> Server:
-        return self
-
     def get(self, path: str) -> Json:
+        self.asked.set()
+        self.answers.wait()
         raise ApiError(404, "NotFound", path)
 
     def create(self, _path: str, event: Json) -> Json:
@@ -111,13 +122,7 @@ def test_a_refusal_reaches_the_kubelet_and_a_warning_that_is_given_once_waits_fo
 ) -> None:
     monkeypatch.setattr(agent._resources, "listing", lambda _: [Listed("team", "train", "main", frozenset({"slot-0"}))])
     monkeypatch.setattr("nodeagent.starting.WATCH_SECONDS", 0.01)
-    limits = {"fairgpu.io/gpu": "1"}
-    pod = {
-        "metadata": {"namespace": "team", "name": "train", "uid": "uid-train", "annotations": {}},
-        "spec": {"containers": [{"name": "main", "resources": {"limits": limits}}]},
-        "status": {},
-    }
-    agent._pods.replaced([pod])
+    agent._pods.replaced([pod()])
     agent._shim_tried.set()
     with pytest.raises(PlacementRefusedError, match="no annotation"):
         agent._prepare(frozenset({"slot-0"}))
@@ -151,3 +156,31 @@ def test_a_round_goes_on_while_the_node_is_written_and_the_node_gets_what_is_kno
             return {"status": {"capacity": OF_ONE_GPU}} in server.patches
 
         wait_until(next_round, "the capacity of one GPU is written")
+
+
+def test_rounds_go_on_while_the_server_is_asked_whether_a_pod_that_has_gone_lives(
+    agent: Agent, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def end() -> None:
+        server.answers.set()
+        agent.stop()
+
+    monkeypatch.setattr(agent._resources, "listing", lambda _: [Listed("team", "train", "main", frozenset({"slot-0"}))])
+    monkeypatch.setattr(agent._writer, "keep", lambda: None)
+    device = {"uuid": "GPU-0", "model": "Fake GPU", "totalMiB": MEMORY_MIB, "core": 30, "memoryMiB": 1000}
+    allocation = {"v": 1, "node": "node", "containers": [{"name": "main", "devices": [device]}]}
+    agent._look()
+    agent._pods.replaced([pod(**{names.ALLOCATION: json.dumps(allocation)})])
+    agent._starter.shim = Path("/shim")
+    agent._starter.prepare(frozenset({"slot-0"}))
+    agent._pods.replaced([])
+    with in_background(agent._collect, end):
+        for _ in range(2):
+            a_round = threading.Thread(target=agent._round, daemon=True)
+            a_round.start()
+            wait_until(server.asked.is_set, "the server is asked for the pod")
+            a_round.join(LIMIT_S)
+            assert not a_round.is_alive()
+        assert len(agent._starter.records()) == 1, "the pod may live"
+        server.answers.set()
+        wait_until(lambda: agent._starter.records() == [], "the container is collected")

@@ -257,6 +257,19 @@ def test_a_pod_that_is_newer_than_the_watch_is_not_collected(node: Node, monkeyp
     assert node.starter.records() == [record]
 
 
+def test_a_pod_that_the_watch_shows_to_have_ended_is_collected_without_a_question(node: Node) -> None:
+    train = pod("train", {"main": 30})
+    node.knows(train)
+    node.lists("train", "main")
+    node.starter.prepare(SLOT)
+    assert not node.starter.has_ended_ones()
+    node.knows({**train, "status": {"phase": "Failed"}})
+    assert node.starter.has_ended_ones()
+    node.starter.collect()
+    assert (node.starter.records(), node.asked) == ([], [])
+    assert not node.starter.has_ended_ones()
+
+
 def test_an_agent_that_comes_back_knows_what_it_gave(node: Node) -> None:
     node.knows(pod("train", {"main": 60}))
     node.lists("train", "main")
@@ -294,7 +307,7 @@ def test_no_round_shows_the_writer_records_that_a_start_has_overtaken(
     node.lists("train", "main")
     monkeypatch.setattr(node, "changed", shown_late)
     node.starter = node.new_starter()
-    a_round = threading.Thread(target=node.starter.collect)
+    a_round = threading.Thread(target=node.starter.show)
     a_round.start()
     assert shows.wait(60), "the round shows what it knows, which is nothing"
     start = threading.Thread(target=node.starter.prepare, args=(SLOT,))
