@@ -12,6 +12,14 @@ from nodeagent.driver_figures import DriverSample
 SILENT_AFTER_SECONDS = 60.0
 """A driver that has not answered for so long hangs; a look at eight GPUs takes a fraction of a second."""
 
+
+class DriverReplacedError(OSError):
+    """Raised if a driver that has answered this process was replaced by one that takes another library: it never will.
+
+    A new process loads the library of the present driver.
+    """
+
+
 Edits = tuple[str, Mapping[str, Any]]
 """The version of a CDI spec, and the edits that give a container one GPU."""
 
@@ -46,6 +54,7 @@ class Vendor(Protocol):
 
         Raises:
             OSError: the driver does not answer; the message contains the driver's.
+            DriverReplacedError: another driver has taken its place, which this process cannot ask.
         """
 
     def sample(self, uuid: str) -> DriverSample:

@@ -94,7 +94,10 @@ def own_pid_of(status: bytes) -> int:
     Raises:
         ValueError: there is no such line, or it names no process id.
     """
-    return int((_line_of(status, b"NSpid").split() or [b""])[-1])
+    pids = _line_of(status, b"NSpid").split()
+    if not pids:
+        raise ValueError("no NSpid")
+    return int(pids[-1])
 
 
 def process_names(proc: Path = PROC) -> dict[int, bytes]:

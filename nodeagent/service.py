@@ -36,7 +36,7 @@ from nodeagent.ledger_slots import MOST_SLOTS
 from nodeagent.measures import Measures, NodeCollector
 from nodeagent.node_object import NodeMirror, read_node, write_node
 from nodeagent.node_patches import shows_slots, status_written
-from nodeagent.offer import NOT_APPLIED, Offer, RuntimeFailure, Vendor, slot_ids, withholdings
+from nodeagent.offer import NOT_APPLIED, DriverReplacedError, Offer, RuntimeFailure, Vendor, slot_ids, withholdings
 from nodeagent.owners import Owned, ProcessState
 from nodeagent.page_writer import PageWriter
 from nodeagent.pages import SCHEDULE
@@ -331,11 +331,18 @@ class Agent:
             self._right = known
 
     def _look(self) -> None:
-        """Reads the node's GPUs from the driver; if it does not answer, those that were read before stay."""
+        """Reads the node's GPUs from the driver; if it does not answer, those that were read before stay.
+
+        If the driver was replaced, the agent stops, so that the kubelet starts it again with the driver's new library.
+        """
         try:
             offer = self._vendor.offer()
             self._answered_at = time.monotonic()
             self._measures.driver_answered()
+        except DriverReplacedError as error:
+            _log.error("driver replaced", error=str(error))
+            self.stop()
+            return
         except OSError as error:
             _log.warning("driver silent", error=str(error))
             return

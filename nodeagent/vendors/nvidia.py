@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from nodeagent.containers.cdi_spec import VendorSpecError, vendor_edits
 from nodeagent.driver_figures import DriverSample
 from nodeagent.faults import Faults
 from nodeagent.nvml import Nvml
-from nodeagent.offer import Edits, Fault, Offer, fenced, xid_fault
+from nodeagent.offer import DriverReplacedError, Edits, Fault, Offer, fenced, xid_fault
 from nodeagent.processes import PROC, is_of_node, process_names
 from nodeagent.vendors.mps import why_withheld
 from nodeagent.vendors.spec_files import Reading, SpecFiles
@@ -79,7 +80,8 @@ class Nvidia:
         self._clock = clock
         self._proc = proc
         self._opened: Any = None
-        self._known: dict[int, Found] = {}
+        self._has_answered = False
+        self._known: dict[str, Found] = {}
         self._faults = faults
         self._samplers: dict[str, Nvml] = {}
 
@@ -91,24 +93,22 @@ class Nvidia:
 
         Raises:
             OSError: NVML does not answer; the message contains NVML's.
+            DriverReplacedError: NVML's library has answered, and is not that of the present driver any more.
         """
         nvml = self._library()
         try:
-            count = max([int(nvml.nvmlDeviceGetCount()), *(index + 1 for index in self._known)])
+            count = int(nvml.nvmlDeviceGetCount())
             driver = str(nvml.nvmlSystemGetDriverVersion())
         except nvml.NVMLError as error:
             self._opened = None
             raise OSError(f"NVML: {error}") from error
+        self._has_answered = True
         handles, unknown = self._read_devices(nvml, count)
         tiers = {
-            (self._known[one].uuid, self._known[two].uuid): _link(
-                nvml, handles[one], handles[two], self._known[two].pci
-            )
-            for one in handles
-            for two in handles
-            if one < two
+            (one, two): _link(nvml, handles[one], handles[two], self._known[two].pci)
+            for one, two in combinations(handles, 2)
         }
-        found_now = [self._known[index] for index in sorted(self._known)]
+        found_now = sorted(self._known.values(), key=lambda found: (found.index, found.uuid))
         mps = why_withheld(process_names(self._proc), partial(is_of_node, proc=self._proc))
         offer = offered(driver, found_now, tiers, self._specs.read(), mps)
         now, faults = self._clock(), self._faults.by_uuid()
@@ -116,26 +116,28 @@ class Nvidia:
         inventory = replace(offer.inventory, devices=devices)
         return replace(offer, inventory=inventory, withheld={**offer.withheld, **unknown})
 
-    def _read_devices(self, nvml: Any, count: int) -> tuple[dict[int, Any], dict[str, str]]:
-        """Returns NVML's handle of each GPU that answers, keyed by its index, and why each other one is withheld.
+    def _read_devices(self, nvml: Any, count: int) -> tuple[dict[str, Any], dict[str, str]]:
+        """Returns NVML's handle of each GPU that answers, keyed by uuid, and why each other one is withheld.
 
         The reasons are keyed by the GPU's index, as text. A GPU that has answered before and does not now gets a fault
-        instead.
+        instead. Its index may be another's now: NVML counts anew when it is opened anew.
         """
-        handles: dict[int, Any] = {}
-        unknown: dict[str, str] = {}
+        handles: dict[str, Any] = {}
+        failed: dict[int, str] = {}
         for index in range(count):
             try:
                 handle = nvml.nvmlDeviceGetHandleByIndex(index)
-                self._known[index] = found = self._device(nvml, index, handle)
-                self._look_for_faults(nvml, handle, found)
-                handles[index] = handle
+                found = self._device(nvml, index, handle)
             except nvml.NVMLError as error:
-                if index in self._known:
-                    self._fault(self._known[index].uuid, f"it does not answer: {error}")
-                else:
-                    unknown[f"number {index}"] = f"it does not answer: {error}"
-        return handles, unknown
+                failed[index] = f"it does not answer: {error}"
+                continue
+            self._known[found.uuid] = found
+            handles[found.uuid] = handle
+            self._look_for_faults(nvml, handle, found)
+        for found in self._known.values():
+            if found.uuid not in handles:
+                self._fault(found.uuid, failed.pop(found.index, "NVML no longer names it"))
+        return handles, {f"number {index}": why for index, why in failed.items()}
 
     def sample(self, uuid: str) -> DriverSample:
         """Returns NVML's present figures of the GPU with this uuid, and of the processes on it.
@@ -225,6 +227,10 @@ class Nvidia:
 
             try:
                 pynvml.nvmlInit()
+            except pynvml.NVMLError_LibRmVersionMismatch as error:
+                # A process that never got an answer has loaded the present library: another one would load the same.
+                kind = DriverReplacedError if self._has_answered else OSError
+                raise kind(f"NVML: {error}") from error
             except pynvml.NVMLError as error:
                 raise OSError(f"NVML: {error}") from error
             self._opened = pynvml

@@ -266,6 +266,17 @@ def test_the_metrics_say_when_the_driver_and_the_api_server_last_answered(
         wait_until(lambda: shown(port, ANSWERED) > first, "and again")
 
 
+def test_an_agent_whose_driver_was_replaced_ends_so_that_the_kubelet_starts_it_with_the_new_library(
+    make_machine: Callable[[str], Machine],
+) -> None:
+    machine = make_machine("replaced-driver")
+    agent = Agent(machine.settings, machine.plane.admin.api, machine.vendor)
+    with in_background(agent.run, agent.stop):
+        wait_until(lambda: machine.kubelet.registered, "the agent has registered")
+        machine.vendor.replaced = True
+        wait_until(agent._stop.is_set, "it ends")
+
+
 def test_an_agent_that_waits_for_another_ones_end_shows_no_metric_that_an_alert_reads(
     make_machine: Callable[[str], Machine],
 ) -> None:

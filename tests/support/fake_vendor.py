@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from fairgpu.inventory import Device, Health, Inventory, Link
 from nodeagent.driver_figures import DriverSample
-from nodeagent.offer import Offer
+from nodeagent.offer import DriverReplacedError, Offer
 
 MEMORY_MIB = 16384
 WATCH_SECONDS = 0.05
@@ -29,12 +29,14 @@ class FakeVendor:
     Attributes:
         devices: the GPUs that it has.
         silent: whether it does not answer.
+        replaced: whether another driver has taken its place.
         faults: why each broken GPU is fenced, by uuid; `changed` wakes the agent's watch after a new one.
     """
 
     def __init__(self, devices: Sequence[Device]) -> None:
         self.devices = tuple(devices)
         self.silent = False
+        self.replaced = False
         self.faults: dict[str, str] = {}
         self.changed = threading.Event()
 
@@ -61,5 +63,7 @@ class FakeVendor:
                 changed()
 
     def _answer(self) -> None:
+        if self.replaced:
+            raise DriverReplacedError("the driver's library is of another version")
         if self.silent:
             raise OSError("the driver does not answer")

@@ -14,6 +14,7 @@ import pytest
 
 from fairgpu.inventory import Health, Link
 from nodeagent.faults import Faults
+from nodeagent.offer import DriverReplacedError
 from nodeagent.vendors.nvidia import REGISTER_SECONDS, Nvidia
 
 MIB = 1 << 20
@@ -28,6 +29,10 @@ class NVMLError(Exception):
 
 
 class TimedOutError(NVMLError):
+    pass
+
+
+class MismatchError(NVMLError):
     pass
 
 
@@ -50,13 +55,29 @@ class Driver:
         """The GPUs of which events are reported."""
         self.event_sets = 0
         self.wait_fails = False
+        self.gpus = [0, 1]
+        """The GPUs in the order in which NVML counts them."""
+        self.minors = {0: 0, 1: 1}
+        self.replaced = False
+        """Whether a driver of another version has been loaded, for which the library that is open is too old."""
         self.last_call = ""
         """The call at which the second GPU is lost."""
 
     def handle(self, index: int) -> int:
-        if index in self.lost:
+        if index >= len(self.gpus):
+            raise NVMLError("Invalid Argument")
+        if self.gpus[index] in self.lost:
             raise NVMLError("GPU is lost")
-        return index
+        return self.gpus[index]
+
+    def init(self) -> None:
+        if self.replaced:
+            raise MismatchError("Driver/library version mismatch")
+
+    def count(self) -> int:
+        if self.replaced:
+            raise NVMLError("Unknown Error")
+        return len(self.gpus)
 
     def memory_affinity(self, handle: int, masks: int, _scope: int) -> tuple[int, ...]:
         if handle not in self.affinity:
@@ -97,6 +118,7 @@ class Driver:
         return SimpleNamespace(
             NVMLError=NVMLError,
             NVMLError_Timeout=TimedOutError,
+            NVMLError_LibRmVersionMismatch=MismatchError,
             NVML_MEMORY_ERROR_TYPE_UNCORRECTED=1,
             NVML_VOLATILE_ECC=0,
             NVML_AFFINITY_SCOPE_NODE=0,
@@ -104,13 +126,13 @@ class Driver:
             nvmlMemory_v2=2,
             nvmlEventTypeXidCriticalError=8,
             nvmlEventTypeDoubleBitEccError=2,
-            nvmlInit=lambda: None,
-            nvmlDeviceGetCount=lambda: 2,
+            nvmlInit=self.init,
+            nvmlDeviceGetCount=self.count,
             nvmlSystemGetDriverVersion=lambda: "580.1",
             nvmlDeviceGetHandleByIndex=self.handle,
             nvmlDeviceGetMemoryInfo=lambda _handle, **_version: memory,
             nvmlDeviceGetPciInfo=lambda handle: SimpleNamespace(busId=f"00000000:0{handle}:00.0"),
-            nvmlDeviceGetMinorNumber=lambda handle: handle,
+            nvmlDeviceGetMinorNumber=lambda handle: self.minors[handle],
             nvmlDeviceGetUUID=lambda handle: f"GPU-{handle}",
             nvmlDeviceGetMemoryAffinity=self.memory_affinity,
             nvmlDeviceGetName=lambda _handle: "NVIDIA A100",
@@ -249,6 +271,55 @@ def test_a_gpu_that_is_lost_is_fenced_and_the_others_stay(gpus: Nvidia, driver: 
     assert list(health(gpus)) == ["GPU-1"]
     clock.now += 60
     assert health(gpus) == {}
+
+
+def test_a_gpu_that_nvml_no_longer_counts_is_fenced_and_the_one_in_its_place_is_not(
+    gpus: Nvidia, driver: Driver
+) -> None:
+    gpus.offer()
+    driver.gpus = [1]
+    assert health(gpus) == {"GPU-0": "NVML no longer names it"}
+    assert sorted(device.uuid for device in gpus.offer().inventory.devices) == ["GPU-0", "GPU-1"]
+
+
+def test_a_gpu_that_comes_back_with_other_numbers_gets_the_device_node_of_now(
+    gpus: Nvidia, driver: Driver, clock: Clock, tmp_path: Path
+) -> None:
+    devices = [
+        {"name": str(number), "containerEdits": {"deviceNodes": [{"path": f"/dev/nvidia{number}"}]}}
+        for number in range(3)
+    ]
+    spec = {"cdiVersion": "0.6.0", "kind": "nvidia.com/gpu", "devices": devices}
+    (tmp_path / "nvidia.yaml").write_text(json.dumps(spec))
+    os.utime(tmp_path / "nvidia.yaml", (0, 0))
+    assert nodes(gpus) == {"GPU-0": "/dev/nvidia0", "GPU-1": "/dev/nvidia1"}
+    driver.gpus = [1]
+    gpus.offer()
+    driver.gpus, driver.minors = [1, 0], {1: 0, 0: 1}
+    clock.now += 60
+    assert (health(gpus), nodes(gpus)) == ({}, {"GPU-0": "/dev/nvidia1", "GPU-1": "/dev/nvidia0"})
+
+
+def test_a_driver_that_was_replaced_under_the_agent_takes_another_process(gpus: Nvidia, driver: Driver) -> None:
+    gpus.offer()
+    driver.replaced = True
+    with pytest.raises(OSError, match="NVML: Unknown Error"):
+        gpus.offer()
+    with pytest.raises(DriverReplacedError, match="Driver/library version mismatch"):
+        gpus.offer()
+
+
+def test_a_driver_that_never_fitted_its_library_is_silent(gpus: Nvidia, driver: Driver) -> None:
+    driver.replaced = True
+    for _ in range(2):
+        with pytest.raises(OSError, match="Driver/library version mismatch") as raised:
+            gpus.offer()
+        assert not isinstance(raised.value, DriverReplacedError), "another process would find the same"
+
+
+def nodes(gpus: Nvidia) -> dict[str, str]:
+    """The device node that a container of each GPU gets."""
+    return {uuid: edits["deviceNodes"][0]["path"] for uuid, (_, edits) in gpus.offer().edits.items()}
 
 
 ESSENTIAL = ("HandleByIndex", "MemoryInfo", "PciInfo", "MinorNumber", "UUID", "Name")
