@@ -5,6 +5,7 @@ https://kubernetes.io/docs/concepts/extend-kubernetes/compute-storage-net/device
 
 from __future__ import annotations
 
+import time
 from functools import partial
 from pathlib import Path
 
@@ -16,6 +17,11 @@ from nodeagent.kubelet.shared import Shared
 
 SOCKET = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
 LIMIT_SECONDS = 5.0
+TOO_MANY = "rejected by rate limit"
+"""What a kubelet answers beyond 10 questions at once and 100 a second, those of other programs of the node among them
+(k8s.io/kubernetes, pkg/kubelet/apis/podresources, DefaultQPS and DefaultBurstTokens)."""
+AGAIN_SECONDS = 0.02
+"""The time after which such a question is asked again: the kubelet takes two in it."""
 LARGEST_ANSWER = 16 << 20
 """The kubelet's own bound on a message (k8s.io/kubernetes/pkg/kubelet/apis/podresources, defaultMaxMsgSize)."""
 
@@ -27,8 +33,8 @@ class KubeletError(Exception):
 class PodResources:
     """A client of the kubelet's PodResources API, which lists the containers with devices.
 
-    It has one connection, which gRPC renews. Starts that wait at the same time share an answer: of a kubelet of a
-    hundred pods each takes more than a millisecond of a processor, and as long again to read.
+    It has one connection, which gRPC renews. Starts that wait at the same time share an answer: the kubelet limits the
+    questions, and each takes a millisecond of a processor where it has a hundred pods.
     """
 
     def __init__(self, socket: Path = SOCKET) -> None:
@@ -54,8 +60,8 @@ class PodResources:
             resource: the resource's name, such as `fairgpu.io/gpu`.
 
         Raises:
-            KubeletError: the kubelet does not answer in time, which is LIMIT_SECONDS, or twice as long if an earlier
-                question is on its way.
+            KubeletError: the kubelet does not answer within LIMIT_SECONDS of the question, or takes none in that time.
+                A caller also waits for the answer to an earlier question, if one is on its way.
         """
         shared = self._listings.setdefault(resource, Shared(partial(self._asked, resource)))
         answer = shared.answer()
@@ -64,11 +70,14 @@ class PodResources:
         return answer
 
     def _asked(self, resource: str) -> list[Listed] | KubeletError:
-        try:
-            answer = self._list(ListPodResourcesRequest(), timeout=LIMIT_SECONDS)
-        except grpc.RpcError as error:
-            return KubeletError(f"the kubelet's PodResources: {error}")
-        return listed(answer, resource)
+        limit = time.monotonic() + LIMIT_SECONDS
+        while True:
+            try:
+                return listed(self._list(ListPodResourcesRequest(), timeout=LIMIT_SECONDS), resource)
+            except grpc.RpcError as error:
+                if error.details() != TOO_MANY or time.monotonic() >= limit:
+                    return KubeletError(f"the kubelet's PodResources: {error}")
+            time.sleep(AGAIN_SECONDS)
 
     def close(self) -> None:
         """Closes the connection to the kubelet."""

@@ -38,6 +38,8 @@ class FakeKubelet:
         self.before_register: Callable[[], None] = lambda: None
         """Called before a plugin that registers takes the place of the one before."""
         self.containers: Sequence[Listed] = ()
+        self.takes_list: Callable[[], bool] = lambda: True
+        """Returns whether one more question for the list is within the limit."""
         self.healthy: dict[str, frozenset[str]] = {}
         self._changing = threading.Lock()
         self._quick = threading.Event()
@@ -170,8 +172,10 @@ class FakeKubelet:
         new.write_text(json.dumps({"Data": data}))
         new.rename(self.folder / CHECKPOINT)
 
-    def _list(self, _request: object, _context: object) -> resources.ListPodResourcesResponse:
+    def _list(self, _request: object, context: grpc.ServicerContext) -> resources.ListPodResourcesResponse:
         """One entry for each device of a container, as the kubelet lists them."""
+        if not self.takes_list():
+            context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "rejected by rate limit")
         return resources.ListPodResourcesResponse(
             pod_resources=[
                 resources.PodResources(

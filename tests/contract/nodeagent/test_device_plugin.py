@@ -368,6 +368,25 @@ def test_the_kubelets_list_is_the_union_over_the_devices_of_a_container(kubelet:
     client.close()
 
 
+def test_a_kubelet_that_limits_the_questions_is_asked_again(kubelet: FakeKubelet) -> None:
+    kubelet.containers = [Listed("team", "train", "main", frozenset({"slot-0"}))]
+    kubelet.takes_list = iter([False, False, True]).__next__
+    client = PodResources(kubelet.pod_resources)
+    assert client.listing(RESOURCE) == kubelet.containers
+    client.close()
+
+
+def test_a_kubelet_that_takes_no_question_is_an_error_that_says_so(
+    kubelet: FakeKubelet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nodeagent.kubelet.pod_resources.LIMIT_SECONDS", 0.1)
+    kubelet.takes_list = lambda: False
+    client = PodResources(kubelet.pod_resources)
+    with pytest.raises(KubeletError, match="rejected by rate limit"):
+        client.listing(RESOURCE)
+    client.close()
+
+
 def test_a_kubelet_that_is_away_is_an_error_that_says_so(tmp_path: Path) -> None:
     client = PodResources(tmp_path / "none.sock")
     with pytest.raises(KubeletError, match="PodResources"):
