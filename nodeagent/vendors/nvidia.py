@@ -146,7 +146,11 @@ class Nvidia:
             OSError: NVML does not answer for this GPU.
         """
         sampler = self._samplers.get(uuid) or self._samplers.setdefault(uuid, Nvml(uuid))
-        return sampler.sample()
+        try:
+            return sampler.sample()
+        except OSError:
+            self._samplers.pop(uuid, None)  # its handle may be of before the GPU was lost
+            raise
 
     def watch(self, goes_on: Callable[[], bool], changed: Callable[[], None]) -> None:
         """Waits for Xid errors and double-bit ECC errors of the GPUs, and stores them as faults.

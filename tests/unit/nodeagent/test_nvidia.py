@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from fairgpu.inventory import Health, Link
+from nodeagent.driver_figures import DriverSample
 from nodeagent.faults import Faults
 from nodeagent.offer import DriverReplacedError
 from nodeagent.vendors.nvidia import REGISTER_SECONDS, Nvidia
@@ -315,6 +316,30 @@ def test_a_driver_that_never_fitted_its_library_is_silent(gpus: Nvidia, driver: 
         with pytest.raises(OSError, match="Driver/library version mismatch") as raised:
             gpus.offer()
         assert not isinstance(raised.value, DriverReplacedError), "another process would find the same"
+
+
+def test_a_gpu_that_failed_is_sampled_by_a_new_handle(gpus: Nvidia, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What NVML gave for a GPU before it was lost may be of no use once it is back."""
+    good = DriverSample(1, 0, {})
+    handles: list[Handle] = []
+
+    class Handle:
+        def __init__(self, uuid: str) -> None:
+            self.uuid, self.answers = uuid, True
+            handles.append(self)
+
+        def sample(self) -> DriverSample:
+            if not self.answers:
+                raise OSError("NVML: GPU is lost")
+            return good
+
+    monkeypatch.setattr("nodeagent.vendors.nvidia.Nvml", Handle)
+    assert [gpus.sample("GPU-0") for _ in range(2)] == [good, good]
+    handles[0].answers = False
+    with pytest.raises(OSError, match="GPU is lost"):
+        gpus.sample("GPU-0")
+    assert gpus.sample("GPU-0") == good
+    assert [handle.uuid for handle in handles] == ["GPU-0", "GPU-0"]
 
 
 def nodes(gpus: Nvidia) -> dict[str, str]:
