@@ -157,7 +157,7 @@ class Nvidia:
 
         Args:
             goes_on: returns whether to continue waiting; called at least every second.
-            changed: called after each error.
+            changed: called after each error, but for those that programs cause themselves.
 
         Raises:
             OSError: this driver reports no events. Method `offer` still finds faults, from the GPUs' counters.
@@ -190,20 +190,22 @@ class Nvidia:
                 event = nvml.nvmlEventSetWait_v2(events, EVENT_MILLISECONDS)
             except nvml.NVMLError_Timeout:
                 continue
-            self._note_event(nvml, event)
-            changed()
+            if self._is_fault(nvml, event):
+                changed()
 
-    def _note_event(self, nvml: Any, event: Any) -> None:
+    def _is_fault(self, nvml: Any, event: Any) -> bool:
+        """Stores the fault that an event reports; returns false for an error that a program causes itself."""
         try:
             uuid = str(nvml.nvmlDeviceGetUUID(event.device))
         except nvml.NVMLError:
-            return  # it has fallen off the bus: the next look finds that it does not answer
+            return True  # it has fallen off the bus: the next look finds that it does not answer
         if event.eventType == nvml.nvmlEventTypeDoubleBitEccError:
             self._fault(uuid, "a double-bit ECC error")
-            return
+            return True
         fault = xid_fault(int(event.eventData), self._clock())
         if fault is not None:
             self._faults.note(uuid, fault)
+        return fault is not None
 
     def _look_for_faults(self, nvml: Any, handle: Any, found: Found) -> None:
         """Stores the faults that a GPU's own counters show, such as those from before this process started."""
