@@ -1,5 +1,6 @@
 /* Green contexts, pointers, occupancy: as little of each as programs need to get past them. */
 #include <stdlib.h>
+#include <string.h>
 
 #include "context.h"
 #include "sim_memory.h"
@@ -58,9 +59,8 @@ SIM_EXPORT CUresult CUDAAPI cuCtxFromGreenCtx(CUcontext *context, CUgreenCtx gre
     return CUDA_SUCCESS;
 }
 
-SIM_EXPORT CUresult CUDAAPI cuPointerGetAttribute(void *value, CUpointer_attribute which, CUdeviceptr address)
+static CUresult attribute_of(void *value, CUpointer_attribute which, CUdeviceptr address)
 {
-    SIM_ENTER(COST_QUERY);
     pthread_mutex_lock(&sim_process_lock);
     const struct sim_allocation *found = sim_allocation_within(address);
     CUresult result = found == NULL || value == NULL ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
@@ -87,6 +87,27 @@ SIM_EXPORT CUresult CUDAAPI cuPointerGetAttribute(void *value, CUpointer_attribu
     }
     pthread_mutex_unlock(&sim_process_lock);
     return result;
+}
+
+SIM_EXPORT CUresult CUDAAPI cuPointerGetAttribute(void *value, CUpointer_attribute which, CUdeviceptr address)
+{
+    SIM_ENTER(COST_QUERY);
+    return attribute_of(value, which, address);
+}
+
+/* Of an address that is no memory of the driver's, what it is asked for stays zero, and that is no error. */
+SIM_EXPORT CUresult CUDAAPI cuPointerGetAttributes(unsigned int count, CUpointer_attribute *which, void **values,
+                                                   CUdeviceptr address)
+{
+    SIM_ENTER(COST_QUERY);
+    if (which == NULL || values == NULL) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    for (unsigned int i = 0; i < count; i++) {
+        memset(values[i], 0, sizeof(unsigned int));
+        attribute_of(values[i], which[i], address);
+    }
+    return CUDA_SUCCESS;
 }
 
 SIM_EXPORT CUresult CUDAAPI cuDeviceCanAccessPeer(int *can, CUdevice device, CUdevice peer)

@@ -181,6 +181,8 @@ NOT_SIMULATED = {
             "cuStreamWaitValue64_v2",
             "cuStreamBatchMemOp",
             "cuWaitExternalSemaphoresAsync",
+            "cuMemcpyWithAttributesAsync",
+            "cuMemcpy3DWithAttributesAsync",
         )
     ),
 }

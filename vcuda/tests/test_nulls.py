@@ -62,7 +62,7 @@ UNREADABLE = """
 import ctypes, json, sys
 driver, calls = ctypes.CDLL("libcuda.so.1"), json.loads(sys.argv[1])
 driver.arguments_of.restype = ctypes.POINTER(ctypes.c_long)
-buffers = [ctypes.create_string_buffer(4096) for _ in range(12)]
+buffers = [ctypes.create_string_buffer(65536) for _ in range(12)]
 driver.cuInit(0)
 for name, arguments in calls:
     given = [ctypes.addressof(buffers[at]) if word == "readable" else word for at, word in enumerate(arguments)]
@@ -76,27 +76,34 @@ for name, arguments in calls:
 """Makes calls of a driver that refuses them all, and says what came to it."""
 NOWHERE = 16
 """An address at which nothing can be read or written."""
+BOXES_NOW = ("2D_v2", "2DUnaligned_v2", "3D_v2", "3DPeer")
+BOXES_LATER = ("2DAsync_v2", "3DAsync_v2", "3DPeerAsync", "3DWithAttributesAsync")
+FORMS_OF_BATCHES = ("", "_ptsz", "_v2", "_v2_ptsz")
 READ_FIRST = {
-    "cuMemCreate": 2,
-    "cuMemPoolCreate": 1,
-    "cuImportExternalMemory": 1,
-    "cuArrayCreate": 1,
-    "cuArrayCreate_v2": 1,
-    "cuArray3DCreate": 1,
-    "cuArray3DCreate_v2": 1,
-    "cuMipmappedArrayCreate": 1,
-    "cuLaunchKernelEx": 0,
-    "cuLaunchKernelEx_ptsz": 0,
-    "cuLaunchCooperativeKernelMultiDevice": 0,
-    "cuGraphInstantiateWithParams": 2,
-    "cuGraphInstantiateWithParams_ptsz": 2,
-    "cuGraphAddMemAllocNode": 4,
-    "cuGraphAddNode": 4,
-    "cuGraphAddNode_v2": 5,
-    "cuGraphAddNode_v3": 5,
+    "cuMemCreate": (2,),
+    "cuMemPoolCreate": (1,),
+    "cuImportExternalMemory": (1,),
+    "cuArrayCreate": (1,),
+    "cuArrayCreate_v2": (1,),
+    "cuArray3DCreate": (1,),
+    "cuArray3DCreate_v2": (1,),
+    "cuMipmappedArrayCreate": (1,),
+    "cuLaunchKernelEx": (0,),
+    "cuLaunchKernelEx_ptsz": (0,),
+    "cuLaunchCooperativeKernelMultiDevice": (0,),
+    "cuGraphInstantiateWithParams": (2,),
+    "cuGraphInstantiateWithParams_ptsz": (2,),
+    "cuGraphAddMemAllocNode": (4,),
+    "cuGraphAddNode": (4,),
+    "cuGraphAddNode_v2": (5,),
+    "cuGraphAddNode_v3": (5,),
+    **dict.fromkeys((f"cuMemcpy{each}{twin}" for each in BOXES_NOW for twin in ("", "_ptds")), (0,)),
+    **dict.fromkeys((f"cuMemcpy{each}{twin}" for each in BOXES_LATER for twin in ("", "_ptsz")), (0,)),
+    **dict.fromkeys((f"cuMemcpyBatchAsync{form}" for form in FORMS_OF_BATCHES), (0, 1, 2)),
+    **dict.fromkeys((f"cuMemcpy3DBatchAsync{form}" for form in FORMS_OF_BATCHES), (1,)),
 }
-"""The parameter that says what is to be charged, or into which stream is launched: read before the driver is called,
-but not where it is NULL."""
+"""The parameters that say what is to be charged, into which stream is launched, or how much is copied from where to where: read
+before the driver is called, but not where one is NULL."""
 BY_VALUE = {"cuIpcOpenMemHandle", "cuIpcOpenMemHandle_v2"}
 """They take a handle of 64 bytes by its value."""
 NEEDS_ANOTHER = {"cuGreenCtxCreate"}
@@ -139,7 +146,7 @@ def refused(node: Node, calls: list[tuple[str, list[object]]]) -> list[str]:
 
 def test_no_hook_reads_or_writes_what_a_program_points_to_before_the_driver_has_accepted_it(node: Node) -> None:
     calls = [
-        (name, arguments(kinds, NOWHERE, {READ_FIRST[name]: "readable"} if name in READ_FIRST else {}))
+        (name, arguments(kinds, NOWHERE, dict.fromkeys(READ_FIRST.get(name, ()), "readable")))
         for name, kinds in with_pointers().items()
     ]
     assert wrong(refused(node, calls)) == []

@@ -49,6 +49,7 @@ $(TESTS)/%: tests/%.c tests/kernels.h $(HEADERS)/.fetched
 	@mkdir -p $(@D)
 	$(CC) $(PROGRAM_FLAGS) $< -o $@ -ldl
 
+$(TESTS)/copies: tests/programs/program.h
 $(TESTS)/programs/%: tests/programs/%.c tests/programs/program.h tests/kernels.h $(HEADERS)/.fetched
 	@mkdir -p $(@D)
 	$(CC) $(PROGRAM_FLAGS) $< -o $@ -ldl
