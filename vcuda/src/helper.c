@@ -6,6 +6,7 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
+#include "capture_mode.h"
 #include "clock.h"
 #include "complain.h"
 #include "process.h"
@@ -68,11 +69,9 @@ static void *work(void *unused)
     int quiet = 0, slot = process()->slot;
     bool lives = slot >= 0 && ledger_begin_life(ledger, slot);
     __atomic_store_n(&begun, 1, __ATOMIC_RELEASE);
-    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
     prctl(PR_SET_NAME, "vcuda");
     prctl(PR_SET_TIMERSLACK, 1000ul);
-    if (REAL(cuThreadExchangeStreamCaptureMode) != NULL)
-        REAL(cuThreadExchangeStreamCaptureMode)(&mode);
+    capture_mode_relaxed();
     while (__atomic_load_n(&stopping, __ATOMIC_ACQUIRE) == 0) {
         uint64_t now = clock_ns(), pause = look(now);
         quiet = pacer_collect(false) ? 0 : quiet + 1;

@@ -102,8 +102,8 @@ READ_FIRST = {
     **dict.fromkeys((f"cuMemcpyBatchAsync{form}" for form in FORMS_OF_BATCHES), (0, 1, 2)),
     **dict.fromkeys((f"cuMemcpy3DBatchAsync{form}" for form in FORMS_OF_BATCHES), (1,)),
 }
-"""The parameters that say what is to be charged, into which stream is launched, or how much is copied from where to where: read
-before the driver is called, but not where one is NULL."""
+"""The parameters that say what is to be charged, into which stream is launched, or how much is copied from where to
+where: read before the driver is called, but not where one is NULL."""
 BY_VALUE = {"cuIpcOpenMemHandle", "cuIpcOpenMemHandle_v2"}
 """They take a handle of 64 bytes by its value."""
 NEEDS_ANOTHER = {"cuGreenCtxCreate"}

@@ -261,7 +261,7 @@ EXPORT CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep)
 EXPORT CUresult cuMemPoolDestroy(CUmemoryPool pool)
 {
     PASS_UNLESS_ACTIVE(cuMemPoolDestroy, pool);
-    REAL(cuMemPoolTrimTo)(pool, 0);
+    pools_trim(pool, 0);
     pools_settle(pool);
     uint64_t used = 0;
     REAL(cuMemPoolGetAttribute)(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used);

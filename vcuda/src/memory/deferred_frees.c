@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 
+#include "capture_mode.h"
 #include "clock.h"
 #include "device.h"
 #include "memory/linear.h"
@@ -29,22 +30,19 @@ struct before {
 static bool enter(CUcontext context, struct before *before)
 {
     CUcontext current = NULL;
-    *before = (struct before){.mode = CU_STREAM_CAPTURE_MODE_RELAXED};
-    if (REAL(cuThreadExchangeStreamCaptureMode) != NULL)
-        REAL(cuThreadExchangeStreamCaptureMode)(&before->mode);
+    *before = (struct before){.mode = capture_mode_relaxed()};
     if (REAL(cuCtxGetCurrent)(&current) == CUDA_SUCCESS && current == context)
         return true;
     before->pushed = REAL(cuCtxPushCurrent_v2)(device_context_for_all(context)) == CUDA_SUCCESS;
     return before->pushed;
 }
 
-static void leave(struct before *before)
+static void leave(const struct before *before)
 {
     CUcontext popped;
     if (before->pushed)
         REAL(cuCtxPopCurrent_v2)(&popped);
-    if (REAL(cuThreadExchangeStreamCaptureMode) != NULL)
-        REAL(cuThreadExchangeStreamCaptureMode)(&before->mode);
+    capture_mode_exchange(before->mode);
 }
 
 /* An event in the stream as it is now; NULL where the driver makes none. */

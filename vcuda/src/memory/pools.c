@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 
+#include "capture_mode.h"
 #include "clock.h"
 #include "device.h"
 #include "least.h"
@@ -268,6 +269,13 @@ static bool settle(struct pool *row, uint64_t set_aside, bool anyway)
     }
 }
 
+void pools_trim(CUmemoryPool pool, uint64_t keep)
+{
+    CUstreamCaptureMode before = capture_mode_relaxed();
+    REAL(cuMemPoolTrimTo)(pool, keep);
+    capture_mode_exchange(before);
+}
+
 /* Settles it; what it has past the limit it gives back as soon as the driver can. */
 static void settle_or_shrink(struct pool *row)
 {
@@ -279,7 +287,7 @@ static void settle_or_shrink(struct pool *row)
     row->askers += over;
     pthread_mutex_unlock(&all->lock);
     if (over)
-        REAL(cuMemPoolTrimTo)(pool, keep);
+        pools_trim(pool, keep);
     settle(row, 0, true);
     pthread_mutex_lock(&all->lock);
     row->askers -= over;

@@ -60,6 +60,8 @@ void pools_over(struct pool *pool);
 
 /* Settles a pool that may have shrunk; NULL: all of the process. */
 void pools_settle(CUmemoryPool pool);
+/* For the shim's own ends, while streams may capture: the pool gives back what is not in use, down to `keep` bytes. */
+void pools_trim(CUmemoryPool pool, uint64_t keep);
 /* Something was freed or is to be kept no longer: pools shrink when next waited for, and are looked at soon. */
 void pools_will_shrink(void);
 bool pools_shrinking(uint64_t now_ns);

@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "capture_mode.h"
 #include "clock.h"
 #include "device.h"
 #include "least.h"
@@ -201,9 +202,7 @@ bool spans_enter(struct queue *queue, struct before *before)
     pthread_mutex_unlock(&queue->lock);
     if (context == NULL)
         return false;
-    *before = (struct before){.mode = CU_STREAM_CAPTURE_MODE_RELAXED};
-    if (REAL(cuThreadExchangeStreamCaptureMode) != NULL)
-        REAL(cuThreadExchangeStreamCaptureMode)(&before->mode);
+    *before = (struct before){.mode = capture_mode_relaxed()};
     if (REAL(cuCtxGetCurrent)(&current) == CUDA_SUCCESS && current == context)
         return true;
     before->pushed = REAL(cuCtxPushCurrent_v2)(for_all) == CUDA_SUCCESS;
@@ -215,11 +214,9 @@ bool spans_enter(struct queue *queue, struct before *before)
 void spans_leave(struct queue *queue, const struct before *before)
 {
     CUcontext popped;
-    CUstreamCaptureMode mode = before->mode;
     if (before->pushed)
         REAL(cuCtxPopCurrent_v2)(&popped);
-    if (REAL(cuThreadExchangeStreamCaptureMode) != NULL)
-        REAL(cuThreadExchangeStreamCaptureMode)(&mode);
+    capture_mode_exchange(before->mode);
     pthread_mutex_lock(&queue->lock);
     queue->callers--;
     pthread_mutex_unlock(&queue->lock);
