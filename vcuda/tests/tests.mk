@@ -69,8 +69,8 @@ $(BENCH)/virtual_time.so: bench/virtual_time.c
 	@mkdir -p $(@D)
 	$(CC) -std=c11 -O2 $(WARNINGS) -fPIC -shared -pthread $< -o $@ -ldl
 
-.PHONY: programs
-programs: $(B)/testing/libvcuda.so.1 $(PROGRAMS) $(UNITS) $(TESTS)/actor-asan $(BENCH)/virtual_time.so \
+.PHONY: test-programs
+test-programs: $(B)/testing/libvcuda.so.1 $(PROGRAMS) $(UNITS) $(TESTS)/actor-asan $(BENCH)/virtual_time.so \
   $(BENCH)/null/libcuda.so.1 $(BENCH)/calls
 
 # Programs that are not ours, from their published wheels: they speak the driver API.
@@ -78,6 +78,20 @@ REAL := numba==0.61.2 cuda-bindings==13.5.0 cuda-pathfinder==1.9.0
 $(B)/real/.fetched: tests/tests.mk
 	$(PYTHON) -m pip install --quiet --upgrade --only-binary=:all: --target $(@D) $(REAL)
 	@touch $@
+
+# Numba, CuPy and PyTorch, pinned in frameworks.lock: does each get as far with the shim as without? They take 6 GB and are no part
+# of the tests. make frameworks.lock pins anew what frameworks.in asks for.
+FRAMEWORKS := tests/frameworks/frameworks
+$(B)/frameworks/.fetched: $(FRAMEWORKS).lock
+	rm -rf $(@D)
+	$(PYTHON) -m pip install --quiet --no-cache-dir --no-deps --only-binary=:all: --require-hashes --target $(@D) -r $<
+	@touch $@
+.PHONY: programs frameworks.lock
+programs: $(B)/testing/libvcuda.so.1 $(B)/frameworks/.fetched | simgpu
+	@$(PYTHON) tests/frameworks/compare.py
+frameworks.lock:
+	$(dir $(PYTHON))uv pip compile --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url \
+	  --no-annotate --quiet $(FRAMEWORKS).in --output-file $(FRAMEWORKS).lock
 
 # NVIDIA's runtime, found by its path and linked in as nvcc does by default.
 RUNTIMES := $(TESTS)/cudart $(TESTS)/cudart-12 $(TESTS)/cudart-13 $(TESTS)/runtime_calls
@@ -95,7 +109,7 @@ $(TESTS)/cudart-%: tests/real/cudart.c $(HEADERS)/.fetched
 SIDE_BY_SIDE := $(shell $(PYTHON) -c 'import xdist' 2>/dev/null && echo --numprocesses 2)
 PYTEST := PYTHONPATH=tests $(PYTHON) -m pytest -q -p no:cacheprovider -p no:schemathesis $(SIDE_BY_SIDE)
 
-test: layout all shipped programs $(RUNTIMES) sanitizers $(B)/real/.fetched
+test: layout all shipped test-programs $(RUNTIMES) sanitizers $(B)/real/.fetched
 	$(PYTEST) --durations=10 --durations-min=1 tests
 
 # Figures, as JSON rows on standard output.
@@ -122,7 +136,7 @@ demo: $(B)/testing/libvcuda.so.1 $(DRIVER)/libcuda.so.1 $(DRIVER)/libnvidia-ml.s
 	@$(PYTHON) demo.py
 
 .PHONY: bench bench-programs
-bench-programs: programs simgpu $(BENCH)/calls $(BENCH)/lateness $(BENCH)/null/libcuda.so.1 \
+bench-programs: test-programs simgpu $(BENCH)/calls $(BENCH)/lateness $(BENCH)/null/libcuda.so.1 \
   $(if $(filter x86_64,$(shell uname -m)),$(BENCH)/locked_instructions)
 bench: bench-programs
 	@$(PYTHON) bench/costs.py
@@ -190,7 +204,7 @@ $(TESTS)/actor-asan: $(ACTOR) tests/actor/actor.h tests/kernels.h $(HEADERS)/.fe
 
 UNDER_ASAN := memory contexts kinds pools forms refusals sharing reports bad_input deck_in_real_time
 .PHONY: sanitizers
-sanitizers: programs simgpu $(B)/asan/libvcuda.so.1 $(SANITIZED)
+sanitizers: test-programs simgpu $(B)/asan/libvcuda.so.1 $(SANITIZED)
 	$(TESTS)/parsers-asan 1 $(if $(CI),60000,15000)
 	ASAN_OPTIONS=detect_leaks=0 $(TESTS)/ledger_contents-asan 1 $(if $(CI),3000,1000) $(KEPT)
 	@truncate -s 0 $(B)/ledger && truncate -s 4M $(B)/ledger
