@@ -139,8 +139,8 @@ static CUresult deep_peer_later(const struct copy *c)
     return AS(cuMemcpy3DPeerAsync)(c->is_null ? NULL : &box, c->stream);
 }
 
-/* A batch in four parts, of which one is a copy of the host's. */
-#define PARTS 5
+/* A batch in parts, of which the first is a copy of the host's. */
+#define PARTS 201
 
 struct batch {
     CUdeviceptr to[PARTS], from[PARTS];

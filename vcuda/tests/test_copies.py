@@ -9,6 +9,8 @@ from test_time import HOLD_LIMIT_US, SLEEP_US
 INVALID = 1
 BYTES = 64 * MIB
 SMALL = 8 * MIB - 4096
+MOST_ASKED = 100
+"""Of the 200 copies of a batch."""
 ON_DEVICE_US = 50
 """The least that the simulated GPU takes for BYTES on a device, or between two."""
 
@@ -129,6 +131,14 @@ def test_a_small_one_is_left_alone(node: Node, call: str) -> None:
 @pytest.mark.parametrize("call", [*BY_ADDRESS, *BOXES, *BATCHES])
 def test_so_is_one_that_reads_the_hosts_memory(node: Node, call: str) -> None:
     assert_left_alone(node, call, BYTES, "host", 0)
+
+
+@pytest.mark.parametrize("call", [call for call in BATCHES if "3D" not in call])
+def test_about_a_long_batch_from_the_host_the_driver_is_asked_a_few_times(node: Node, call: str) -> None:
+    trace = node.folder / "trace"
+    node.settings["SIMGPU_TRACE"] = str(trace)
+    assert made(never_in_turn(node), call, BYTES, "host")[0] == 0
+    assert 0 < trace.read_text().split().count("cuPointerGetAttributes") <= MOST_ASKED
 
 
 @pytest.mark.parametrize("call", [*BOXES, *BATCHES])

@@ -70,7 +70,7 @@ LATER(cuMemcpyPeerAsync, is_large(bytes, 1, 1),
       (CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context, size_t bytes, CUstream stream), to,
       to_context, from, from_context, bytes, stream)
 
-/* Whether a device's memory is at the address. The driver looks it up, as it does for the copy itself; a capture forbids that as
+/* Whether a device's memory is at the address; managed memory counts as such. The driver looks it up, as it does for the copy itself; a capture forbids that as
  * little, and an address that it does not know is no error. */
 static bool is_of_device(CUdeviceptr address)
 {
@@ -118,7 +118,14 @@ static uint64_t part(uint64_t bytes)
 }
 
 /* A batch is one launch where its copies between devices are large together. The driver is asked about no more of them than
- * that takes. */
+ * that takes, and about none after so many others: most batches go one way, and may have thousands from or to the host. */
+#define ONE_WAY 64u
+
+static bool asks_on(size_t asked, uint64_t found, uint64_t left)
+{
+    return found < LARGE_BYTES && found + left >= LARGE_BYTES && (found != 0 || asked < ONE_WAY);
+}
+
 static bool batch(const CUdeviceptr *to, const CUdeviceptr *from, const size_t *sizes, size_t count)
 {
     uint64_t left = 0, found = 0;
@@ -126,7 +133,7 @@ static bool batch(const CUdeviceptr *to, const CUdeviceptr *from, const size_t *
         return false;
     for (size_t i = 0; i < count; i++)
         left += part(sizes[i]);
-    for (size_t i = 0; i < count && found < LARGE_BYTES && found + left >= LARGE_BYTES; i++) {
+    for (size_t i = 0; i < count && asks_on(i, found, left); i++) {
         left -= part(sizes[i]);
         found += is_of_device(from[i]) && is_of_device(to[i]) ? part(sizes[i]) : 0;
     }
@@ -159,7 +166,7 @@ static bool boxes(const CUDA_MEMCPY3D_BATCH_OP *list, size_t count)
         return false;
     for (size_t i = 0; i < count; i++)
         left += part_of_box(&list[i].extent);
-    for (size_t i = 0; i < count && found < LARGE_BYTES && found + left >= LARGE_BYTES; i++) {
+    for (size_t i = 0; i < count && asks_on(i, found, left); i++) {
         left -= part_of_box(&list[i].extent);
         found += operand_on_device(&list[i].src) && operand_on_device(&list[i].dst) ? part_of_box(&list[i].extent) : 0;
     }
