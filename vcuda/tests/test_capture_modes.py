@@ -50,6 +50,12 @@ def test_nor_does_any_call_that_takes_or_gives_back_memory(node: Node) -> None:
     assert asked.keys() >= {"cuEventQuery", "cuMemPoolTrimTo"}
 
 
+def test_nor_does_a_copy_that_leaves_it_to_its_addresses_what_it_copies(node: Node) -> None:
+    out, errors = watched(node).start("copies", "cuMemcpyAsync", str(64 * MIB), "captured").communicate(timeout=120)
+    asked = modes(errors)
+    assert (out.split()[0], in_another(asked), "cuPointerGetAttributes" in asked) == ("0", {}, True)
+
+
 def test_nor_one_that_is_refused_after_its_pool_grew_past_the_limit(node: Node) -> None:
     node.settings["SIMGPU_POOL_STEP_MIB"] = "128"
     lines = ("init", "ctx", f"alloc a {8192 * MIB - 374 * MIB}", f"async b {10 * MIB}", "free a", f"async b {10 * MIB}")

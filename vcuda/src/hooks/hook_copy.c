@@ -1,5 +1,6 @@
 /* hook_copy.c: fills, and copies from memory of a device to memory of a device, use the memory's whole bandwidth. Large ones count
  * as launches; small ones are over before a question about them would be. */
+#include "capture_mode.h"
 #include "hooks/hook.h"
 #include "time/pacer.h"
 
@@ -70,15 +71,19 @@ LATER(cuMemcpyPeerAsync, is_large(bytes, 1, 1),
       (CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context, size_t bytes, CUstream stream), to,
       to_context, from, from_context, bytes, stream)
 
-/* Whether a device's memory is at the address; managed memory counts as such. The driver looks it up, as it does for the copy itself; a capture forbids that as
- * little, and an address that it does not know is no error. */
+/* Whether a device's memory is at the address; managed memory counts as such. The driver looks the address up, as it does for the
+ * copy itself. One that it does not know is no error, and whether a capture forbids the question NVIDIA documents nowhere. */
 static bool is_of_device(CUdeviceptr address)
 {
     unsigned int type = 0;
     CUpointer_attribute asked = CU_POINTER_ATTRIBUTE_MEMORY_TYPE;
     void *answer = &type;
-    return REAL(cuPointerGetAttributes) != NULL && REAL(cuPointerGetAttributes)(1, &asked, &answer, address) == CUDA_SUCCESS &&
-           type == CU_MEMORYTYPE_DEVICE;
+    if (REAL(cuPointerGetAttributes) == NULL)
+        return false;
+    CUstreamCaptureMode before = capture_mode_relaxed();
+    CUresult result = REAL(cuPointerGetAttributes)(1, &asked, &answer, address);
+    capture_mode_exchange(before);
+    return result == CUDA_SUCCESS && type == CU_MEMORYTYPE_DEVICE;
 }
 
 static bool between(CUdeviceptr to, CUdeviceptr from, uint64_t bytes)

@@ -20,7 +20,8 @@ void simgpu_called(const char *name);
 /* What the driver may refuse while a stream captures, or may wait for a stream in. Allocations, plain frees and modules are not of
  * them: the shim calls those where the program's own call of that kind has just been accepted, in the same mode. */
 static const char *const unsafe[] = {"cuEventQuery",   "cuEventElapsedTime", "cuEventSynchronize",  "cuEventCreate",   "cuEventRecord",
-                                     "cuEventDestroy", "cuStreamQuery",      "cuStreamSynchronize", "cuCtxSynchronize", "cuMemPoolTrimTo"};
+                                     "cuEventDestroy", "cuStreamQuery",      "cuStreamSynchronize", "cuCtxSynchronize", "cuMemPoolTrimTo",
+                                     "cuPointerGetAttributes"};
 
 static int is_unsafe(const char *name)
 {
