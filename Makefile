@@ -17,7 +17,7 @@ export FAIRGPU_SEED := $(SEED)
 PYTEST := $(BIN)/pytest --durations=10 --durations-min=1 --hypothesis-seed=$(SEED)
 WITHOUT_SCHEMATHESIS := -p no:schemathesis
 
-.PHONY: setup demo test quick seed ladder lint types contracts unit accelerated contract described redis-7 page cluster vcuda bench bench-month browser promtool s3-server lock clean
+.PHONY: setup demo test quick seed ladder lint types contracts unit accelerated contract described redis-7 page cluster node node-v2 node-parts vcuda bench bench-month browser promtool s3-server lock clean
 
 setup: $(VENV)/.installed
 
@@ -43,7 +43,7 @@ seed:
 # that only compute fill what they leave idle of two cores. In continuous integration, where the cluster also has to wait
 # for its binaries, one comes after the other. What a rung prints stays together.
 SIDE_BY_SIDE := $(if $(CI),--jobs=1,--jobs=3 --output-sync=target)
-ladder: cluster vcuda contract page redis-7 unit described accelerated node
+ladder: cluster vcuda contract page redis-7 unit described accelerated node node-v2
 
 lint: setup
 	$(BIN)/ruff check .
@@ -112,14 +112,21 @@ cluster: setup
 
 # A real kubelet and containerd, with the node agent on the simulated GPU. It takes what two other rungs build.
 ifneq ($(filter ladder,$(MAKECMDGOALS)),)
-node: | cluster vcuda
+node-parts: | cluster vcuda
 endif
-node: setup
+node-parts: setup
 	sh tools/runc.sh $(VENV)
 	$(BIN)/python -m tests.cluster.control_plane.build
 	$(BIN)/python -m tests.node.binaries
 	$(MAKE) --silent -C vcuda all simgpu build/tests/actor PYTHON=$(abspath $(BIN)/python)
+
+node: node-parts
 	sh tools/node.sh $(VENV)
+
+# The same on cgroup v2, whatever this machine has: what a version of cgroups can matter to, in a kernel of its own.
+# `sh tools/node_v2.sh .venv tests/node` runs all of them.
+node-v2: node-parts
+	sh tools/node_v2.sh $(VENV)
 
 vcuda: setup
 	$(MAKE) --silent --jobs=1 -C vcuda test PYTHON=$(abspath $(BIN)/python)
