@@ -1,11 +1,11 @@
 #!/bin/sh
 # Runs tests of a real node on cgroups of version 2, whatever version this machine has: tools/node_v2.sh VENV [ARGUMENTS
 # OF PYTEST]. They run under a kernel of their own, which is an ordinary process: no KVM, and this machine's cgroups are
-# left alone. Without arguments the tests run that a version of cgroups can matter to and that show the rest in short.
+# left alone. Without arguments the tests run that a version of cgroups can matter to.
 set -eu
 venv=$1
 shift
-[ $# -gt 0 ] || set -- tests/node/test_cgroups.py tests/node/test_gpu_processes.py
+[ $# -gt 0 ] || set -- -m cgroups --ignore=tests/node/journey tests/node
 
 not_run=build/not-run/node-v2
 mkdir -p build/not-run
@@ -19,6 +19,8 @@ fi
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 export FAIRGPU_NODE_NAMESPACES=1 VENV="$venv"
+# Each system call there costs two switches between processes here: a busy machine slows it down beyond measure.
+export FAIRGPU_PATIENCE=4
 export -p >"$folder/environment"
 "$venv/bin/python" -c 'import shlex, sys; print(shlex.join(sys.argv[1:]))' \
     unshare --mount --net --pid --fork --kill-child --mount-proc "$venv/bin/pytest" -p no:schemathesis -p no:cacheprovider \

@@ -13,6 +13,8 @@ import pytest
 
 from nodeagent.processes import read_process
 
+pytestmark = pytest.mark.cgroups
+
 ROOT = Path(__file__).parents[2]
 CONTAINER = "cd" * 32
 AGENT, AGENT_CONTAINER = "0a9e27c4-0000-4000-8000-000000000001", "ef" * 32

@@ -5,11 +5,15 @@ from __future__ import annotations
 import urllib.request
 from typing import Any
 
+import pytest
+
 from nodeagent import schedule_page
 from tests.node.machine import DRIVER, LIBRARIES, PROGRAMS, SIMULATED, Machine, uuid
 from tests.node.pods import Placed, container, place, static_pod
 from tests.node.test_recovery import page
 from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.cgroups
 
 MIB = 1 << 20
 HELD = 1000 * MIB

@@ -31,7 +31,7 @@ def fresh(number: int) -> bool:
     return now is not None and time.monotonic_ns() - now.heartbeat_ns < schedule_page.STALE_AFTER_NS
 
 
-@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("end", [signal.SIGTERM, pytest.param(signal.SIGKILL, marks=pytest.mark.cgroups)])
 @pytest.mark.parametrize("part", ["agent", "kubelet", "containerd"])
 def test_a_part_that_restarts_ends_no_container_and_starts_the_next(
     machine: Machine, namespace: str, part: str, end: signal.Signals

@@ -24,6 +24,7 @@ def test_the_node_says_what_it_offers(machine: Machine) -> None:
     assert (allocatable["fairgpu.io/gpu-core"], allocatable["fairgpu.io/gpu-memory"]) == ("200", str(2 * MEMORY_MIB))
 
 
+@pytest.mark.cgroups
 def test_a_container_gets_its_share_and_the_driver_shows_it_no_more(machine: Machine, namespace: str) -> None:
     pod = place(machine, namespace, [container("main", 30, 4096)], gpu=1)
     found = pod.found("main")
@@ -38,6 +39,7 @@ def test_two_containers_of_a_pod_each_get_their_own_share(machine: Machine, name
     assert pod.found("two").share == ("two", uuid(0), 60, 8192)
 
 
+@pytest.mark.cgroups
 def test_a_main_container_gets_more_than_the_init_container_before_it(machine: Machine, namespace: str) -> None:
     pod = place(machine, namespace, [container("main", 20, 2048)], [container("init", 10, 1024, ENDS)])
     assert pod.found("init").share == ("init", uuid(0), 10, 1024)
@@ -52,6 +54,7 @@ def test_a_native_sidecar_keeps_its_share_beside_the_main_container(machine: Mac
     assert pod.found("main").share == ("main", uuid(0), 20, 2048)
 
 
+@pytest.mark.cgroups
 def test_a_container_that_restarts_gets_its_share_again_with_a_new_ledger(machine: Machine, namespace: str) -> None:
     script = 'echo run >> /out/runs; [ "$(cat /out/runs)" = run ] && exit 1; ' + STAYS
     pod = place(machine, namespace, [container("main", 30, 4096, script)], restart="Always")

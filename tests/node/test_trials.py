@@ -149,6 +149,7 @@ def silent_runtime(machine: Machine) -> Iterator[None]:
     wait_until(machine.is_ready, "the node offers its GPUs again")
 
 
+@pytest.mark.cgroups
 @pytest.mark.usefixtures("silent_runtime")
 def test_a_node_whose_runtime_made_a_container_without_cdi_takes_no_new_pods(machine: Machine, namespace: str) -> None:
     pod = place(machine, namespace, [container("main", 30, 4096, "exec sleep 3600")])
