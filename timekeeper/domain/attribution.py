@@ -1,4 +1,4 @@
-"""Attribution of a session's use in showback: model, owner, user, labels, and the reserved share without any price.
+"""Attributes a session's use to models, an owner, a user and labels, and computes its reserved rates without any price.
 
 A session is attributed once, when it opens: a label that changes later changes nothing on the bill.
 """
@@ -21,7 +21,7 @@ from timekeeper.domain.timestamps import MINUTE, instant_or_none
 
 TEMPLATE_HASH = "pod-template-hash"
 MINUTES_BETWEEN_SCHEDULE_AND_START = 10 * 24 * 60
-"""The longest delay of a CronJob's Job after which its name still identifies the CronJob."""
+"""The most minutes between a CronJob's schedule and its Job's creation for which the Job's name proves the CronJob."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +86,10 @@ def attribution(
 
     Args:
         origin: the owner, user and labels of the pod.
-        kept_labels: the keys of labels that are kept; others are dropped, since some have a new value for every pod.
-        rules: the admin's rules for charging; they set the memory of a device that is not known yet.
+        kept_labels: the keys of the labels that are attributed; others are dropped, since some have a new value for
+            every pod.
+        rules: the admin's rules for charging; they state the memory of the device that a pod without an allocation is
+            measured against.
     """
     labels = {key: origin.labels[key] for key in kept_labels if isinstance(origin.labels.get(key), str)}
     models = {device.model for device in reservation.devices.values()} | {item.model for item in reservation.holdings}

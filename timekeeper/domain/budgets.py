@@ -64,8 +64,8 @@ class Budget:
         rollover: the most that an unspent allowance adds to the next period.
         grace_amount: the most that spending may exceed the allowance before new pods are treated by `on_exhausted`;
             None sets no limit.
-        grace_duration: the longest time after exhaustion for which spending may exceed it; None sets no limit. There is
-            no grace if both are None.
+        grace_duration: the longest time after exhaustion for which spending may exceed the allowance; None sets no
+            limit. There is no grace if `grace_amount` and `grace_duration` are both None.
         on_exhausted: the treatment of new pods after grace.
         enforcement: the effect of the budget's state: shown only, applied to new pods, or to running pods too.
         min_runtime: the run time that the budget's money must pay for before a held pod is released.
@@ -157,15 +157,17 @@ def unknown_fields(spec: Mapping[Any, Any]) -> tuple[Fault, ...]:
 
 
 _FAULTS = "faults"
-"""The key holds a tuple, which neither JSON nor YAML can state. A list there is an unknown field of the object."""
+"""The key of the faults in an object from `with_faults`. Its value is a tuple, which neither JSON nor YAML can state,
+so no user can write one; a list there is an unknown field of the object.
+"""
 
 
 def with_faults(item: Mapping[str, Any], faults: tuple[Fault, ...]) -> dict[str, Any]:
-    """Returns a GPUBudget object that carries the faults of the text that it was made of: `parse_budget` raises them.
+    """Returns a copy of a GPUBudget object with the faults of its source text, which `parse_budget` then raises.
 
     Args:
         item: the object, which stays unchanged.
-        faults: the text's faults; without any, the result is an equal object.
+        faults: the faults of the text; without any, the copy equals the object.
     """
     return {**item, _FAULTS: faults} if faults else {**item}
 
@@ -226,7 +228,7 @@ def overhead_budget(namespaces: frozenset[str]) -> Budget:
 
 
 def payers(budgets: Iterable[Budget]) -> tuple[dict[str, Budget], dict[str, dict[str, str]]]:
-    """Returns the budget that pays for each namespace, and the namespaces for which several budgets ask to pay.
+    """Returns the budget that pays for each namespace, and the namespaces that a budget names but another pays for.
 
     If two budgets name a namespace, the older one pays; of two created in one second, the one whose name sorts first.
 

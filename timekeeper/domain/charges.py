@@ -1,4 +1,4 @@
-"""Segments of a session at one rate, what they cost, and the hourly points that divide the cost."""
+"""Divides a session into segments by account and period, and computes their cost and the cost's hourly points."""
 
 from __future__ import annotations
 
@@ -145,14 +145,14 @@ def charged(
 
 
 class HourlyPoint(NamedTuple):
-    """A session's amounts in a period up to an instant, in microGPU-seconds.
+    """A session's cumulative amounts in one period, from its start there up to an instant, in microGPU-seconds.
 
     Attributes:
         until: the instant.
         billed: the money that was charged.
         core: the GPU time that was reserved.
         memory: the device memory that was reserved: the whole memory of one device counts as one GPU.
-        used: the GPU time that its reports state; None if it has sent none.
+        used: the GPU time that the session's reports state; None if it has sent no report.
     """
 
     until: Instant
@@ -178,14 +178,15 @@ def hours_of(points: Sequence[HourlyPoint]) -> list[int]:
 def hourly_points(
     settled: Sequence[Segment], tariff: Tariff, attribution: Attribution, stored: HourlyPoint | None, billed: int
 ) -> list[HourlyPoint]:
-    """Returns a session's hourly points after the stored one in a period: at each full hour, and at the last end.
+    """Returns a session's hourly points in one period that follow the stored point.
 
-    The last end is that of its last segment. A point has the period's amounts up to its instant, without `used`.
+    There is one point at each full hour, and one at the end of the last segment. Each states the session's amounts from
+    its start in the period up to the point's instant; `used` stays None.
 
     Args:
         settled: the segments that the period pays for, in order of time; at least one.
         tariff: pairs of an instant and the session's rate from then on, in microGPU-seconds a second.
-        attribution: holds the session's reserved rates without any price.
+        attribution: the session's attribution; its reserved rates, without any price, give `core` and `memory`.
         stored: the last point that the store holds; None for none.
         billed: the amount billed up to the last point, in microGPU-seconds. If it differs from the cost of the
             reservation, the amount after the stored point is spread evenly over the time since then.

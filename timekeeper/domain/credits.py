@@ -4,8 +4,8 @@ A grant that states when it expires is a credit. Spending always burns the avail
 period's own money expires with the period: its allowance, grants without an expiry, and what was rolled over into it.
 Spending that finds no money left is a debt, which the next money to arrive pays first.
 
-So what is left of a credit depends only on how much was spent when. A credit's arrival is therefore recorded as the
-amount that the period had spent by then.
+The remainder of a credit therefore depends on the amount that had been spent when the credit arrived. A credit's
+arrival is recorded as that amount, and not as an instant.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ def rolled_over(cap: int, own: int, period_credits: Iterable[Credit], end: Insta
 
 
 def _take(left: dict[str, int], order: Sequence[str], amount: int) -> int:
-    """Takes an amount from the money that is left, in this order; returns the part that no money paid for.
+    """Subtracts an amount from the money in `left`, in the order of the names; returns the part that no money paid for.
 
     Amounts are microGPU-seconds. `left` is keyed by the credit's name, and is changed.
     """

@@ -1,10 +1,10 @@
-"""The burn rate over the last hour and the last day, of a budget or of a part of usage, and the forecast by it.
+"""Computes the burn rate of a budget or a part of usage over the last hour and day, and forecasts spending from it.
 
 An account is sampled every five minutes. A sample is an instant up to which the account was settled, and the amount
 that it had spent by then since its first sample, across periods. The difference between two samples is exactly the
-amount spent between them. A rate is measured from a sample on: over an hour and up to five minutes more, or over a day
-and up to an hour more; `since` is that sample's instant. While the samples do not go back that far, it is the first
-sample's.
+amount spent between them. The rate of the last hour is measured from a sample that is up to five minutes older than an
+hour, the rate of the last day from one that is up to an hour older than a day. An account without samples of that age
+is measured from its first one. `since` is the instant of the sample from which a rate is measured.
 """
 
 from __future__ import annotations
@@ -169,8 +169,8 @@ class Edges(NamedTuple):
     """The starts of the last hour and the last day of usage, in nanoseconds since 1970, each at a full hour.
 
     Attributes:
-        day: a day ago and up to an hour more, since use is kept by the hour.
-        hour: an hour ago and up to an hour more.
+        day: the start of the hour that holds the instant one day ago, since use is stored by the hour.
+        hour: the start of the hour that holds the instant one hour ago.
     """
 
     day: int
@@ -178,7 +178,7 @@ class Edges(NamedTuple):
 
 
 def edges_at(now: Instant) -> Edges:
-    """Returns the starts of the hours that hold the instants one day and one hour ago: recent use counts from them."""
+    """Returns the instants from which use counts as that of the last day and of the last hour (see `Edges`)."""
     return Edges((now - DAY) // HOUR * HOUR, (now - HOUR) // HOUR * HOUR)
 
 
@@ -189,7 +189,7 @@ class UsageForecast:
     A key is the values of the dimensions by which the query groups. Instants are nanoseconds since 1970.
 
     Attributes:
-        until: the instant up to which the use was settled, with which the measured time ends.
+        until: the instant up to which the use was settled; the measured time ends with it.
         end: the instant up to which the forecast goes.
         since: the instants from which the spending of the last hour and of the last day is measured; None if that is
             less than SHORTEST_MEASURE before `until`, or `until` is too long ago.
@@ -206,7 +206,7 @@ class UsageForecast:
     unknown: frozenset[tuple[str, ...]] = frozenset()
 
     def expected(self, key: tuple[str, ...], billed: int) -> list[int | None]:
-        """Returns the amounts billed by `end`, at the rate of the last hour and of the last day, in microGPU-seconds.
+        """Forecasts the microGPU-seconds billed by `end`: one figure by the last hour's rate, one by the last day's.
 
         An amount is None if there is no forecast.
 
@@ -242,11 +242,12 @@ def usage_forecast(
         spent: the microGPU-seconds that pods spent since the hour edge and since the day edge of `edges_at(now)`, keyed
             by the values of the dimensions by which the query groups.
         end: the instant up to which the forecast goes.
-        settled: the instant up to which the spending is known; None if that is not known. There is no forecast if
-            it is longer ago than LONGEST_LAG.
+        settled: the instant up to which the spending is settled; None if no such instant is known. There is no forecast
+            for None, or if the instant is longer ago than LONGEST_LAG.
         began: the instant at which metering began; None if that is not known.
-        earliest: the start of the first hour with such spending; None for none. If that hour ended before metering
-            began, pods were charged for the time before, too, and the rate is measured from that hour on.
+        earliest: the start of the first hour in which pods spent anything since the day edge; None if they spent
+            nothing. If that hour ended before metering began, pods were charged for the time before metering, too, and
+            the rate is measured from that hour on.
     """
     measured_from = began if earliest is None or (began is not None and began < earliest + HOUR) else earliest
     edges = edges_at(now)

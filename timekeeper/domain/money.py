@@ -41,7 +41,7 @@ def from_gpu_hours(value: Any) -> int:
 
 
 def from_signed_gpu_hours(value: Any) -> int:
-    """Parses GPU-hours to microGPU-seconds as `from_gpu_hours` does, but they may be below 0 and must not be 0.
+    """Parses GPU-hours to microGPU-seconds like `from_gpu_hours`, but accepts values below 0 and refuses 0.
 
     Raises:
         MoneyError: the value is anything else.

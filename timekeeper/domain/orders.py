@@ -15,11 +15,11 @@ from timekeeper.domain.timestamps import Instant, TimeError, parse_instant
 MAX_REASON = 1024
 MAX_NAME = 253
 REFUSED = "Refused"
-"""The reason in the condition Applied of an order that the ledger refuses as it stands."""
+"""The reason in the condition Applied of an order that the ledger refuses for good."""
 NAME_TAKEN = "NameTaken"
-"""The reason where the ledger holds another order under its name, whose object has been deleted."""
+"""The reason in that condition if the ledger holds another order of the same name, whose object has been deleted."""
 NO_BUDGET = "NoBudget"
-"""The reason while no budget has the name that the order gives."""
+"""The reason in that condition while no budget has the name that the order gives."""
 UNSIGNED = "unsigned"
 """Stands for the author of an order that names none."""
 
@@ -90,7 +90,7 @@ def text_faults(metadata: Mapping[str, Any], spec: Mapping[str, Any]) -> Iterato
 
 
 def refusal(item: Mapping[str, Any]) -> str:
-    """Returns the reason in an order's status for which the ledger refused it for good; empty if it did not.
+    """Returns the text in an order's status that says why the ledger refused it for good; empty if it is not refused.
 
     Args:
         item: the GPUGrant or GPUCorrection object.
@@ -214,12 +214,12 @@ class CorrectionError(OrderError):
 
 @dataclass(frozen=True, slots=True)
 class Correction:
-    """An amount by which a budget spent more, or less, than the ledger said.
+    """A correction of a budget's spending in one period: the amount by which it differs from the ledger.
 
     Attributes:
         name: the correction's name, its idempotency key within its budget.
         budget: the name of the budget whose spending is corrected.
-        amount: microGPU-seconds; below 0 if less was spent.
+        amount: microGPU-seconds; below 0 if the budget spent less than the ledger states.
         effective: an instant in the corrected period.
         namespace: the namespace whose use is corrected; empty for the budget as a whole.
         reason: the reason, for readers of the ledger.

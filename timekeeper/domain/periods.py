@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 FIELDS = 5
 AROUND = timedelta(hours=26)
-"""More than any jump of a wall clock: a zone that crosses the date line skips a day."""
+"""A time that is longer than any jump of a wall clock: a zone that crosses the date line skips a day."""
 ALLOWED = "minute hour day-of-month month day-of-week, as in crontab(5), with one number for the minute"
 
 
@@ -54,12 +54,12 @@ def check_cron(expression: str) -> str:
 
 
 def moments_around(expression: str, local: datetime) -> list[datetime]:
-    """Returns the times of a cron expression from about a day before a time to about a day after it, in order.
+    """Returns the times that a cron expression names within AROUND before and after a time, in order.
 
-    The last time before this span comes first, and the first time after it comes last.
+    The list also begins with the last time before this span, and ends with the first time after it.
 
     Args:
-        local: a time of the wall clock, without a time zone, as are those returned.
+        local: a time of the wall clock, without a time zone; the returned times are of the same kind.
     """
     before = next(CronSim(expression, local - AROUND, reverse=True))
     coming = CronSim(expression, before)
@@ -87,7 +87,7 @@ class PeriodRule:
         every: the length of a period.
         zone: the time zone of the wall clock, a name of the IANA database.
         day_of_month: the day on which a month's period starts.
-        weekday: the day on which a week's period starts, counted from Monday = 0.
+        weekday: the day on which a week's period starts; Monday is 0.
         hour: the hour of the wall clock at which a period starts; periods of an hour do not use it.
         minute: the minute of that hour.
         cron: a cron expression that overrides all other fields but the zone; empty for none.
@@ -139,8 +139,9 @@ def first_period(rule: PeriodRule, instant: Instant) -> Period:
 def following_period(rule: PeriodRule, last: Period) -> Period:
     """Returns the period after `last` according to a rule; it starts at the end of `last`.
 
-    An earlier rule may have set that end. The period then ends at the first start according to this rule that is at
-    least half a period away. A period has all of its allowance, however short it is.
+    If an earlier rule set the end of `last`, this rule may start no period there. The returned period then ends at the
+    first start by this rule, or at the next one if it would be shorter than half a regular period. A period has its
+    whole allowance, however short it is.
     """
     end = boundary_after(rule, last.end)
     if boundary_before(rule, last.end) != last.end:

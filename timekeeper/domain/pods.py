@@ -25,11 +25,12 @@ class PodFacts(NamedTuple):
     Attributes:
         scheduled: the instant at which PodScheduled became True, according to the API server's clock.
         bound: whether it has a node.
-        running: whether its phase is past Pending, or a container that holds a GPU has begun. A pod whose init
-            containers run, or one of whose main containers waits for its image, is Pending meanwhile.
+        running: whether its phase is past Pending, or a container that holds a GPU has begun. The phase alone does not
+            suffice: it is Pending while init containers run or while a main container waits for its image.
         started: whether a container that holds a GPU runs, or ran before, by its kubelet's status.
         terminal: whether its phase is Succeeded or Failed.
-        begun: the earliest time at which its kubelet had the pod, according to the node's clock.
+        begun: the earliest time at which its kubelet states that the pod or one of its containers started, according to
+            the node's clock.
         finished: the latest finishedAt of all its containers, according to the node's clock; None while one runs.
         changed: the instant at which one of its conditions changed last.
         origin: the origin that its use is attributed to.
@@ -38,17 +39,18 @@ class PodFacts(NamedTuple):
         reservation: the reservation that it holds or asks for; None without a GPU.
         deadline: its activeDeadlineSeconds in nanoseconds.
         admitted_over_budget: whether its budget was in the state OVER when admission admitted it.
-        held: whether it has the meter's finalizer, which keeps a deleted pod on the API server.
+        held: whether it has the meter's finalizer. The API server keeps a deleted pod as long as it has a finalizer.
         deleted: its deletionTimestamp, according to the API server's clock; None if it is not being deleted.
         deletion_grace: its grace period for ending, in seconds; None if it is not being deleted.
         removed: whether it is deleted but for its finalizers: its kubelet has finished with it, or it was deleted by
             force.
-        high_priority: whether it goes first within its namespace.
-        evict_at: the instant of its eviction that its annotation announces.
+        high_priority: whether its author asked for the task priority that places it before other pods of its namespace.
+        evict_at: the instant at which it is to be evicted, from the pod's annotation.
         reserves_claims: whether it asks for devices with claims of Dynamic Resource Allocation.
         group: the group of pods that another stack starts together with it; empty for none.
         admitted_held: whether its budget was in the state HELD when admission admitted it.
-        guarded: whether it has the label of GPU pods, by which the policies guard it and an eviction of it is allowed.
+        guarded: whether it has the label of GPU pods. FairGPU's admission policies protect pods by this label, and the
+            timekeeper may evict only pods that have it.
     """
 
     uid: str
@@ -90,10 +92,10 @@ GROUP_LABELS = (
 )
 """The labels that name a pod's group, the largest first: of JobSet, LeaderWorkerSet, Kueue and coscheduling."""
 GROUP_ANNOTATIONS = ("pod-group-name", "scheduling.k8s.io/group-name")
-"""The annotations that do: KAI's and Volcano's."""
+"""The annotations that name a pod's group: KAI's and Volcano's."""
 _LONGEST_NAME = 253
 _SINGLE = ("ReplicaSet", "StatefulSet", "DaemonSet", "ReplicationController", "Node")
-"""The controllers whose pods each work alone."""
+"""The kinds of controllers whose pods each work alone, so that they form no group."""
 
 
 def group_of(metadata: Mapping[str, Any]) -> str:
@@ -141,7 +143,7 @@ def read_pod(
 ) -> PodFacts:
     """Parses a pod's object; a field that is missing or of another type counts as absent.
 
-    A pod of another stack that has the label of GPU pods and is not bound gets the reservation that it asks for.
+    A pod of another stack that is not bound yet, and that has the label of GPU pods, gets a reservation by its request.
 
     Args:
         held_of: returns the parts of GPUs that a bound pod without a canonical request holds by another stack.

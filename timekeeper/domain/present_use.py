@@ -22,22 +22,23 @@ FullName = tuple[str, str]
 """A namespace, and the name of a session in it: the pod's, or CLAIM and the resource claim's."""
 
 OVERSHOOT = 1.05
-"""The part of full use up to which a value counts as full use, since rates and averages overshoot a little."""
+"""The largest value, as a part of full use, that still counts as full use: rates and averages overshoot a little."""
 STALE = 2 * MINUTE
-"""The most by which an answer's evaluation may differ from our clock: a cache may have kept it."""
+"""The most by which the time of an answer's evaluation may differ from the local clock: a cache may serve old answers.
+"""
 MOST_WARNINGS = 3
 MOST_CHARACTERS = 200
 
 
 class SeriesFault(StrEnum):
-    """The causes for which a time series of an answer counts for no pod: no labels of one, no number, off scale."""
+    """The causes for which a time series in Prometheus's answer counts for no pod."""
 
     NO_POD = "no-pod"
-    """It lacks the labels that name a pod, as the series of a GPU that no pod holds does."""
+    """The series lacks the labels that name a pod: for example, no pod holds its GPU."""
     NO_NUMBER = "no-number"
-    """Its value is NaN, infinite, a histogram, or no sample at all."""
+    """The series' value is NaN, infinite, a histogram, or no sample at all."""
     OUT_OF_SCALE = "out-of-scale"
-    """Its value is below 0, or above full use."""
+    """The series' value is below 0, or above full use by more than OVERSHOOT allows."""
 
 
 class AnswerFault(StrEnum):
@@ -94,7 +95,7 @@ class BusyPods:
 
 
 class _Series(NamedTuple):
-    """A time series of an answer: namespace and name of its pod, None if no labels name one, and its value.
+    """A time series of an answer: the pod or claim that it is about, None if no labels name one, and its value.
 
     The value is a part of full use from 0 to 1, or the reason why the series states none.
     """
@@ -106,7 +107,8 @@ class _Series(NamedTuple):
 def read_answer(body: bytes, rules: AnswerRules, now: Instant) -> BusyPods:
     """Reads Prometheus's answer to an instant query (https://prometheus.io/docs/prometheus/latest/querying/api/).
 
-    Each series is read as soon as it is decoded: with all its labels, an answer takes four times the memory.
+    Each series is reduced to its pod and value as soon as it is decoded: an answer with all labels takes four times the
+    memory.
 
     Args:
         rules: the rules by which a series is read.
@@ -217,7 +219,7 @@ def _named(labels: Mapping[str, Any], pairs: Sequence[FullName]) -> FullName | N
 
 
 def _share(sample: Any, full: float, now: Instant) -> float | SeriesFault:
-    """Returns the part of full use that a sample states, from 0 to 1, or why it states none.
+    """Returns the part of full use that a sample states, from 0 to 1, or the fault for which the sample is not used.
 
     Args:
         sample: a pair of the time in seconds since 1970 and the value as text.

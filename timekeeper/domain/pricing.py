@@ -1,4 +1,4 @@
-"""Prices of GPU models over time, and the amount billed for a reservation: all of it, its use, or the larger of both.
+"""Prices of GPU models over time, and the amount billed for a session: its reservation, its use, or the larger of both.
 
 Use comes from the pod's own reports, which FairGPU cannot verify. It is therefore bounded by what the pod can have
 used: its reservation, or the whole of its devices where it may borrow what other pods leave idle.
@@ -44,11 +44,13 @@ def billed(bill: Bill, reserved: int, used: int, ceiling: int) -> int:
 ANY_MODEL = "*"
 """The key of the price for every model that has no price of its own."""
 BY_WORDS = ":by-words"
-"""A key that is no model: from its first point on, keys are runs of words; before it, they are whole model names."""
+"""A key of Prices that is no model. From the instant of its first point on, a key stands for every model whose name
+contains the key's words; before, a key is a whole model name.
+"""
 REMOVED = Fraction(-1)
-"""Stands for a price from the instant on at which the settings no longer name the model."""
+"""The price of a point from which on the settings no longer name the model."""
 ONE = Fraction(1)
-"""The price of a model that has none."""
+"""The price of a model if neither the model nor ANY_MODEL has one."""
 FOREVER = 1 << 62
 """Later than any instant that matters."""
 
@@ -62,7 +64,7 @@ class PricePoint:
 
 
 Prices = Mapping[str, tuple[PricePoint, ...]]
-"""Each model's points in order of time."""
+"""The price points in order of time, keyed by a model's name, by some words of it, by ANY_MODEL or by BY_WORDS."""
 
 
 def price_at(prices: Prices, model: str, instant: Instant) -> Fraction:
@@ -88,10 +90,10 @@ def price_at(prices: Prices, model: str, instant: Instant) -> Fraction:
 
 
 def by_words(prices: Prices, instant: Instant) -> bool:
-    """Returns whether a key of the prices stands for every model whose name contains the key's words, at an instant.
+    """Returns whether a key of the prices stands, at an instant, for every model whose name contains its words.
 
-    It does from the instant that the prices have under the key BY_WORDS. Before, a key stands only for the model with
-    exactly that name.
+    The instant of the first point under the key BY_WORDS is the first for which this is True. Before, a key stands only
+    for the model with exactly that name.
 
     Args:
         prices: the prices over time, keyed by a model's name or some of its words.
@@ -151,8 +153,8 @@ def price_changes(prices: Prices, after: int, before: int) -> tuple[int, ...]:
 def amended(history: Prices, configured: Prices, now: Instant) -> Prices:
     """Returns the prices after an admin changed the setting: as configured from now on, and as they were before now.
 
-    Metered use is never priced again, so a price that is configured for the past takes effect now. A name that the
-    settings no longer hold has no price from now on; with one, it would still match models that other names price.
+    Metered use is never priced again, so a price that is configured for the past takes effect now. A name that is no
+    longer in the settings has no price from now on: otherwise it would still match models that other names price.
 
     Args:
         history: the prices that were charged so far, keyed by a model's name or some of its words.

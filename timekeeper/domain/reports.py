@@ -1,7 +1,8 @@
-"""Turns the reports of a session into cumulative totals, and the totals into the part of each period.
+"""Adds up a session's reports to cumulative totals, and divides the totals among the periods that pay.
 
-A session's time consists of segments, each paid for by one period of one account. The base of a segment is the total at
-which it began. A period's part is the growth of the total over its segments.
+A session's time consists of segments, each paid for by one period of one account. The base of a segment is the
+session's total when the segment began. A period's part of the total is the growth of the total over the period's
+segments.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ class Course:
 
     Attributes:
         start: when the session began.
-        segments: these segments, in order of time; the last one goes on, or the session ended in it. It is not the last
-            that has a base if an earlier settlement took the session for longer, by a clock that was ahead or before
-            its end was known.
+        segments: these segments, in order of time; the last one goes on, or the session ended in it. Later segments may
+            have bases, too: an earlier settlement wrote them by a clock that was ahead, or before the session's end was
+            known.
     """
 
     start: Instant
@@ -65,13 +66,14 @@ def extended(bases: Bases, course: Course, total_at: Callable[[int], int]) -> Ba
 
 
 def begun_by(bases: Bases, course: Course, past: Instant) -> Bases:
-    """Returns the bases without those of the course's segments that begin after an instant.
+    """Returns bases without the bases of segments that begin after an instant.
 
-    Such a segment began by a clock that was ahead. More reports may come before it really begins, if it ever does.
+    A clock that was ahead set the start of such a segment. Its base is not final, since more reports may come before
+    that start.
 
     Args:
         bases: the bases that `extended` returned for this course, or those from before.
-        past: the present by our clock or, if earlier, by the store's.
+        past: the instant: the present by the local clock or by the store's, whichever is earlier.
     """
     coming = [(segment.account, segment.period) for segment in course.segments if segment.start > past]
     kept = len(bases)
@@ -82,10 +84,11 @@ def begun_by(bases: Bases, course: Course, past: Instant) -> Bases:
 
 
 def _begun(bases: Bases, segments: Sequence[Segment]) -> tuple[int, Sequence[int]]:
-    """Returns the number of segments, from the first on, that need no new base, and the indexes of their bases.
+    """Returns the number of segments, from the first on, that need no new base, and their bases' indexes in `bases`.
 
-    A segment before one that has a base needs none: its own was dropped. A base may be of a segment that turned out to
-    have no time, so the longest run of segments counts whose bases follow each other; of equally long runs, the first.
+    A segment without a base needs none if a later segment has one: its own base was dropped. A base may belong to a
+    segment that turned out to have no time. Therefore the longest run of segments with consecutive bases counts; of
+    equally long runs, the first.
     """
     runs = [(first, _places(bases, segments[first:])) for first in range(len(segments))]
     first, places = max(runs, key=lambda run: len(run[1]), default=(0, []))
@@ -124,7 +127,7 @@ def parts(bases: Bases, total: int) -> dict[Key, int]:
 def _without_past(bases: Bases, keys: Collection[Key]) -> Bases:
     """Returns the bases of periods that may still change (`keys`), and the bases before and after each of them.
 
-    The one before is needed if a session turns out to have ended before the period in which it was settled last.
+    The base before is needed if a session turns out to have ended before the period in which it was settled last.
     """
     held = [(account, period) in keys for account, period, _ in bases]
     return tuple(base for index, base in enumerate(bases) if any(held[max(index - 1, 0) : index + 2]))
@@ -133,9 +136,12 @@ def _without_past(bases: Bases, keys: Collection[Key]) -> Bases:
 MAX_BOOTS = 64
 """The most sidecar starts that are stored for a pod."""
 QUARTER = 15 * MINUTE
-"""The unit of periods' starts, offset by the marks' phases; of each unit only the last sample is kept."""
+"""The time for which one sample is kept, the last one. Quarters begin at full quarters of an hour and at the phases of
+`Marks` after these, so that no quarter holds the start of a period.
+"""
 RECENT = 2 * MINUTE
-"""The recent time of which all samples are kept: a leader may still find that another segment begins in it."""
+"""The time before the latest report of which all samples are kept: a leader may still find that a segment begins there.
+"""
 MAX_SAMPLES = 400
 """The most samples that are kept: those of four days without any leader, one each quarter of an hour.
 
@@ -167,7 +173,7 @@ class ReportLimits:
 
     Attributes:
         start: the session's start.
-        devices: the devices of which the session holds shares; none if no allocation names them.
+        devices: the devices of which the session holds shares; empty if no allocation names them.
         billed: whether use is billed, so that the price of the use is added up.
         rate: the rate of the session's reservation when it opens, in microGPU-seconds a second.
         most: the highest rate of its use, in the same unit: `rate`, or the rate of its whole devices if it may use the
@@ -196,7 +202,7 @@ class ReportLimits:
 
     @property
     def whole(self) -> int:
-        """The sum of the `rate` of its devices, in microGPU-seconds a second."""
+        """The rate of all shares that the session holds on its devices, in microGPU-seconds a second."""
         return sum(device.rate for device in self.devices)
 
 
@@ -251,7 +257,7 @@ class Sample(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Intake:
-    """The totals of the reports of a session that were received so far.
+    """The reports of a session that were received so far, as totals.
 
     Attributes:
         boots: the starts of the pod's sidecar, the latest last.
@@ -322,7 +328,7 @@ def report_limits(
 
 
 def intake_after(limits: ReportLimits, intake: Intake, report: Received, marks: Marks) -> Intake | None:
-    """Returns the totals of a session's reports with one more report added; None if the report is not new.
+    """Returns the totals of a session's reports with another report added; None if the report is not new.
 
     It is not new if a report with its number or a higher one came before, since the same start of the sidecar.
 

@@ -20,9 +20,9 @@ from timekeeper.domain.pricing import FOREVER, Prices, dearest_at, devices_rate,
 from timekeeper.domain.timestamps import Instant
 
 Held = tuple[DeviceShare, ...] | UnplacedShare | None
-"""A container's devices; its request where no allocation names its devices; or None."""
+"""The devices that a container holds; its request if no allocation names the devices; None if it asks for no GPU."""
 Tariff = tuple[tuple[int, int], ...]
-"""(from, rate): each rate holds from its instant until the next one's."""
+"""Pairs of an instant and the rate from then on, in microGPU-seconds a second, in order of time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,8 @@ class Reservation:
 def read_reservation(pod: Mapping[str, Any]) -> Reservation | None:
     """Parses a bound pod's reservation from its object; None for a pod without a GPU.
 
-    It comes from the pod's allocation, or from its request if the allocation is invalid or missing.
+    The reservation is read from the pod's allocation, or from its request if the allocation is missing, invalid, of
+    another node or smaller than the request.
     """
     spec = mapping(pod.get("spec"))
     containers = mappings(spec.get("containers"))
@@ -82,12 +83,12 @@ def read_reservation(pod: Mapping[str, Any]) -> Reservation | None:
 
 
 def read_asked_reservation(pod: Mapping[str, Any]) -> Reservation:
-    """Returns the GPUs that a pod of another stack asks for while it has no node, without naming devices.
+    """Returns the reservation, without devices, that a pod of another stack asks for while it has no node.
 
     Such a reservation is charged at the price of the dearest model.
 
-    The pod has the label of GPU pods, so it asks for a GPU: for one if no resource states an amount. Every extended
-    resource in the object counts, because only those by which pods ask for GPUs are kept in it.
+    The pod has the label of GPU pods, so it counts as asking for one GPU if no resource states an amount. Every
+    extended resource of the object counts, because the mirror of pods has dropped all that do not ask for GPUs.
     """
     spec = mapping(pod.get("spec"))
     limits = [
@@ -151,7 +152,8 @@ def _placed(
 ) -> dict[str, tuple[DeviceShare, ...]] | None:
     """Returns the devices of each container by a pod's allocation, keyed by the container's name.
 
-    None unless the allocation is valid, of the pod's node, and covers the request of each container.
+    None if the allocation is invalid, is of another node, or does not give each container as many devices as it
+    requests.
 
     Args:
         text: the annotation's value.

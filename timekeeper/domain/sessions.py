@@ -19,11 +19,11 @@ from timekeeper.domain.reservations import Tariff
 from timekeeper.domain.timestamps import MINUTE, Instant, instant_or_none
 
 NODE_SKEW = 10 * SECOND
-"""The most that a node's clock may be behind the API server's without its timestamps being corrected."""
+"""The most that a node's clock may be behind the API server's before FairGPU corrects the node's timestamps."""
 
 
 CLAIM = "resourceclaim/"
-"""Begins the name of a session that is a claim's and no pod's; no pod's name has a slash."""
+"""The prefix of a session's name if the session is of a ResourceClaim. No pod's name has a slash."""
 
 
 class MeterFrom(StrEnum):
@@ -37,13 +37,15 @@ class EndProof(StrEnum):
     """The evidence from which a session's end was determined, the most reliable first."""
 
     FINISHED = "finished"
-    """The latest finishedAt of its containers, at a terminal phase."""
+    """The pod is in a terminal phase, and the latest finishedAt of its containers is the end."""
     TERMINAL = "terminal"
-    """The terminal phase was observed, without any finishedAt."""
+    """A terminal phase of the pod was observed, but no container's status states a finishedAt."""
     DELETED = "deleted"
-    """The watch reported its deletion, or a finalizer kept the deleted pod."""
+    """The watch reported the pod's deletion, or a finalizer kept the deleted pod."""
     LAST_SEEN = "last-seen"
-    """The pod was missing after a time without observation; the end is its last known sign of life."""
+    """The pod was missing after a time without observation, or its node was silent; the end is its last known sign of
+    life.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,10 +155,10 @@ def end_at_terminal_phase(
     """Returns a session with its end set, for a pod that is observed in a terminal phase.
 
     The end is the latest finishedAt of the pod's containers. Without any, it is the last change of the pod's conditions
-    or, if later, the instant at which the pod was last seen alive; but no later than the last sign of life on a silent
-    node: Kubernetes sets the phase of a pod that it collects from a lost node, and no kubelet says when the containers
-    ended (https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/#pod-garbage-collection). The pod may have
-    failed long ago: pods that a node refuses or evicts stay on the API server for weeks.
+    or, if later, the instant at which the pod was last seen alive. On a silent node it is then no later than the last
+    sign of life: Kubernetes sets the phase of a pod that it collects from a lost node, and no kubelet says when the
+    containers ended (https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/#pod-garbage-collection). The pod
+    may have failed long ago: pods that a node refuses or evicts stay on the API server for weeks.
 
     Args:
         pod: the pod, whose phase is Succeeded or Failed.
@@ -173,8 +175,9 @@ def end_at_terminal_phase(
 def finished_at(pod: PodFacts) -> Instant | None:
     """Returns when the last of a pod's containers finished; None if that is not stated.
 
-    The kubelet stamps it by the node's clock. If the kubelet claims to have had the pod well before it was bound,
-    the clock is behind by at least that difference, which is added. Else a pod on such a node would cost nothing.
+    The kubelet stamps finishedAt by the node's clock. If the kubelet's first timestamp of the pod is more than
+    NODE_SKEW before the pod's binding, the node's clock is behind by at least that difference, and the difference is
+    added. Otherwise a pod on such a node would cost nothing.
     """
     if pod.finished is None or pod.begun is None:
         return pod.finished
@@ -185,9 +188,9 @@ def finished_at(pod: PodFacts) -> Instant | None:
 def end_with_finalizer(session: Session, pod: PodFacts, now: Instant, silent_since: Instant | None) -> Session:
     """Returns a session with its end set, for a pod that FairGPU's finalizer keeps on the API server.
 
-    The end comes from the pod object if that states one, and not from the time of this observation: every later
-    leader finds the same. Otherwise it is the deletionTimestamp. On a silent node the end is no later than the last
-    sign of life, unless a finishedAt states it.
+    The end is read from the pod object if it states one, and not from the time of this observation, so that every later
+    leader finds the same end. Otherwise the end is the deletionTimestamp. On a silent node the end is no later than the
+    last sign of life, unless a finishedAt states it.
 
     Args:
         pod: the pod, which is in a terminal phase, or has ended but for its finalizers.
@@ -204,8 +207,8 @@ def end_at_deletion(
 ) -> Session:
     """Returns a session with its end set, for a pod whose deletion the watch reported.
 
-    The end is when its last container finished, if `last` states it; otherwise the last sign of life on a silent node,
-    or `received`.
+    The end is when the pod's last container finished, if `last` states that. Otherwise it is `received` or, on a silent
+    node, the last sign of life if that is earlier.
 
     Args:
         last: the pod's last version, which may be terminal with a finishedAt; None if it is not known.
@@ -218,7 +221,7 @@ def end_at_deletion(
 
 
 def end_found_missing(session: Session, last_seen: Instant, now: Instant) -> Session:
-    """Returns a session that ends with its pod's last sign of life: the pod went missing while none were observed.
+    """Returns a session that ends with its pod's last sign of life, for a pod that went missing while unobserved.
 
     Args:
         last_seen: the instant of that sign of life.

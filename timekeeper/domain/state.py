@@ -166,7 +166,7 @@ def _in_grace(limits: Limits, overspent: int, elapsed: int) -> bool:
 
 
 def _instant_spent(amount: int, rate: int, now: Instant) -> int | None:
-    """Returns when `amount` microGPU-seconds more will have been spent, at so many a second; None for the rate 0."""
+    """Returns the instant by which `amount` microGPU-seconds more are spent at `rate` a second; None for the rate 0."""
     return now - (-amount * 10**9 // rate) if rate > 0 else None
 
 
@@ -193,7 +193,7 @@ _OF_STATES: Mapping[BudgetState, Milestone] = {
 
 @dataclass(frozen=True, slots=True)
 class Announced:
-    """The milestones of a budget that were announced, with the period and the money to which they refer.
+    """The milestones of a budget that were announced for one period and one amount of available money.
 
     Attributes:
         period: the start of the period.
@@ -234,9 +234,9 @@ def next_announced(
 ) -> tuple[Announced, Milestone | None]:
     """Returns the milestones that count as announced from now on, and the one to announce; None for no announcement.
 
-    If several milestones are new, the weightiest is announced and all count as announced: a budget that is first
-    observed as exhausted need not announce that it is half spent. A forecast that comes and goes is announced once, as
-    long as the money is the same.
+    If several milestones are new, only the weightiest is announced, and all count as announced: no message says that a
+    budget is half spent that is exhausted by now. A milestone that holds, ceases to hold and holds again is announced
+    once, as long as period and available amount stay the same.
 
     Args:
         before: the milestones announced so far; None if there were none.

@@ -16,7 +16,7 @@ MINUTE: Final = 60 * SECOND
 HOUR: Final = 60 * MINUTE
 DAY: Final = 24 * HOUR
 SKEW: Final = MINUTE
-"""The most that the API server's clock may be ahead of ours for its timestamps to be believed."""
+"""The most by which a timestamp of the API server may be ahead of the local clock and still be trusted."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _RFC3339 = re.compile(r"(\d{4}-\d\d-\d\d)[Tt](\d\d):(\d\d):(\d\d)(?:\.(\d{1,12}))?([Zz]|[+-]\d\d:\d\d)", re.ASCII)
@@ -48,7 +48,7 @@ def parse_instant(value: Any) -> Instant:
 
 
 def instant_or_none(value: Any) -> Instant | None:
-    """Parses an RFC 3339 timestamp; None for an absent value or any other text."""
+    """Parses an RFC 3339 timestamp; returns None if the value is None or no such timestamp."""
     if value is None:
         return None
     try:
@@ -80,7 +80,7 @@ def format_exact(instant: int) -> str:
 
 
 _DAYS = 1024
-"""The number of days whose dates are kept: a leader and a page of usage name the same few over and over."""
+"""The number of days whose dates are cached: a leader and a page of usage format the same few dates many times."""
 
 
 def _date_and_time(seconds: int) -> str:

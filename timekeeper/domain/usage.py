@@ -1,4 +1,4 @@
-"""Usage by its dimensions: their encoding in the store, its sums by time step and key, and the capacity of nodes."""
+"""Usage by dimensions: how the store encodes them, the sums that answer a query, and the nodes' capacity."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ IDLE = "__idle__"
 PLAIN = ("namespace", "budget", "model", "node", "owner", "user")
 LABEL = "label:"
 UNATTRIBUTED = '[""]'
-"""The dimensions of a restored checkpoint: its attribution is lost."""
+"""The stored dimensions of use restored from a checkpoint, which has no attribution."""
 Key = tuple[str, ...]
 """The values of some dimensions, in the order of the query."""
 _ABSENT: tuple[Any, ...] = ("", "", "", "", {})
 
 
 class Dimensions(NamedTuple):
-    """The dimensions that an hour's use is attributed to. Labels are (key, value) pairs. An empty value is unknown."""
+    """The dimensions that an hour's use is attributed to. Labels are (key, value) pairs; an empty value is unknown."""
 
     namespace: str
     node: str = ""
@@ -142,7 +142,10 @@ def _encoded(values: Sequence[Any]) -> str:
 
 
 UsageRow = tuple[int, int, int, int, int, int, int | None]
-"""A row as a plain tuple, of which a million are read at a time: hour, hours, index of its dimensions, figures."""
+"""A row of use: first hour, number of hours, index of its dimensions, then billed, core, memory and used.
+
+It is a plain tuple, since a million of them are read at a time.
+"""
 
 
 class UsageFigures(NamedTuple):
@@ -221,7 +224,7 @@ Points = Mapping[int, int]
 
 
 MOST_CHANGES_A_DAY = 2
-"""The most changes of the capacity that are kept of a day of which answers have days at the finest."""
+"""The most changes of capacity that are kept for a day whose use is no longer stored by the hour."""
 
 
 def own_capacity(node: Mapping[str, Any]) -> dict[str, Fraction]:
@@ -244,7 +247,7 @@ def own_capacity(node: Mapping[str, Any]) -> dict[str, Fraction]:
 
 
 def capacity_of(points: Points, windows: Sequence[Window], now: Instant) -> list[int]:
-    """Returns the capacity of the nodes in each window, in microGPU-seconds, for the time that has passed and is known.
+    """Returns the capacity of the nodes in each window, in microGPU-seconds; time after `now` counts as no capacity.
 
     Args:
         points: the nodes' capacity in microGPU-seconds a second, keyed by the instant (nanoseconds since 1970) from
@@ -324,11 +327,12 @@ def _percent(node: Mapping[str, Any]) -> int:
 
 
 Place = tuple[int, Key]
-"""The index of a step and a key; items come in this order."""
+"""The place of a group in an answer: the index of its time step, and its key. Groups are sorted by both."""
 MOST_SUMS = 400_000
-"""The most sums, by step and key, of one query: some 150 MB."""
+"""The most sums of one query, one for each time step and key; they take some 150 MB."""
 Cells = dict[Key, list[Any]]
-"""The sums of a step by key; each list of figures is updated in place."""
+"""The sums of one time step, keyed by the query's dimensions: lists of billed, core, memory and used, updated in place.
+"""
 
 
 class FoldedHoursError(ValueError):
@@ -346,7 +350,7 @@ class FoldedHoursError(ValueError):
 
 
 class TooManySumsError(ValueError):
-    """A usage query has more sums than a worker has memory for: one for each time step and set of values."""
+    """A usage query has more than MOST_SUMS sums: one for each time step and set of values."""
 
 
 class Group(NamedTuple):
@@ -395,7 +399,7 @@ class Steps:
 
 
 class _CellsOfHours(dict[tuple[int, int], Cells | None]):
-    """Keyed by (first hour, number of hours), the sums of the time step that holds these hours, looked up when needed.
+    """A cache of the sums of the time step that holds some consecutive hours, keyed by (first hour, number of hours).
 
     The value is None for hours outside the query's window.
     """
@@ -518,7 +522,7 @@ class UsageSums:
 
         Args:
             capacity: the capacity of each step, in microGPU-seconds; a step with 0 gets no idle capacity.
-            held: all use in the same steps.
+            held: the sums of all use in the same steps.
         """
         for cells, whole, all_held in zip(self.cells, capacity, held.cells, strict=True):
             if whole > 0:
@@ -534,7 +538,7 @@ class UsageSums:
 
         Args:
             capacity: the capacity of each step in microGPU-seconds, keyed by model; an empty name is an unknown model.
-            held: all use in the same steps, grouped by model alone.
+            held: the sums of all use in the same steps, grouped by model alone.
         """
         place = self.aggregate.index("model")
         for index, (cells, all_held) in enumerate(zip(self.cells, held.cells, strict=True)):
@@ -600,7 +604,7 @@ def _divided_by_model(cells: Cells) -> dict[str, tuple[int, int]]:
 
 
 def order(value: str) -> tuple[bool, str]:
-    """Returns the sort key of a dimension's value: values that begin with two underscores mean "none" and come last."""
+    """Returns the sort key of a dimension's value; values with two leading underscores, such as UNKNOWN, come last."""
     return value.startswith("__"), value
 
 

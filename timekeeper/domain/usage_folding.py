@@ -22,16 +22,16 @@ HOURS_OF_A_DAY = DAY // HOUR
 FOREVER = 1 << 62
 VERSION = 2
 FEWER = 2
-"""Sums are kept only where the rows are at least this many times as many as the sums."""
+"""The least number of rows for each sum over all hours with which a packed value holds the sums."""
 _HEAD = struct.Struct(">B?II")
 _HEAD_1 = struct.Struct(">B?I")
 """The head of version 1, which has no sums."""
 
 
 class _Sections(NamedTuple):
-    """The three parts of a packed value, each compressed: rows without details, sums (may be empty), and all rows.
+    """The three parts of a packed value, each compressed: rows without details, sums over all hours, detailed rows.
 
-    `wide` says whether an amount takes more than 64 bits.
+    The sums are empty if the value has none. `wide` says whether an amount takes more than 64 bits.
     """
 
     wide: bool
@@ -95,15 +95,16 @@ def pack(rows: Iterable[Row]) -> bytes:
 def read_folded(
     blob: bytes, to: Use, first: int = 0, end: int = FOREVER, *, details: bool = True, sums: bool = False
 ) -> None:
-    """Adds the rows of a packed value that touch the hours from `first` up to `end` to a use.
+    """Adds to `to` the rows of a packed value whose hours overlap those from `first` up to `end`.
 
     Args:
         blob: a value that `pack` made.
-        to: the use that the rows are added to.
+        to: rows of use read so far; changed in place.
         first: the first hour, counted from 1970.
         end: the hour after the last one.
         details: whether the query needs nodes, owners, users or labels.
-        sums: whether the query needs only sums over all these hours, for each namespace, model and user at most.
+        sums: whether the query needs only sums over all these hours by namespace, model and user. The sums are then
+            added in place of the rows, if the value holds sums and all its hours lie in the range.
 
     Raises:
         FoldedError: the value is not a packed one, or a later timekeeper wrote it.
@@ -126,7 +127,7 @@ def _sections(blob: bytes) -> _Sections:
 
 
 def _read(packed: bytes, sections: _Sections, to: Use, first: int, end: int, *, whole: bool = False) -> bool:
-    """Adds those rows of a packed value's part to the use `to` that touch the hours from `first` up to `end`.
+    """Adds to `to` the rows of one part of a packed value whose hours overlap those from `first` up to `end`.
 
     `packed` is the part, one of `sections`. With `whole`, all its rows are added, or none if one of them lies outside
     these hours.
@@ -215,7 +216,7 @@ def _without_details(rows: Iterable[Row]) -> list[Row]:
 
 
 def _over_all_hours(rows: Sequence[Row]) -> list[Row]:
-    """Returns the rows' sums for each namespace, model and user, as rows that span all hours of the given ones."""
+    """Returns the sum of the rows for each namespace, model and user; each result spans all hours of the rows."""
     first = min((row.hour for row in rows), default=0)
     hours = max((row.hour + row.hours for row in rows), default=0) - first
     sums: dict[Dimensions, UsageFigures] = {}

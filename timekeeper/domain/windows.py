@@ -1,4 +1,4 @@
-"""Windows and steps of usage queries, and the retention of use and ledgers."""
+"""Parses the windows and time steps of usage queries, and states for how long use and ledgers are kept."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Retention:
     Attributes:
         hourly_days: the number of whole days before today whose use is kept by the hour; older use is kept by the day.
         months: the number of whole months before the present one that are kept.
-        exported: whether a month is kept until it has been exported.
+        exported: whether a month is kept beyond `months` until it has been exported.
     """
 
     hourly_days: int = 8
@@ -97,7 +97,7 @@ def parse_step(text: str) -> str:
 
 
 def steps(window: Window, step: str | None) -> Iterator[Window]:
-    """Divides a window into time steps, in order; the first begins at its start, and months begin on their first day.
+    """Yields the time steps of a window in order; the first begins with the window, months begin on their first day.
 
     Args:
         step: the length of a step, as `parse_step` returns it; None for the whole window as one step.
@@ -172,8 +172,8 @@ def _sunday(now: Instant) -> int:
 def _span(text: str, now: Instant) -> tuple[int, int] | None:
     """Returns start and end (ns since 1970) of a window such as `7d` or `1h offset 2h`; None for any other text.
 
-    Days and weeks end with today, hours and minutes with the present one. A duration with an offset ended that long
-    before now, and is not rounded.
+    A window of days or weeks ends with the present day, one of hours or minutes with the present hour or minute. A
+    window with an offset ends by that offset before now, and is not rounded.
     """
     match = _SPAN.fullmatch(text)
     if match is None:

@@ -1,1 +1,1 @@
-"""The parts of GPUs that a pod of another stack holds, decided from pod, node and claims: one module for each way."""
+"""Decides which parts of GPUs a pod holds by another stack, from pod, node and claims: one module for each stack."""

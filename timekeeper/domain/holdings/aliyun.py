@@ -32,7 +32,7 @@ CORES: Final = "aliyun.com/gpu-core.percentage"
 COUNT: Final = "aliyun.com/gpu-count"
 DEVICE_MEMORY: Final = "ALIYUN_COM_GPU_MEM_DEV"
 ALLOCATION: Final = "scheduler.framework.gpushare.allocation"
-"""By container and device, how many units: `{"0":{"1":8}}`."""
+"""The pod's annotation with its allocated units of memory, keyed by container, then by device: `{"0":{"1":8}}`."""
 MODEL_LABELS: Final = ("aliyun.accelerator/nvidia_name",)
 RESOURCES: Final = frozenset({MEMORY, CORES})
 

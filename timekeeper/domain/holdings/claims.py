@@ -35,13 +35,13 @@ from timekeeper.domain.holdings.holding import (
 
 WAY: Final = "dra"
 DRIVERS: Final = frozenset({"gpu.nvidia.com", "gpu.amd.com", "gpu.intel.com", "gaudi.intel.com", "tpu.google.com"})
-"""The drivers whose devices are accelerators; a claim for a NIC, or for NVIDIA's compute domains, is no bill."""
+"""The drivers whose devices are accelerators. A claim for another driver's device, such as a NIC, costs nothing."""
 MODEL_ATTRIBUTES: Final = ("productName", "model", "tpuGen")
-"""The attributes that name the model, the first that a device has counts."""
+"""The attributes that name a device's model. The first of them that the device has counts."""
 PROFILE: Final = "profile"
 PARTITION: Final = "partitionProfile"
 ATTRIBUTES: Final = frozenset({*MODEL_ATTRIBUTES, PROFILE, PARTITION})
-"""The attributes of devices that are read."""
+"""All attributes of devices that FairGPU reads; others are dropped."""
 MEMORY: Final = "memory"
 COMPUTE: Final = "multiprocessors"
 """The counter of compute; only NVIDIA's driver has counters."""
@@ -58,7 +58,7 @@ class SliceDevice:
         counter_sets: the names of the counter sets of its pool from which it consumes.
         profile: the profile of a MIG device; empty for any other.
         partition: the compute and memory modes of an AMD GPU, such as `cpx_nps4`; empty for any other.
-        shared: whether several claims may have a part of its capacity each.
+        shared: whether several claims may each have a part of its capacity.
         node: the node that it is on; empty if its slice names none.
     """
 

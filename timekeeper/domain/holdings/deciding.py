@@ -22,7 +22,10 @@ WAYS: Final[tuple[Way, ...]] = (
     gpu_manager.decide,
     nvidia.decide,
 )
-"""The ways in order: a stack that has annotations of its own comes before the device plugin whose resources it uses."""
+"""The functions that decide what a pod holds by one stack each, in the order in which they are asked.
+
+A stack that has annotations of its own comes before the device plugin whose resources it uses.
+"""
 
 NAMES: Final = (
     hami.RESOURCES
@@ -32,7 +35,9 @@ NAMES: Final = (
     | TABLE.keys()
     | {nvidia.GPU, nvidia.GPU + nvidia.SHARED_SUFFIX}
 )
-"""The resources whose holders are metered; MIG's have a prefix, and an admin's lines come beside them."""
+"""The extended resources whose holders are metered. Those of MIG count by their prefix, and the admin's settings add
+more.
+"""
 
 
 def is_accelerator(resource: str, own: Mapping[str, Listed]) -> bool:
@@ -80,10 +85,10 @@ is_of_a_container: Final = kai.is_of_a_container
 """Returns whether an annotation of a pod decides what one of its containers holds."""
 
 MOST_OF_CONTAINERS: Final = kai.MOST_OF_CONTAINERS
-"""The most of those annotations that are read; a pod with more holds whole GPUs."""
+"""The most annotations for single containers that are read of a pod; a pod with more holds whole GPUs."""
 
 LABEL: Final = kai.GROUP
-"""The label of pods that decides what they hold; some have a slash and a suffix behind it."""
+"""The label that decides what a pod holds; on some pods a slash and a suffix follow the label's key."""
 
 
 def decide(pod: BoundPod, node: HostNode, own: Mapping[str, Listed]) -> Decision:

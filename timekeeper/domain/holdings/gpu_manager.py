@@ -2,8 +2,8 @@
 
 Source: gpu-manager v1.1, pkg/types/types.go (`tencent.com/vcuda-core`, `tencent.com/vcuda-memory`), and gpu-admission,
 pkg/algorithm/allocate.go: each container is given devices by itself, one to share for fewer than 100 cores, and whole
-ones from 100 on. Its own label `gaia.tencent.com/gpu-model` has one word of the driver's name, which need not be the
-model's.
+ones from 100 on. The model is not read from gpu-manager's label `gaia.tencent.com/gpu-model`: the label has one word of
+the driver's name for the GPU, and that word need not identify the model.
 """
 
 from __future__ import annotations

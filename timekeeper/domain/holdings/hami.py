@@ -68,7 +68,7 @@ class AllocatedDevice:
         uuid: the device's uuid.
         memory: the container's memory on the device, in the unit of the node's list (see `RegisteredDevice`).
         cores: the container's share of the device's time in percent; 0 for no bound.
-        is_instance: whether it is a MIG instance, which the list names by its place in the device's layout.
+        is_instance: whether it is a MIG instance; the list then names the instance's place in the device's layout.
     """
 
     uuid: str
@@ -78,7 +78,7 @@ class AllocatedDevice:
 
 
 class DeviceListError(ValueError):
-    """The annotation of a node or pod is not a list of devices; the message names the place."""
+    """The annotation of a node or pod is not a list of devices; the message states the fault."""
 
 
 def decode_node(text: str) -> dict[str, RegisteredDevice]:
@@ -92,7 +92,7 @@ def decode_node(text: str) -> dict[str, RegisteredDevice]:
         text: the annotation's value.
 
     Raises:
-        DeviceListError: the annotation is in neither form.
+        DeviceListError: the annotation is in neither form, or is longer than MOST_CHARACTERS.
     """
     if len(text) > MOST_CHARACTERS:
         raise DeviceListError(f"it is longer than {MOST_CHARACTERS} characters")
@@ -101,7 +101,7 @@ def decode_node(text: str) -> dict[str, RegisteredDevice]:
 
 
 def decode_pod(text: str) -> tuple[tuple[AllocatedDevice, ...], ...]:
-    """Returns the devices of each container in HAMi's or Volcano's annotation of a pod.
+    """Returns the devices of each container, in the annotation's order, from HAMi's or Volcano's annotation of a pod.
 
     A semicolon ends a container's list, and a colon each device.
 
@@ -109,8 +109,8 @@ def decode_pod(text: str) -> tuple[tuple[AllocatedDevice, ...], ...]:
         text: the annotation's value.
 
     Raises:
-        DeviceListError: a device has fewer than four fields, or a figure is no whole number from 0: the annotation was
-            cut short, or somebody else wrote it.
+        DeviceListError: a device has fewer than four fields, a figure is no whole number from 0, or the annotation is
+            longer than MOST_CHARACTERS or has more than MOST_DEVICES devices.
     """
     if len(text) > MOST_CHARACTERS:
         raise DeviceListError(f"it is longer than {MOST_CHARACTERS} characters")
@@ -340,7 +340,7 @@ def _container_parts(
 
 
 def _asked_memory(asked: Mapping[str, int], names: Names, total: int) -> Fraction:
-    """Returns the share, from 0 to 1 and more, of a device's memory for which a container asks on each vGPU.
+    """Returns the share of a device's memory that a container asks for on each vGPU; it may be above 1.
 
     Args:
         asked: the container's amount of each extended resource, keyed by name.

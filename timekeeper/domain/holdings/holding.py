@@ -1,4 +1,4 @@
-"""The input and the result of every way to hold GPUs: a bound pod with its node, and a decision with its holdings.
+"""The types by which it is decided what a pod holds by another stack: the pod and its node, and the resulting decision.
 
 A holding is equal parts of GPUs of one model that a pod holds by another stack. A decision has holdings, and the doubts
 under which it was made.
@@ -194,7 +194,7 @@ class Holding:
 
 
 def summed(parts: Iterable[tuple[str, Fraction]]) -> dict[str, Fraction]:
-    """Returns, keyed by model, the sum of GPUs in pairs of a model and a number of GPUs."""
+    """Adds up pairs of a model and a number of GPUs; returns the number of GPUs keyed by model."""
     sums: dict[str, Fraction] = {}
     for model, gpus in parts:
         sums[model] = sums.get(model, Fraction(0)) + gpus
@@ -216,9 +216,10 @@ class InitStep(NamedTuple):
 def most_of(lasting: Sequence[Holding], steps: Sequence[InitStep]) -> tuple[Holding, ...]:
     """Returns the parts of GPUs of one model that a pod is charged for, from its start to its end.
 
-    These are the dearest parts that it holds at one time: while one init container runs, or later. Which are dearer
-    may depend on the admin's price for parts without a bound of their time, or there may be too many to compare: the
-    pod is then charged for the parts of all its containers. So no init container lowers the cost.
+    These are the dearest parts that it holds at one time: while one init container runs, or later. If the dearest
+    cannot be determined, the pod is charged for the parts of all its containers. That happens if the comparison depends
+    on the admin's price for parts whose time has no bound, or if there are more than FEW parts. No init container
+    lowers the cost.
 
     Args:
         lasting: the parts of the containers that run until the pod ends.
@@ -235,10 +236,10 @@ def most_of(lasting: Sequence[Holding], steps: Sequence[InitStep]) -> tuple[Hold
 
 
 def held_at_once(pod: BoundPod, part: Callable[[Container], Holding]) -> tuple[Holding, ...]:
-    """Returns the parts of GPUs of one model that a pod is charged for, of which each container holds its own.
+    """Returns the parts of GPUs of one model that a pod is charged for, if containers share no part with each other.
 
     Args:
-        part: returns what a container holds, of no units if it asks for none.
+        part: returns the holding of a container; its count is 0 if the container asks for no GPU.
     """
     running: tuple[Holding, ...] = ()
     steps = []
@@ -257,8 +258,8 @@ FEW: Final = 8
 def _costs_no_less(these: Sequence[Holding], others: Sequence[Holding]) -> bool:
     """Whether parts cost no less than others of the same model, whatever the admin's best-effort floor is.
 
-    It is enough to compare them at the shares of memory of parts whose time has no bound: between two of these, costs
-    are linear in the floor. False if there are too many parts to compare.
+    The floor is a share of a GPU's time, from 0 to 1. Costs are compared at 0, at 1, and at the share of memory of each
+    part whose time has no bound: between these floors, costs are linear. False if there are more than FEW parts.
     """
     if len(these) + len(others) > FEW:
         return False
@@ -277,21 +278,23 @@ class Doubt(StrEnum):
     """
 
     MODEL_UNKNOWN = "model-unknown"
-    """No label names the model: it is charged at the price of `*`."""
+    """No label names the model: the parts are charged at the price of `*`."""
     REPLICAS_UNREADABLE = "replicas-unreadable"
     """The number of replicas of a shared GPU is no number: each is charged as a whole GPU."""
     LABELS_CONTRADICT = "labels-contradict"
-    """Two labels exclude each other: the dearer one counts."""
+    """Two labels exclude each other: the one with the higher charge counts."""
     PROFILE_UNKNOWN = "profile-unknown"
-    """A partition's name is not in the form that is known: it is charged as a whole GPU."""
+    """A partition's name has no form that FairGPU knows: the partition is charged as a whole GPU."""
     SIZE_UNKNOWN = "size-unknown"
-    """The size of the device is not stated: it is charged as the whole, by its time, or as the least that it can be."""
+    """No object states the size of the device: the part counts as a whole GPU, by its time, or on the smallest device
+    possible.
+    """
     ALLOCATION_UNREADABLE = "allocation-unreadable"
     """The scheduler's list on the pod is missing, cut short or invalid: the request counts."""
     ALLOCATION_BELOW_REQUEST = "allocation-below-request"
     """The scheduler's list on the pod holds less than the request: the request counts."""
     DEVICE_UNKNOWN = "device-unknown"
-    """The node does not list a device that the pod holds."""
+    """The node does not list a device that the pod holds: the device's model and size are not known."""
 
 
 class Decision(NamedTuple):
@@ -300,7 +303,8 @@ class Decision(NamedTuple):
     Attributes:
         holdings: the parts, sorted; equal ones are one holding with their number. Empty for a pod that holds no GPU.
         doubts: the facts that were not known, so that a rule decided what is charged.
-        resources: the pod's extended resources that these parts account for.
+        resources: the names of the pod's extended resources that this decision covers, so that no later one counts
+            them.
     """
 
     holdings: tuple[Holding, ...] = ()

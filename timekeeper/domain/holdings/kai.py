@@ -34,13 +34,19 @@ FRACTION: Final = "gpu-fraction"
 MEMORY: Final = "gpu-memory"
 DEVICES: Final = "gpu-fraction-num-devices"
 MOST_OF_CONTAINERS: Final = 16
-"""The most annotations of containers that are read. KAI refuses a pod that has them for more than one container."""
+"""The most annotations for single containers that are read of a pod. KAI refuses a pod that has them for two
+containers.
+"""
 RECEIVED: Final = "received-resource-type"
 RECEIVED_FRACTION: Final = "Fraction"
 SCHEDULERS: Final = frozenset({"kai-scheduler", "runai-scheduler"})
-"""The default names of its scheduler: a pod's annotations may be removed while it runs, its scheduler's name not."""
+"""The default names of KAI's scheduler. They identify its pods even if annotations are removed: `schedulerName` is
+immutable.
+"""
 GROUP: Final = "runai-gpu-group"
-"""On a pod: the shared GPU that it is on; with a slash and a suffix where it is on several."""
+"""The label of a pod that names its shared GPU. A pod on several GPUs has one label for each, with a slash and a
+suffix.
+"""
 
 
 def is_of_a_container(annotation: str) -> bool:
@@ -51,16 +57,17 @@ def is_of_a_container(annotation: str) -> bool:
 def reserves(pod: BoundPod) -> bool:
     """Returns whether a pod is one of KAI's reservation pods, which are not billed.
 
-    Such a pod only keeps a GPU for the pods that share it, and those are billed.
+    Such a pod only reserves a GPU for the pods that share it. Those pods are billed for the GPU.
     """
     return pod.namespace in RESERVATIONS
 
 
 def decide(pod: BoundPod, node: HostNode) -> Decision:
-    """Returns the fraction of each of its GPUs that a pod holds by KAI.
+    """Returns the fractions of GPUs that a pod holds by KAI: the same fraction of each of its GPUs.
 
-    KAI marks a pod that it has bound to a fraction. Without the mark the annotations are a request that no scheduler
-    granted, and the pod holds nothing. A pod with the mark and no request that can be read holds whole GPUs.
+    KAI writes a label or an annotation (GROUP, RECEIVED) on a pod that it has bound to a fraction. On a pod with
+    neither, the annotations are a request that no scheduler granted, and the pod holds nothing. A pod with one of them
+    whose request cannot be read holds whole GPUs.
     """
     grouped = any(label == GROUP or label.startswith(f"{GROUP}/") for label in pod.labels)
     if not grouped and pod.annotations.get(RECEIVED) != RECEIVED_FRACTION:
@@ -101,10 +108,10 @@ def _has_request(key: str, of_containers: Mapping[str, str]) -> bool:
 
 
 def _of_memory(asked: Fraction, node: HostNode, doubts: set[Doubt]) -> Fraction:
-    """Returns the share of a GPU of the node that `asked` MiB of its memory are, at most 1.
+    """Converts `asked` MiB of memory to a share of a GPU of the node, at most 1.
 
-    It is 1, with a doubt added to `doubts`, for 0 MiB, which stand for an unreadable amount, and if the node does not
-    state its GPUs' memory.
+    The share is 1, and a doubt is added to `doubts`, if the node does not state its GPUs' memory, or for 0 MiB: 0
+    stands for an unreadable amount.
     """
     total = nvidia.memory_mib(node)
     if not asked:
@@ -124,10 +131,10 @@ def _mib(text: str) -> Fraction:
 
 
 _DECIMAL = re.compile(r"[+]?(?:[0-9]{1,20}\.?[0-9]{0,20}|\.[0-9]{1,20})(?:[eE][+-]?[0-9]{1,2})?")
-"""The fractions that are read.
+"""The texts that are read as a fraction.
 
-Their author may write as many digits as they like, and a power of ten takes as much memory as its exponent says. A text
-that is cut off would be another number.
+Digits and exponent are bounded, since a user writes the text, and an exponent can demand any amount of memory. A longer
+text is refused and not cut off: cut off, it would be another number.
 """
 _WHOLE_NUMBER = re.compile(r"[+]?0*([0-9]+)")
 _LONGEST = 12

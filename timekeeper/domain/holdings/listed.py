@@ -1,4 +1,4 @@
-"""Accelerators whose unit and model label stand in a table: other vendors', and those that the admin lists.
+"""Accelerators that a table describes: those of other vendors, and those that an admin lists in the settings.
 
 Sources, by vendor:
 
@@ -46,8 +46,8 @@ class Listed:
     Attributes:
         way: the name of the stack or vendor.
         parts: the number of units that make up a whole device.
-        devices: the resource or label of a node that states the number of whole devices in the resource's capacity; it
-            takes precedence over `parts`. Empty for none.
+        devices: the resource or label of a node that states the number of whole devices among which the node's units
+            are divided; it takes precedence over `parts`. Empty for none.
         whole: the resource whose unit is a whole device of the same kind; empty for none. If a pod requests both,
             this resource is a part of that device and is not billed by itself.
         model_labels: the node's labels that name the model; the first one that a node has counts.
@@ -64,12 +64,12 @@ class Listed:
 
 _AMD_LABELS: Final = ("amd.com/gpu.product-name", "beta.amd.com/gpu.product-name")
 INTEL_GPUS: Final = ("gpu.intel.com/i915", "gpu.intel.com/xe")
-"""Intel's GPUs by the kernel driver that serves them."""
+"""The resources for Intel's GPUs, one for each kernel driver that serves GPUs."""
 _INTEL_LABELS: Final = ("gpu.intel.com/product", "gpu.intel.com/family")
 _ASCEND_LABELS: Final = ("node.kubernetes.io/npu.chip.name", "accelerator")
 AMD_PARTITION: Final = ("amd.com/gpu.compute-memory-partition", "amd.com/compute-memory-partition")
 AMD_PARTS: Final = {"spx": 1, "dpx": 2, "tpx": 3, "qpx": 4, "cpx": 8}
-"""The partitions of a GPU by its compute mode; CPX has one for each XCD, eight on an MI300X."""
+"""The number of partitions of an AMD GPU, keyed by compute mode. CPX has one for each XCD: eight on an MI300X."""
 AMD_XCDS: Final = {"MI300A": 6}
 
 TABLE: Final[Mapping[str, Listed]] = {
@@ -99,15 +99,16 @@ TABLE: Final[Mapping[str, Listed]] = {
         model_labels=(INSTANCE_TYPE,),
     ),
 }
-"""Each resource by name. Other resources of these vendors, such as Intel's `_monitoring`, hold no device."""
+"""FairGPU's own table, keyed by the name of the resource. These vendors' other resources hold no device."""
 
 MILLICORES: Final = "gpu.intel.com/millicores"
-"""Thousandths of a GPU, summed over a pod's GPUs. The resource manager of Intel's plugin gives parts by them.
+"""The resource for thousandths of a GPU, summed over a pod's GPUs, by which Intel's resource manager gives parts.
 
 Such a node offers hundreds of units of each GPU, so that a unit says nothing of the part. Source:
-intel-device-plugins-for-kubernetes v0.30 (deprecated later), cmd/gpu_plugin/fractional.md and labels.md."""
+intel-device-plugins-for-kubernetes v0.30 (deprecated later), cmd/gpu_plugin/fractional.md and labels.md.
+"""
 INTEL_SHARES: Final = ("gpu.intel.com/tiles", "gpu.intel.com/memory.max")
-"""Tiles, and bytes of memory: a pod asks the same manager for them, and a node offers those of all its GPUs."""
+"""The resources for tiles and for bytes of memory of Intel's resource manager; a node offers the sum of its GPUs."""
 INTEL_SIZES: Final = frozenset({MILLICORES, *INTEL_SHARES})
 
 ASCEND_MEMORY: Final = "-memory"
@@ -116,11 +117,15 @@ ASCEND_TIME: Final = "-core"
 """HAMi's suffix of the resource for the time of each Ascend device, in percent. Only its soft split has it."""
 ASCEND_SIZES: Final = (ASCEND_MEMORY, ASCEND_TIME)
 _SOFT_SPLIT: Final = 100
-"""The cores that HAMi registers of each device of a node with the soft split; elsewhere a device's own AI cores."""
+"""The cores that HAMi registers for each device of a node with the soft split; on other nodes it registers the AI
+cores.
+"""
 ASCEND_REGISTER: Final = "hami.io/node-register-Ascend"
-"""The start of HAMi's annotations on a node, each with the list of its devices of one chip."""
+"""The prefix of HAMi's annotations on a node. The chip's name follows, and the value lists the node's devices of that
+chip.
+"""
 ASCEND: Final = "huawei.com/Ascend"
-"""The start of the resources of these chips. The chip's name follows, as in the annotation."""
+"""The prefix of the resources for Ascend chips. The chip's name follows, as in the annotation."""
 
 
 def model_of(entry: Listed, node: HostNode) -> str:
@@ -132,9 +137,9 @@ def model_of(entry: Listed, node: HostNode) -> str:
 
 
 def default_models(table: Mapping[str, Listed]) -> dict[tuple[str, str], tuple[str, ...]]:
-    """Returns the node labels from which the resources of a table take their model, keyed by (stack, default model).
+    """Returns the node labels that name the model of a table's resources, keyed by (stack, default model).
 
-    The default model is the one on a node without these labels. Resources without a default model are left out.
+    The default model counts on a node without these labels. Resources without a default model are left out.
     """
     return {(entry.way, entry.model): entry.model_labels for entry in table.values() if entry.model}
 
@@ -173,12 +178,12 @@ def decide(pod: BoundPod, node: HostNode, table: Mapping[str, Listed]) -> Decisi
 
 
 def _of_intels_manager(pod: BoundPod, node: HostNode, name: str, doubts: set[Doubt]) -> Fraction:
-    """Returns how many GPUs a pod asks Intel's resource manager for: the most of its millicores, tiles or memory.
+    """Returns the GPUs that a pod asks Intel's resource manager for: the most of its millicores, tiles and memory.
 
     A container's millicores, tiles and memory count for each of the two GPU resources that it asks for: if it asks for
     both, nothing states how they are divided. If the node does not state its tiles or memory, each unit of the resource
-    `name` counts as a whole GPU. So does each unit of a container that asks for none of the three: nothing bounds what
-    it uses. Facts that are not known are added to `doubts`.
+    `name` counts as a whole GPU. Each unit of a container that asks for none of the three counts as a whole GPU, too:
+    nothing bounds its use. Facts that are not known are added to `doubts`.
     """
     if any(all(item.resources.get(driver) for driver in INTEL_GPUS) for item in (*pod.containers, *pod.init)):
         doubts.add(Doubt.SIZE_UNKNOWN)
@@ -197,7 +202,7 @@ def _of_intels_manager(pod: BoundPod, node: HostNode, name: str, doubts: set[Dou
 
 
 def _kept(pod: BoundPod, keeps: Callable[[Container], bool]) -> BoundPod:
-    """Returns the pod as if those of its containers asked for nothing for which `keeps` returns false."""
+    """Returns the pod with the requests of those containers only for which `keeps` returns True."""
 
     def chosen(containers: Iterable[Container]) -> tuple[Container, ...]:
         return tuple(item if keeps(item) else Container({}, item.keeps_running) for item in containers)
@@ -246,15 +251,16 @@ def amd_parts(mode: str, model: str, doubts: set[Doubt]) -> int:
 def _of_hamis_ascend(
     pod: BoundPod, node: HostNode, name: str, whole: Holding, doubts: set[Doubt]
 ) -> tuple[Holding, ...]:
-    """Returns the parts of Ascend's devices that a pod asks HAMi for, each container by itself.
+    """Returns the parts of Ascend devices that a pod asks HAMi for; no two containers share a part.
 
-    A container asks for as much memory, and as much time, of each of its devices. Of one that names no memory it has
-    all. HAMi's hard split divides time as it divides memory; its soft split bounds it by the resource for time alone.
+    A container holds the same share of each of its devices. Without a request for memory it holds all memory. HAMi's
+    hard split divides time as it divides memory; its soft split bounds time by the resource for time alone.
 
     Args:
         name: the resource for the number of devices.
         whole: a holding of no whole device, with the stack and the model.
-        doubts: the set that SIZE_UNKNOWN is added to if the node registers no devices: each is then a whole one.
+        doubts: the set that SIZE_UNKNOWN is added to if the node registers no devices: each device then counts as
+            whole.
     """
     register = node.annotations.get(f"{ASCEND_REGISTER}{name.removeprefix(ASCEND)}")
     registered = (decode_lists(register, None).node or {}).values()

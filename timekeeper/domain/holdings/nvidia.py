@@ -46,9 +46,11 @@ MODEL_LABELS: Final = (
     "karpenter.k8s.aws/instance-gpu-name",
     "eks.amazonaws.com/instance-gpu-name",
 )
-"""Labels that name the model where feature discovery does not run."""
+"""Labels of clouds that name the model on a node where NVIDIA's feature discovery does not run."""
 AZURE_MODEL: Final = "karpenter.azure.com/sku-gpu-name"
-"""Karpenter's label on Azure. It says less than the instance type (A100 for both of A100's memories), which wins."""
+"""Karpenter's label on Azure. The instance type takes precedence: the label says A100 for both memory sizes of the
+A100.
+"""
 INSTANCE_MODELS: Final = {
     "p3.": "Tesla V100-SXM2-16GB",
     "p3dn.": "Tesla V100-SXM2-32GB",
@@ -83,7 +85,7 @@ INSTANCE_MODELS: Final = {
     "Standard_ND96isr_H100_v5": "NVIDIA H100 80GB HBM3",
     "Standard_ND96isr_H200_v5": "NVIDIA H200",
 }
-"""The model of instance types that begin so: the clouds' own lists of accelerated instances."""
+"""The GPU model of cloud instance types, keyed by the start of the type's name, from the clouds' lists of instances."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,10 +119,10 @@ DIVISIBLE: Final = {
 }
 """The MIG User Guide's tables of supported GPUs and profiles; a key is a run of whole words of the model's name."""
 UNKNOWN_DIVISIBLE: Final = Divisible(7)
-"""Assumed of a model that no label names: seven slices, as most have."""
+"""The division that is assumed of a model that no label names: seven slices, as most models have."""
 
 _EIGHTHS: Final = {1: Fraction(1, 8), 2: Fraction(1, 4), 3: Fraction(1, 2)}
-"""The share of the memory of a GPU of seven slices that an instance of so many slices has."""
+"""The share of a GPU's memory that a MIG instance has, keyed by its compute slices, on a GPU of seven slices."""
 _PROFILE: Final = re.compile(
     r"(?:(?P<compute>[1-9])c\.)?(?P<slices>[1-9])g\.(?P<memory>[1-9][0-9]{0,3})gb(?:[.+-](?:me|gfx|all))*"
 )
@@ -216,9 +218,10 @@ def _replicas_by_capacity(node: HostNode, name: str) -> int:
 
 
 def _part(node: HostNode, name: str, model: str, doubts: set[Doubt]) -> tuple[Fraction, Fraction]:
-    """Returns a GPU's shares of time and memory, from 0 to 1, of one device of the resource `name`: whole, or MIG's.
+    """Returns the shares of a GPU's time and memory, from 0 to 1, that one device of the resource `name` is.
 
-    Sharing among pods does not count here. Facts that are not known are added to `doubts`.
+    A MIG device is a part of a GPU, any other device a whole one; sharing among pods does not count here. Facts that
+    are not known are added to `doubts`.
     """
     if name.startswith(MIG_PREFIX):
         base = name.removesuffix(SHARED_SUFFIX)
@@ -258,15 +261,16 @@ def mig_part(
     """Returns a MIG device's shares of the GPU's time and memory, each from 0 to 1.
 
     The device's own memory and the GPU's count more than the profile if both are stated. A compute instance
-    `1c.3g.20gb` has a third of the memory of its GPU instance, since it shares that with others.
+    `1c.3g.20gb` has a third of the memory of its GPU instance, since three such share that memory.
 
     Args:
         profile: the MIG profile, such as `1g.5gb`.
         model: the GPU's model; empty if it is not known.
         own_mib: the memory of the MIG device in MiB; None if it is not known.
         whole_mib: the memory of the whole GPU in MiB; None if it is not known.
-        doubts: the set that a doubt is added to: PROFILE_UNKNOWN if the profile is not known, which then counts as the
-            whole GPU; SIZE_UNKNOWN if the GPU's memory is not known.
+        doubts: the set that a doubt is added to: PROFILE_UNKNOWN if the profile is not known, and the device then
+            counts as the whole GPU; SIZE_UNKNOWN if the GPU's memory is not known, and the share of time then counts as
+            that of memory.
     """
     matched = _PROFILE.fullmatch(profile)
     if matched is None:

@@ -1,4 +1,4 @@
-"""Volcano's vGPUs, joined by uuid to the devices that the node lists.
+"""Decides which vGPUs a pod holds by Volcano; the pod's list names devices by uuid, and the node's list describes them.
 
 Source: Volcano ed72c7c8 (after v1.16.0-alpha.1), pkg/scheduler/api/devices/nvidia/vgpu/type.go
 (`volcano.sh/vgpu-ids-new`), mig.go beside it (the place of a MIG instance) and
@@ -26,7 +26,8 @@ _NAMES: Final = Names(COUNT, MEMORY, PERCENTAGE, CORES)
 def decide(pod: BoundPod, node: HostNode) -> Decision:
     """Returns the vGPUs that a pod holds by Volcano, from the pod's request and the allocation in its annotation.
 
-    A MIG instance counts as the smallest of the model that has the memory which the pod asks for.
+    A MIG instance counts as the smallest instance of the model that has the requested memory, with the doubt
+    SIZE_UNKNOWN.
     """
     asked = pod.resources & RESOURCES
     if not asked:
