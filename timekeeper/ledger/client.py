@@ -26,37 +26,39 @@ from timekeeper.ledger.scripts import script
 Store = redis.Redis
 """A client of the Redis that holds the ledger. Its answers are bytes."""
 FencingToken = int
-"""The number of a leader's term. The store refuses a write with a lower one than it has seen."""
+"""A leader's fencing token. The store refuses a write whose token is lower than the highest one it has received."""
 
 PIPELINE_CALLS = 1000
 KEYS_AT_ONCE = 100
 """The number of keys in one call of a script that takes many."""
 PUT_AT_ONCE = 1000
-"""The most arguments of one command, in pairs; Lua's stack holds some thousands."""
+"""The most arguments of one command; even, since HSET's come in pairs. Lua's stack holds some thousands."""
 
 _OF_6 = re.compile(r"Error running script \(call to f_[0-9a-f]{40}\): @user_script:\d+: (?:@user_script: \d+: -(\w+))?")
-"""The beginning of Redis 6.2's reply where a script fails; the group is the code of the server's own error."""
+"""Matches the beginning of Redis 6.2's reply if a script fails; the group is the code of the server's own error."""
 _OF_7 = re.compile(r"(\w+).*script: [0-9a-f]{40}, on @user_script:\d+\.?", re.DOTALL)
-"""The whole error reply of Redis 7 where a script fails. It begins with the code, unless redis-py has a type for it."""
+"""Matches Redis 7's whole reply if a script fails. The reply begins with the error's code, unless redis-py has a type
+for that code.
+"""
 _SERVER_CODES = frozenset({"BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "MISCONF", "NOREPLICAS", "OOM", "READONLY"})
 """The codes of a server that takes no writes from any client at the moment."""
 _SERVER_ERRORS = (BusyLoadingError, ClusterDownError, MasterDownError, OutOfMemoryError, ReadOnlyError)
-"""redis-py's types for some of these codes; it removes the code from their text."""
+"""redis-py's exception types for some of these codes; the text of such an exception lacks the code."""
 
 
 class StoreError(RuntimeError):
-    """The error of a change that Redis refused: no part of it was made."""
+    """Redis refused a change, and no part of the change was made."""
 
 
 class StoreUnavailableError(StoreError):
-    """Redis does not answer or is not ready. Unlike with other StoreErrors, the change may have been made.
+    """Redis does not answer or is not ready. Unlike with other StoreErrors, the change may have been made all the same.
 
     The caller may repeat it.
     """
 
 
 class ScriptError(StoreError):
-    """A script failed on the data of its own keys; other accounts are not affected."""
+    """A script failed on the data under its own keys, so that only the account of these keys is affected."""
 
 
 class StoreEmptyError(StoreError):
@@ -167,7 +169,7 @@ def run_for_each(
 
 
 def put(client: Store, fencing_token: int | None, command: str, key: str, arguments: Sequence[str | int]) -> None:
-    """Runs a Redis command that writes to a key which all accounts share, also on a store without free memory.
+    """Runs a Redis command that writes to a key shared by all accounts, even if the store has no free memory.
 
     Many arguments are divided over several calls; without arguments nothing is sent.
 
@@ -206,9 +208,9 @@ def _run_chunk(client: Store, calls: Sequence[Call]) -> list[Any]:
 
 
 def _drop_connections(client: Store) -> None:
-    """Drops connections to a server that has become a replica: behind Sentinels a new connection leads to the master.
+    """Drops idle connections to a server that became a replica: behind Sentinels, a new connection leads to the master.
 
-    redis-py does so by itself for commands, but not where a script got the error.
+    redis-py drops them itself if a command gets the error, but not if a script does.
     """
     pool = getattr(client, "connection_pool", None)
     if pool is not None:
@@ -255,7 +257,7 @@ def _failed_on_data(answer: RedisError) -> bool:
 
 
 def _is_read_only(answer: Any) -> bool:
-    """Whether a server refused a write as a replica does."""
+    """Whether an answer is the refusal of a write by a replica."""
     if isinstance(answer, ReadOnlyError):
         return True
     reply = _OF_6.match(str(answer)) if isinstance(answer, ResponseError) else None
@@ -263,7 +265,7 @@ def _is_read_only(answer: Any) -> bool:
 
 
 _WRONG_TYPE = re.compile(r"(^|caused error: )WRONGTYPE ")
-"""The text of Redis, and of redis-py's pipelines, where a key holds another type."""
+"""Matches the error of Redis, or of redis-py's pipelines, for a key of another type than the command expects."""
 
 
 def is_of_another_type(answer: object) -> bool:
@@ -303,15 +305,18 @@ def readable_answers(answers: Sequence[Any]) -> list[Any]:
 
 
 def isolate_failures(names: Iterable[str], act: Callable[[list[str]], object]) -> dict[str, Exception]:
-    """Calls `act` with all these accounts; after a failure, with each half of them, down to single accounts.
+    """Calls `act` with all these accounts; if that fails, with each half of them, and so on down to single accounts.
 
-    An error that concerns all accounts is raised.
+    So one account's error does not keep `act` from the others.
 
     Args:
-        act: takes several accounts; it may be called again for accounts that it has dealt with.
+        act: takes the names of several accounts; it may be called again for accounts that it has dealt with.
 
     Returns:
-        Keyed by account, the error of each call for a single account that failed.
+        Keyed by account, the error of each account whose call failed.
+
+    Raises:
+        Exception: the error of a call, if it concerns all accounts (see `concerns_all`).
     """
     failed: dict[str, Exception] = {}
     groups = [sorted(names)]

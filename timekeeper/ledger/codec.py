@@ -1,4 +1,4 @@
-"""The stored form of sessions, reports, payers, prices and samples (JSON), and of hourly points for the scripts."""
+"""Encodes and decodes what the store holds as JSON, such as sessions, and encodes hourly points for the scripts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from timekeeper.domain.reports import Boot, HeldDevice, Intake, ReportLimits, Sa
 from timekeeper.domain.sessions import EndProof, Session
 
 UNREADABLE = (ValueError, KeyError, IndexError, TypeError, AttributeError, ArithmeticError, RecursionError)
-"""The errors that decoding raises on a document that the timekeeper did not write."""
+"""The exceptions that decoding may raise on a damaged document, or on one that the timekeeper did not write."""
 
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 
@@ -40,7 +40,7 @@ class RecordError(ValueError):
 
 
 def encode_session(session: Session) -> str:
-    """Encodes a session's record as JSON, without the session's amounts."""
+    """Encodes a session as the JSON of its record in the store; the record holds no amounts."""
     document: dict[str, Any] = {
         "uid": session.uid,
         "namespace": session.namespace,

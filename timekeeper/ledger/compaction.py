@@ -1,4 +1,4 @@
-"""Removes and compacts old data of accounts: periods, months, amounts, hours, and empty accounts.
+"""Removes and compacts old data of accounts: periods, months, sessions' amounts, hours of use, and empty accounts.
 
 Each change is one script call on one account. Every function may raise StoreError, if the store refuses the change or
 does not answer, and redis.RedisError, if it does not answer.
@@ -28,14 +28,15 @@ from timekeeper.ledger.usage import read_rows
 def prune(
     client: Store, fencing_token: FencingToken, account: str, before: Instant, periods: Sequence[int], earliest: Instant
 ) -> None:
-    """Removes an account's packed use of months before an instant, and some of its periods with their ledger entries.
+    """Removes an account's packed use of months before `before`, and the periods `periods` with their ledger entries.
 
-    The month in which the earliest remaining period began stays, too: a correction of that period may still change it.
+    The month in which the earliest remaining period began also stays: a correction of that period may still change its
+    use.
 
     Args:
-        before: nanoseconds since 1970, the first of a month.
-        periods: the starts of the periods to remove.
-        earliest: the start of the earliest period that stays.
+        before: the start of a month, in nanoseconds since 1970.
+        periods: the starts of the periods to remove, in nanoseconds since 1970.
+        earliest: the start of the earliest period that stays, in nanoseconds since 1970.
     """
     names = keys.AccountKeys(account)
     folded: Any = client.hkeys(names.folded)
@@ -74,11 +75,11 @@ def drop_account(client: Store, fencing_token: FencingToken, account: str, perio
 def forget_payer(
     client: Store, fencing_token: FencingToken, changed: dict[str, Assignments], removed: Sequence[str]
 ) -> None:
-    """Writes the payers of namespaces after an account was removed, and deletes the namespaces without payers.
+    """Writes the payers of namespaces that are left after an account was removed.
 
     Args:
         changed: keyed by namespace, the payers that are left.
-        removed: the namespaces that have no payer left.
+        removed: the namespaces that have no payer left; the store forgets them.
 
     Raises:
         StoreError: the store refused the write, or Redis does not answer.
@@ -93,11 +94,13 @@ def _of_periods(names: keys.AccountKeys, periods: Sequence[int]) -> Iterator[str
 
 
 AT_ONCE = 500
-"""Amounts in one script call, and in one step of a scan."""
+"""The most amounts in one script call, and the number that one step of a scan asks for."""
 _AMOUNT = re.compile(rb"\d+ \d+ (?P<amount>\d+) (?P=amount) (?P<flag>[ocg])( [0-9 -]+)?( @(?P<noted>\d+))?")
 """Matches the stored amount of a session whose whole amount is in the ledger."""
 FOLDED_AFTER = DAY
-"""The time without any leader that knows a session, after which its amount is folded; longer than leaders remember."""
+"""The time from when the leader is first found not to know a session to the folding of the session's amount. It is
+longer than any leader's books remember a session.
+"""
 
 
 def fold_amounts(
@@ -109,9 +112,9 @@ def fold_amounts(
     *,
     long_ended: bool,
 ) -> int:
-    """Adds sessions' amounts that are due to the sums of their period, and removes them; returns their number.
+    """Folds those amounts of sessions that are due into the sums of their period; returns the number of folded amounts.
 
-    An amount is due a day after a call first found that no leader knows its session any more.
+    An amount is due FOLDED_AFTER a call first found that the leader no longer knows the amount's session.
 
     Args:
         now: nanoseconds since 1970.
@@ -172,12 +175,12 @@ def _changes(
 
 
 MOST_ROWS = 4_000
-"""The number of rows after which a step takes no further hour."""
+"""The number of rows of use after which one call takes no further hour."""
 LARGE_PART = 4 * 1024
 """The size in bytes from which on no rows are added to a packed value.
 
 Adding a day's rows packs the whole value again: with 100 pods a day, a limit of 16 KiB costs the leader four times as
-much and saves a sixteenth of the memory. Many values cost a question that reads them all.
+much and saves a sixteenth of the memory. A lower limit makes more values, which a query has to read.
 """
 
 
@@ -185,9 +188,9 @@ class Cutoffs(NamedTuple):
     """The instants before which data of an account is compacted, in nanoseconds since 1970.
 
     Attributes:
-        folded: hours of use that end before it become days.
-        packed: hours of use that end before it are packed.
-        ledger: ledger entries that were written before it are packed.
+        folded: hours of use that end before this instant are folded into days.
+        packed: hours of use that end before this instant are packed, still as hours.
+        ledger: ledger entries that were written before this instant are packed.
     """
 
     folded: int
@@ -231,11 +234,11 @@ def _is_due(hours: Any, parts: Any, entries: Any, cutoffs: Cutoffs) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _StoredHours:
-    """The hours of use that an account had at one moment, so that a later change is noticed.
+    """The hours of use that an account had at one moment, with counters by which a later change is noticed.
 
     Attributes:
         folds: the number of times that hours were packed or folded.
-        revisions: keyed by hour, counted from 1970, the number of writes to it.
+        revisions: the number of writes to each hour, keyed by the hour, counted from 1970.
         parts: the names of the packed values.
     """
 
@@ -246,7 +249,7 @@ class _StoredHours:
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """Hours and packed values to remove, and the packed values, keyed by name, that replace them."""
+    """Hours of use and packed values to remove, and the new packed values that replace them, keyed by name."""
 
     hours: Sequence[int]
     replaced: Sequence[PackedPart]
@@ -254,7 +257,7 @@ class _Change:
 
 
 def fold_hours(client: Store, fencing_token: FencingToken, account: str, before: Instant, edges: Sequence[int]) -> bool:
-    """Folds an account's hours of use that end before an instant into days; returns whether none is left to fold.
+    """Folds an account's hours of use that end before an instant into days; returns True once none is left to fold.
 
     One call folds hours of about MOST_ROWS rows and one packed value. It returns False as well if the hours changed
     while they were read.
@@ -287,7 +290,7 @@ def fold_hours(client: Store, fencing_token: FencingToken, account: str, before:
 
 
 def pack_hours(client: Store, fencing_token: FencingToken, account: str, before: Instant) -> bool:
-    """Packs an account's hours of use that end before an instant, still as hours; returns whether none is left to pack.
+    """Packs an account's hours of use that end before an instant, still as hours; returns True once none is left.
 
     One call packs hours of about MOST_ROWS rows. It returns False as well if the hours changed while they were read.
     """
@@ -346,10 +349,10 @@ def _blobs(client: Store, names: keys.AccountKeys, parts: Sequence[PackedPart]) 
 
 
 def _with_room(client: Store, names: keys.AccountKeys, parts: Sequence[PackedPart]) -> list[PackedPart]:
-    """Returns the one of the packed values `parts` that new rows join, as a list; empty if they begin a new value.
+    """Chooses the packed value of `parts` that new rows are added to; returns an empty list if they begin a new value.
 
-    It is the smaller of two, if it is below LARGE_PART bytes: the value that ends last, which most rows join, and the
-    one of the fewest hours, which a late change began.
+    Two values are considered: the one that ends last, since most rows follow it, and the one of the fewest hours, since
+    a late change began it. The smaller of the two is chosen if it is below LARGE_PART bytes.
     """
     if not parts:
         return []
@@ -370,7 +373,7 @@ def _packed(rows: Sequence[Row], *, hourly: bool) -> dict[str, bytes]:
 def _replace(
     client: Store, fencing_token: FencingToken, names: keys.AccountKeys, stored: _StoredHours, change: _Change
 ) -> bool:
-    """Replaces hours and packed values in the store, all at once; returns whether it did.
+    """Replaces hours and packed values in the store in one step; returns whether it did.
 
     It changes nothing if one of the hours, or the packed values, has changed since `stored` was read.
     """

@@ -22,13 +22,13 @@ from timekeeper.ledger.redis_cluster import ClusterStore
 from timekeeper.settings import CLUSTER_PORT, SENTINEL_PORT, RedisSettings, RedisTLS, address
 
 MOST_MARKS = 100_000
-"""The most mark keys to try until one lies on a given node; a node that takes writes has slots, so few are enough."""
+"""The most keys to try until one lies on a given node. A node that takes writes has slots, so few tries suffice."""
 
 Answer = TypeVar("Answer")
 
 
 def servers_of(client: Store, accounts: Sequence[str] | None = None) -> list[tuple[Store, str]]:
-    """Returns the servers of the store that take writes, each with the name of a mark: a key that lies on it.
+    """Returns a client for each server of the store that takes writes, with the name of a key on it, its mark.
 
     The function `replicated` writes the mark, to find out whether replicas have received it.
 
@@ -112,13 +112,13 @@ def replicated(
 ) -> bool:
     """Returns whether a replica of each server of the store holds all writes from before this call.
 
-    A server without replicas counts as if one did. WAIT covers only writes of its own connection
-    (https://redis.io/commands/wait). The writes in question may have used another connection, or come from an earlier
-    attempt. So a key is written first: replicas apply writes in the server's order, and a replica with the key has
-    every earlier write.
+    A server without replicas counts as if a replica held them. Redis's command WAIT covers only writes of its own
+    connection (https://redis.io/commands/wait). The writes in question may have used another connection, or come from
+    an earlier attempt. Therefore this call writes a key and waits for that write: replicas apply writes in the server's
+    order, and a replica with the key has every earlier write.
 
     Args:
-        fencing_token: becomes the key's value.
+        fencing_token: the value that the key gets; nothing reads it.
         seconds: the longest wait for one server; 0 returns True without a wait. It must be less than the client's
             timeout.
         accounts: the accounts that were written to: only their servers are asked; None for all servers.
@@ -150,15 +150,15 @@ def _has_replica(server: redis.Redis) -> bool:
 
 
 PODS_SHARE = 0.8
-"""The part of maxmemory up to which reports and new sessions are written."""
+"""The part of a server's maxmemory up to which the timekeeper writes reports and new sessions."""
 ASK_SECONDS = 1.0
-"""The time for which an answer about memory is used."""
+"""The time for which an answer about memory is used again, in seconds."""
 
 
 def is_full_for_pods(client: Store) -> bool:
     """Returns whether a server of the store is too full for reports and new sessions.
 
-    It is if it uses PODS_SHARE of its maxmemory or more; a server without a maxmemory is never too full.
+    A server is too full from PODS_SHARE of its maxmemory on; a server without a maxmemory is never too full.
     """
     return any(ask_each(client, lambda server: _is_full(server.info("memory"))))
 
@@ -174,7 +174,7 @@ class MemoryWatch:
         self._full = False
 
     def is_full(self) -> bool:
-        """Returns whether a server was too full for reports and new sessions when last asked, within ASK_SECONDS."""
+        """Returns whether a server is too full for reports and new sessions, by an answer of up to ASK_SECONDS ago."""
         now = self._clock()
         if now - self._asked_at >= ASK_SECONDS:
             self._full, self._asked_at = is_full_for_pods(self._client), now
@@ -194,11 +194,11 @@ def _is_full(info: Any) -> bool:
 RETRIES = 1
 """One retry renews a connection that Redis has dropped; more would delay callers while Redis does not answer."""
 HEALTH_SECONDS = 30
-"""The idle time after which a connection is tested before it is used."""
+"""The idle time, in seconds, after which a connection is tested before it is used."""
 
 
 class _NotingRetry(Retry):
-    """Repeats failed attempts as redis-py does, and calls a function after each attempt, in the thread that asks."""
+    """redis-py's policy of retries, which also calls a function after each attempt, in the thread that made it."""
 
     def __init__(self, retries: int, answered: Callable[[], None]) -> None:
         super().__init__(NoBackoff(), retries)
@@ -263,7 +263,7 @@ def _behind_sentinels(settings: RedisSettings, answered: Callable[[], None]) -> 
 
 
 def _cluster(settings: RedisSettings) -> RedisCluster:
-    """Returns a client of a Redis Cluster. It asks the configured nodes for the others anew: addresses may change."""
+    """Returns a client of a Redis Cluster, which asks the configured nodes for all others, as addresses may change."""
     return RedisCluster(
         startup_nodes=[ClusterNode(*address(node, CLUSTER_PORT)) for node in settings.cluster.nodes],
         dynamic_startup_nodes=False,

@@ -70,7 +70,7 @@ def convert_store(client: Store, fencing_token: FencingToken) -> int:
 
 
 def check_format(client: Store) -> int:
-    """Returns the number of the store's format; for a store without one, the number of the present format.
+    """Returns the number of the store's format; the number of the present format if the store states none.
 
     Raises:
         StoreFormatError: a later timekeeper wrote the store, or the stored format cannot be read.

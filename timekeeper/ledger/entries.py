@@ -1,7 +1,7 @@
-"""Ledger entries in the store: their fields in the stream, and older entries packed into segments.
+"""Reads ledger entries from the store, and packs older entries many to a value, called a segment.
 
-The store holds an entry for the end of every pod that ever ran. Its note (proof, start, end and the namespace's uid) is
-packed into a quarter of its text.
+The store holds an entry for the end of every pod that ever ran. The note of such an entry (proof, start, end and the
+namespace's uid) is packed into a quarter of its text.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from timekeeper.ledger.codec import as_text
 PROOFS = ("finished", "terminal", "deleted", "last-seen")
 """The proofs of a session's end. Their order never changes: the store holds their positions."""
 _PACKED, _MASK = 0x80, 0xC0
-"""The two highest bits of a continuation byte in UTF-8, with which no text begins."""
+"""The mark of a packed note, and the mask of the bits that hold it: a continuation byte of UTF-8 begins no text."""
 _TIMES = struct.Struct(">BIIII")
 
 
@@ -69,7 +69,7 @@ def read_ending(note: str) -> Ending | None:
 
 
 def pack_note(note: str | Ending) -> bytes:
-    """Returns the note of a ledger entry as the store holds it: packed for a session's end, else as text in UTF-8.
+    """Returns the bytes that the store holds for a ledger entry's note: packed for a session's end, else UTF-8.
 
     Args:
         note: the session's end, or a text. A text that `ending_note` wrote is packed as the end that it states.
@@ -94,7 +94,7 @@ def _packed(ending: Ending) -> bytes | None:
 
 
 def unpack_note(stored: bytes) -> str:
-    """Returns the note of a ledger entry that `pack_note` packed."""
+    """Returns a ledger entry's note as text, from the bytes that `pack_note` returned."""
     if not stored or stored[0] & _MASK != _PACKED or len(stored) not in {_TIMES.size, _TIMES.size + 16}:
         return stored.decode(errors="replace")
     head, *times = _TIMES.unpack_from(stored)
@@ -105,7 +105,7 @@ def unpack_note(stored: bytes) -> str:
 
 @dataclass(frozen=True, slots=True)
 class LedgerEntry:
-    """One line of an account's ledger.
+    """An entry of an account's ledger.
 
     Attributes:
         id: milliseconds of Redis's clock, a dash, and a counter; it serves as a cursor.
@@ -137,11 +137,14 @@ def entry_order(identifier: str) -> tuple[int, int]:
 
 
 def read_entry(name: Any, fields: Mapping[Any, Any]) -> LedgerEntry:
-    """Parses a ledger entry from the Redis stream that holds an account's ledger.
+    """Parses a ledger entry from the Redis stream of an account's ledger.
 
     Args:
         name: the entry's id in the stream.
         fields: its fields, as bytes or text.
+
+    Raises:
+        KeyError, ValueError: a field is missing or no number.
     """
     stored = {as_text(key): value for key, value in fields.items()}
     note = stored.pop("x")
@@ -172,7 +175,7 @@ _Column = Sequence[Any]
 
 
 class SegmentError(StoreError):
-    """A stored value is not a packed run of ledger entries, or a later timekeeper wrote it."""
+    """A stored value is not a segment of packed ledger entries, or a later timekeeper wrote it."""
 
 
 class _Who(NamedTuple):
@@ -350,7 +353,7 @@ def _uid_bytes(text: str) -> bytes:
 
 
 def pack_ledger(client: Store, fencing_token: FencingToken, account: str, before: Instant) -> bool:
-    """Packs ledger entries of an account that were written before an instant; returns whether none is left to pack.
+    """Packs ledger entries of an account that were written before an instant; returns True once none is left to pack.
 
     One call packs at most SEGMENT_ENTRIES entries.
 

@@ -38,8 +38,8 @@ class Export:
         sha256: the SHA-256 of the CSV in the file.
         rows: the number of rows in the file.
         tag: a text from the destination that changes with the file's content, such as an ETag.
-        adopted: whether the file counts as it was found, because it holds usage that the store does not, or because
-            the admin chose to keep it.
+        adopted: whether the export counts a file that it found and did not write, because the file holds usage that the
+            store does not, or because the admin chose to keep it.
     """
 
     change: int
@@ -54,7 +54,7 @@ class Exports:
     """The export records of all months, keyed by the month, such as 2026-11.
 
     Attributes:
-        changes: the number of late changes to each month, which came after it was closed.
+        changes: the number of changes to each month that came after the month was closed.
         written: the record of each month's exported file.
     """
 
@@ -62,7 +62,7 @@ class Exports:
     written: Mapping[str, Export]
 
     def is_confirmed(self, month: str) -> bool:
-        """Returns whether a month was exported, and has had no late change since then.
+        """Returns whether a month has an exported file, and has had no late change since that file was written.
 
         Args:
             month: the month, such as 2026-11.
@@ -89,7 +89,9 @@ def load(client: Store) -> Exports:
 
 
 UNKNOWN = -1
-"""The number of a month's late changes where the store's entry cannot be read: the month is exported once more."""
+"""Stands for a month's number of late changes if the stored number cannot be read. It equals no file's, so the month is
+exported once more.
+"""
 
 
 def _fields(client: Store, key: str) -> dict[bytes, bytes] | None:
@@ -107,8 +109,8 @@ def _fields(client: Store, key: str) -> dict[bytes, bytes] | None:
 def note_late_changes(client: Store, months: Iterable[str]) -> None:
     """Adds 1 to the stored number of late changes of each of these months.
 
-    A caller does so before it changes the month, so that no change is missed. A number that cannot be read is replaced
-    by one that no exported file's record has.
+    A caller must call this before it changes the month, so that no change is missed. A stored number that cannot be
+    read is replaced by one that no exported file's record has.
 
     Args:
         months: the months, such as 2026-11, that were closed.

@@ -211,7 +211,7 @@ class AccountKeys:
         return self._key("amounts:")
 
     def settled(self, start: Instant) -> tuple[str, ...]:
-        """Returns the names of the keys that a settlement in a period touches, in the order of its script.
+        """Returns the names of the keys that a settlement in a period touches, in the order that settle.lua expects.
 
         Args:
             start: the start of the period.
@@ -291,7 +291,8 @@ class AccountKeys:
 def mark(number: int) -> str:
     """Returns the name of one of many Redis keys that spread over all slots, so that each node of a cluster holds some.
 
-    The leader writes one on each node, to learn whether the node's replica has all earlier writes.
+    The leader writes one of them on each node, and by it finds out whether a replica of the node has all earlier
+    writes.
 
     Args:
         number: the number of the key, from 0.

@@ -1,7 +1,7 @@
-"""Replaces the keys of all accounts that hold another Redis type than the timekeeper writes.
+"""Replaces keys that all accounts share, if they hold another Redis type than the timekeeper writes.
 
-Such a key holds nothing that could be read. It counts as lost, and the leader writes it anew from what it knows, from
-other keys, and from checkpoints, as after a loss of the store.
+Such a key cannot be read and counts as lost. The leader writes it anew from its books, from other keys and from
+checkpoints, as after a loss of the store.
 """
 
 from __future__ import annotations
@@ -37,9 +37,10 @@ _PROBES = {
     keys.STATES_VALUES: "hlen",
     keys.STATES_CHANGES: "zcard",
 }
-"""A command of each key's type that changes nothing; the timekeeper's user in Redis may not ask TYPE.
+"""For each shared key, a command of its type that changes nothing. The timekeeper's user in Redis may not use TYPE.
 
-Not among them are the keys that each write replaces, and the count of late changes, which its writer replaces."""
+Keys that each write replaces whole are left out, and so is the count of late changes, which exports.py replaces.
+"""
 _TYPES = {"get": "string", "srem": "set", "hlen": "hash", "zcard": "sorted set", "xlen": "stream"}
 _NO_MEMBER = {"srem": ("",)}
 """The arguments of a probe beside its key; no account has an empty name."""
@@ -47,7 +48,7 @@ _STATES = (keys.STATES_HEAD, keys.STATES_VALUES, keys.STATES_CHANGES)
 _FORMAT = re.compile(rb"[1-9][0-9]{0,8}")
 
 LOST_BUDGET = "the key of all kept budgets held another type"
-"""Stands for the kept version of a budget that was lost: no reader takes it for a budget."""
+"""The text in place of a lost last valid version of a budget. It is no JSON, so no reader takes it for a budget."""
 
 _log = structlog.get_logger()
 
@@ -72,7 +73,7 @@ def broken_keys(client: Store) -> list[str]:
 
 
 def replace_broken_keys(client: Store, fencing_token: int, accounts: Iterable[str]) -> bool:
-    """Deletes the shared keys that `broken_keys` finds, and writes the ones anew that a new leader reads next.
+    """Deletes the shared keys that `broken_keys` finds, and writes anew those that a new leader reads next.
 
     A new leader calls it before it loads its state. The leader writes the other deleted keys later, as it changes them.
 
@@ -80,7 +81,7 @@ def replace_broken_keys(client: Store, fencing_token: int, accounts: Iterable[st
         accounts: the names of the accounts in the leader's memory.
 
     Returns:
-        Whether the store has lost the last valid versions of budgets.
+        Whether the key with the last valid versions of budgets was among the deleted ones.
 
     Raises:
         StoreError: the store refused a change, or Redis does not answer.
@@ -106,11 +107,11 @@ def replace_broken_keys(client: Store, fencing_token: int, accounts: Iterable[st
 def mark_lost(
     client: Store, fencing_token: FencingToken, accounts: Iterable[str], known: Container[str]
 ) -> dict[str, str]:
-    """Marks the stored versions of accounts' budgets as lost, except of budgets of which a usable version is known.
+    """Writes LOST_BUDGET in place of the last valid version of budgets whose version was lost.
 
     Args:
         accounts: the names of the accounts, each of which is its budget's name, too.
-        known: the names of the budgets of which a usable version is known.
+        known: the names of the budgets of which the leader has a usable version; nothing is written for them.
 
     Returns:
         Keyed by account, the text that the store now holds in place of each lost budget.

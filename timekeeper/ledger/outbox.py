@@ -28,7 +28,7 @@ class Change:
 
     Attributes:
         uid: the budget's uid.
-        announced: the budget's milestones; None if the budget was deleted.
+        announced: the milestones that count as announced; None if the budget was deleted, so that its entry is removed.
         message: the notification as JSON; empty for none.
     """
 
@@ -56,7 +56,7 @@ class Waiting:
 
 
 def write(client: Store, fencing_token: FencingToken, most: int, changes: Sequence[Change]) -> int:
-    """Records announced milestones and puts their notifications into the outbox: for each budget both or neither.
+    """Records announced milestones and puts their notifications into the outbox; each budget gets both or neither.
 
     Args:
         most: the most notifications that may wait in the outbox.
@@ -80,7 +80,7 @@ def write(client: Store, fencing_token: FencingToken, most: int, changes: Sequen
 def announced(client: Store) -> dict[str, Announced]:
     """Returns the announced milestones of budgets, keyed by the budget's uid.
 
-    Unreadable ones are left out, so that they are announced again.
+    Unreadable entries are left out, so that the milestones of these budgets are announced again.
     """
     stored: Any = client.hgetall(keys.NOTICES_ANNOUNCED)
     by_uid = {}

@@ -1,6 +1,6 @@
 """The present use of sessions in the store: advisory figures beside the books, which no fencing token guards.
 
-Each figure carries the instant up to which it may be shown, so that one that is not renewed disappears by itself. Every
+Each figure states the instant up to which it may be shown: a figure that is not renewed disappears by itself. Every
 function but `shown` may raise redis.RedisError.
 """
 
@@ -17,7 +17,9 @@ from timekeeper.ledger.client import Store, readable_answers
 
 FIELDS_AT_ONCE = 1000
 LEFT_SECONDS = 4 * 3600
-"""The time after the last write after which the store drops all of it: more than three of the longest intervals."""
+"""The time from the last write until the store drops all present use: more than three of the longest intervals at which
+Prometheus is asked.
+"""
 
 Value = TypeVar("Value")
 Use = TypeVar("Use", "PresentUse", "NamespaceUse")
@@ -33,7 +35,7 @@ class PresentUse:
     Attributes:
         at: the instant of Prometheus's answer.
         until: the instant from which the figure is not shown any more.
-        share: the part of what the session holds that is busy, in ten-thousandths.
+        share: the busy part of the GPUs that the session holds, in ten-thousandths.
     """
 
     at: Instant
@@ -99,7 +101,7 @@ def _field(namespace: str) -> str:
 
 
 def shown(text: Any, now: Instant) -> PresentUse | None:
-    """Parses a session's stored present use if it may still be shown; returns None if it may not, or cannot be read.
+    """Parses a session's stored present use; returns None if it cannot be read, or may not be shown any more at `now`.
 
     Args:
         text: the stored value, in bytes; None for none.

@@ -41,7 +41,7 @@ BATCH = 500
 FINALIZED = "g"
 """The flag of a finalized session's amount."""
 FENCING_TOKEN_LIMIT = 10**15
-"""No fencing token is as high: a script's numbers are doubles."""
+"""A bound above all fencing tokens: a script's numbers are doubles, which must hold a token exactly."""
 _WHOLE = re.compile(r"[0-9]{1,40}")
 SUMS = ["total", "granted", "gone", "exhausted", "struck", "terms"]
 
@@ -74,10 +74,10 @@ def account_names(client: Store) -> list[str]:
 
 
 def highest_fencing_token(client: Store) -> int:
-    """Returns the highest fencing token that the store has given out: a new one must be higher.
+    """Returns the highest fencing token that the store has given to a leader; the next leader's must be higher.
 
-    If the store's entry cannot be read, the result is the highest token under which an account was written. A store
-    without an entry gives 0.
+    If the store's entry for it cannot be read, the result is the highest token under which an account was written. If
+    the store has no entry, the result is 0.
     """
     known = whole(_text(client, keys.BOOK_FENCING_TOKEN))
     if known is not None and known < FENCING_TOKEN_LIMIT:
@@ -173,7 +173,7 @@ def amounts_of(
     """Returns the amounts of some sessions in several periods.
 
     The result is keyed by (account, start of the period), then by the session's uid. Sessions without an amount are
-    left out. An unreadable one is None: the store refuses to settle that session, and no other.
+    left out. None stands for an unreadable amount: the store refuses to settle that session, and no other.
 
     Args:
         wanted: for each period the account, the start in nanoseconds since 1970, and the sessions' uids.
@@ -233,7 +233,8 @@ def ledger_page(client: Store, account: str, after: str, limit: int) -> list[Led
 def summaries(client: Store, accounts: Sequence[str]) -> dict[str, str]:
     """Returns the published figures of accounts as JSON, keyed by account, with the amount spent by now.
 
-    The samples of recent spending are in the field `burn`. Accounts without published figures are left out.
+    Each JSON text is one that `decode_summary` reads; its field `burn` holds the samples of recent spending. Accounts
+    without published figures are left out.
     """
     pipeline = client.pipeline(transaction=False)
     for name in accounts:
@@ -260,7 +261,7 @@ def open_sessions(client: Store, after: str, limit: int) -> list[tuple[str, str]
 
 
 def sessions_under(client: Store, accounts: Container[str]) -> list[str]:
-    """Returns the uids of the sessions that are open under any of these accounts, by the index of open sessions."""
+    """Returns the uids of the open sessions for which any of these accounts pays, by the store's index of sessions."""
     members: Any = client.zrange(keys.OPEN_SESSIONS, 0, -1)
     return [uid for uid, account in map(_uid_and_account, members) if account in accounts]
 
@@ -343,7 +344,7 @@ def namespaces(client: Store) -> list[str]:
 
 
 def kept_budgets(client: Store) -> list[str]:
-    """Returns the names of the budgets whose last valid version the store keeps; that version may be unreadable."""
+    """Returns the names of the budgets of which the store has a last valid version; that version may be unreadable."""
     names: Any = client.hkeys(keys.BUDGETS)
     return [as_text(name) for name in names]
 
@@ -373,7 +374,7 @@ def prices(client: Store) -> Prices:
 
 
 def since(client: Store) -> Instant | None:
-    """Returns the instant from which pods of other stacks are metered.
+    """Returns the instant from which pods of other stacks are metered; None if the store holds no readable instant.
 
     It returns None if the store holds no readable one.
     """
@@ -387,7 +388,7 @@ def not_settled(client: Store) -> set[str]:
 
 
 def watched(client: Store) -> Instant | None:
-    """Returns the latest instant at which the pods of all open sessions were known to be alive.
+    """Returns the latest instant at which the leader knew that the pods of all open sessions were alive.
 
     It returns None if the store holds no readable one.
     """
@@ -395,7 +396,7 @@ def watched(client: Store) -> Instant | None:
 
 
 def watched_claims(client: Store) -> Instant | None:
-    """Returns the latest instant at which the ResourceClaims of all open sessions were known to be there.
+    """Returns the latest instant at which the leader knew that the ResourceClaims of all open sessions existed.
 
     It returns None if the store holds no readable one.
     """
@@ -403,7 +404,7 @@ def watched_claims(client: Store) -> Instant | None:
 
 
 def silent(client: Store) -> dict[str, Instant]:
-    """Returns the last sign of life of each node that was silent, keyed by node; none if the store holds none.
+    """Returns the last sign of life of each node that the leader last knew as silent, keyed by the node's name.
 
     Raises:
         RecordError: the stored nodes cannot be read.
@@ -413,9 +414,9 @@ def silent(client: Store) -> dict[str, Instant]:
 
 
 def unmetered(client: Store) -> dict[str, Instant]:
-    """Returns the ends of sessions that ended since their pods are not seen, keyed by uid.
+    """Returns the ends of sessions whose pods a leader did not observe any more (see `note_unmetered`), keyed by uid.
 
-    Unreadable ones are left out.
+    Unreadable ends are left out.
     """
     try:
         ends: Any = client.hgetall(keys.UNMETERED)
@@ -427,7 +428,7 @@ def unmetered(client: Store) -> dict[str, Instant]:
 
 
 def past(client: Store) -> Instant | None:
-    """Returns the instant of the last reconciliation that began to settle: the earlier of leader's and store's time.
+    """Returns the instant of the last reconciliation that began to settle, by the leader's or the store's clock.
 
     It returns None if the store holds no readable one.
     """
@@ -488,7 +489,7 @@ def whole(text: Any) -> int | None:
 
 
 def _readable(texts: Mapping[Any, Any], decode: Callable[[Any], Value]) -> tuple[dict[str, Value], dict[str, str]]:
-    """Decodes the fields of a hash; returns the readable values, and the fault of each other one, keyed by field."""
+    """Decodes the fields of a hash; returns the readable values, and the faults of the others, both keyed by field."""
     values, faults = dict[str, Value](), dict[str, str]()
     for key, text in texts.items():
         name = key.decode(errors="backslashreplace") if isinstance(key, bytes) else str(key)
@@ -571,8 +572,8 @@ def load_accounts(
 
     Args:
         latest_periods: the number of latest periods whose totals are read.
-        now: the present time, or None. If it is given, the latest periods are those that have begun by then. The totals
-            of periods that have not begun are read, too: a clock that was ahead has opened them.
+        now: the present instant. The latest periods are then those that have begun by `now`, and the totals of all
+            later periods are read, too: a clock that was ahead has opened these. None counts all stored periods.
 
     Raises:
         ValueError: a stored value of an account cannot be read.
@@ -642,7 +643,7 @@ def _with_totals(
 
 
 CHUNK = 5000
-"""The number of values in one read."""
+"""The number of states in one read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -685,8 +686,8 @@ class Changes:
 def read_changes(client: Store, since: Cursor | None) -> Changes | None:
     """Reads the published states that changed since a reader's cursor; returns None if none changed.
 
-    Without a cursor, or with one of another store id or a later version, all states are read. If no state was ever
-    published, the result is None, too.
+    All states are read without a cursor, and with a cursor of another store id or of a later version than the store's.
+    The result is also None if no state was ever published.
 
     Args:
         since: the version that the reader has received; None for none.

@@ -1,7 +1,8 @@
 """A Redis Cluster behind the calls of a single Redis: commands by key, and pipelines whose keys lie in several slots.
 
 redis-py's own pipelines for a cluster refuse EVALSHA, and repeat failed commands one by one: a thousand calls to a node
-that hangs would wait a thousand times. Here a pipeline is at most one round trip to each node, twice.
+that hangs would wait a thousand times. A pipeline of this module makes one round trip to each node, and at most one
+more if a node has changed.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class ClusterStore(CoreCommands):
         self._connect = connect
         self._answered = answered
         self._connecting = Lock()
-        """Guards the creation of the one client, which asks the cluster for its nodes."""
+        """Guards the creation of redis-py's client, so that only one is made; it asks the cluster for its nodes."""
         self._cluster: RedisCluster | None = None
 
     def execute_command(self, *args: Any, **options: Any) -> Any:
@@ -107,7 +108,7 @@ class ClusterStore(CoreCommands):
             return str(cluster.get_node_from_key(key).name)
 
     def look_again(self) -> None:
-        """Reads the cluster's nodes again, as redis-py does before a command on a key.
+        """Asks the cluster again which nodes it has, and which slots each of them holds.
 
         Raises:
             redis.RedisError: no node answers.
@@ -149,7 +150,7 @@ class ClusterStore(CoreCommands):
     def _send_each(
         self, cluster: RedisCluster, commands: Sequence[Command], chosen: Sequence[int], answers: list[Any]
     ) -> None:
-        """Sends the commands with the `chosen` indexes, to each node those on its keys, in one round trip a node.
+        """Sends the commands at the `chosen` indexes to the nodes that hold their keys, in one round trip to each node.
 
         Each answer is stored in `answers`, at its command's index.
         """

@@ -24,7 +24,7 @@ from timekeeper.ledger.codec import (
 from timekeeper.ledger.reading import whole
 
 REPORT_SECONDS = 35 * 86400
-"""The time for which the store keeps a pod's reports after the last one."""
+"""The time, in seconds, for which the store keeps a pod's reports after the last one."""
 
 _log = structlog.get_logger()
 
@@ -86,16 +86,16 @@ def write_report_limits(
     *,
     replace: bool = False,
 ) -> None:
-    """Writes the limits of sessions' reports, and the times in a quarter of an hour at which their periods may begin.
+    """Writes the limits of sessions' reports, and their phases: when in a quarter of an hour periods may begin.
 
-    Limits that the store holds stay, because earlier reports were priced by them, unless the setting whether use is
-    billed has changed. GPU time that an earlier version stored without a bound is reduced to the most that the session
-    can have used. Nothing is written for a session whose limits or phases a later leader has written.
+    Limits that the store holds stay, because earlier reports were priced by them. GPU time that an earlier version
+    stored without a bound is reduced to the most that the session can have used. Nothing is written for a session whose
+    limits or phases a later leader has written.
 
     Args:
         limits: the limits, keyed by the session's uid.
         phases: keyed by the session's uid, the nanoseconds after a full quarter of an hour at which periods may begin.
-        replace: whether to replace limits that the store holds.
+        replace: whether to replace limits that the store holds, since the setting whether use is billed has changed.
 
     Raises:
         StoreError: Redis does not answer, or does not run the script.
@@ -114,10 +114,10 @@ def write_report_limits(
 
 
 def end_reports(client: Store, uids: Sequence[str], seconds: int = REPORT_SECONDS) -> None:
-    """Deletes the stored reports of pods with closed sessions, except the time of the last report and the GPU time.
+    """Deletes the stored reports of closed sessions, except the last report's time and the total GPU time.
 
     Args:
-        seconds: the time for which these two are kept.
+        seconds: the time for which the store keeps these two.
 
     Raises:
         StoreError: Redis does not answer, or does not run the script.
@@ -165,9 +165,9 @@ def _read(uid: str, answer: list[Any]) -> SessionReports | None:
 
 FIELDS = ["terms", "state", "closed", "settled", "phase"]
 CHANGED, EARLY = 0, 2
-"""The script's answers where the state has changed meanwhile, and where a report comes too early."""
+"""The answers of the script take_report if another process has changed the state, and if a report comes too early."""
 ATTEMPTS = 8
-"""The most attempts to add a report to a state that changes meanwhile; after that the report counts as too early."""
+"""The most attempts to add a report while other processes change the pod's state; after that it counts as too early."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +177,7 @@ class Submission:
     Attributes:
         uid: the pod's uid, as its token proves.
         boot: the id of the sidecar's start; empty for a bare proof of life.
-        sequence: the report's number within that start.
+        sequence: the report's number since that start; a later report has a higher one.
         counters: the use of each device by each container; empty for a bare proof of life.
         last: whether the sidecar ends, so that no other report of this start follows.
     """
@@ -242,7 +242,8 @@ class ReportIntake:
     ) -> list[int]:
         """Writes the submissions with the `chosen` indexes, and sets their outcomes.
 
-        Returns the indexes of those to try again, as another process wrote reports of their pods meanwhile.
+        Returns the indexes of the submissions to try again, since another process wrote reports of their pods
+        meanwhile.
         """
         states = self._read([submissions[index] for index in chosen])
         calls, writers = list[Call](), list[int]()
@@ -264,7 +265,7 @@ class ReportIntake:
         return left
 
     def _read(self, submissions: Sequence[Submission]) -> dict[str, list[Any] | None]:
-        """Returns, keyed by pod uid, the stored values of FIELDS in that order; None without an open session."""
+        """Returns the stored values of FIELDS, in that order, keyed by the pod's uid; None without an open session."""
         pipeline = self._client.pipeline(transaction=False)
         uids = list(dict.fromkeys(submission.uid for submission in submissions))
         for name in uids:

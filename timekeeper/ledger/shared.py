@@ -23,7 +23,7 @@ from timekeeper.ledger.usage import capacity, changes_by_model
 from timekeeper.ledger.writing import HeldTerm
 
 GONE_REPORT_SECONDS = 86400
-"""The time for which a deleted pod's last report is kept; short, since every past pod has one."""
+"""The time, in seconds, for which the store keeps a deleted pod's last report; short, since every past pod has one."""
 STATES_PER_CALL = 2000
 POINTS_PER_CALL = 1000
 
@@ -60,7 +60,7 @@ def write_assignments(client: Store, fencing_token: FencingToken, changed: Mappi
     """Writes the payers of namespaces, and adds the payers to the store's list of all accounts.
 
     Args:
-        changed: keyed by namespace, its payers.
+        changed: the payers of each namespace over time, keyed by namespace.
     """
     if not changed:
         return
@@ -110,7 +110,7 @@ def write_since(client: Store, fencing_token: FencingToken, instant: Instant) ->
 
 
 def write_fencing_token(client: Store, fencing_token: FencingToken, term: HeldTerm) -> None:
-    """Writes the leader's fencing token and term again if the store lost them, or returned to earlier ones."""
+    """Writes a leader's fencing token and term again if the store lost them, or went back to an earlier leader's."""
     run_one(
         client,
         Call(
@@ -130,7 +130,7 @@ def write_not_settled(
     """Replaces the store's list of accounts whose last settlement failed.
 
     Args:
-        before: the names that the store holds; None if they are not known.
+        before: the names that the store holds; None if they are not known, and the list is then deleted first.
         names: the names that it holds afterwards.
     """
     if before is None:
@@ -176,8 +176,8 @@ def prune_capacity(client: Store, before: Instant) -> None:
 def thin_capacity(client: Store, before: Instant) -> None:
     """Keeps at most MOST_CHANGES_A_DAY changes of the capacity within each day of UTC that ended by an instant.
 
-    A day that has more is kept as its mean. Each command by itself leaves the means of all days as they were, so that a
-    leader may stop between any two.
+    The changes of a day that has more are replaced by the day's mean capacity. A leader may stop after any command:
+    each command leaves the means of all days as they were.
     """
     _thin(client, keys.CAPACITY_OF_MODELS, changes_by_model(client), before, lambda rates: compact(dict(rates)))
     of_all = {instant: {"": rate} for instant, rate in capacity(client).items()}
@@ -228,7 +228,7 @@ def write_silent(client: Store, fencing_token: FencingToken, silent: Mapping[str
 
 
 def note_unmetered(client: Store, fencing_token: FencingToken, ends: Mapping[str, Instant]) -> None:
-    """Notes sessions that ended since their pods are not seen any more.
+    """Records the ends of sessions whose pods are not observed any more, until the store holds these ends.
 
     Args:
         ends: keyed by the session's uid, its end.
@@ -237,7 +237,7 @@ def note_unmetered(client: Store, fencing_token: FencingToken, ends: Mapping[str
 
 
 def forget_unmetered(client: Store, fencing_token: FencingToken, uids: Iterable[str]) -> None:
-    """Removes sessions that `note_unmetered` noted."""
+    """Removes the ends that `note_unmetered` recorded for these sessions' uids."""
     put(client, fencing_token, "HDEL", keys.UNMETERED, sorted(uids))
 
 

@@ -18,11 +18,11 @@ class PeriodTotals(NamedTuple):
     """The totals of an account's period. Amounts are microGPU-seconds.
 
     Attributes:
-        total: the amount spent; below 0 if a correction and a refund of a session coincide.
+        total: the amount spent; below 0 if both a correction and a session's lower amount take back the same money.
         granted: the amount added by grants and by credits carried in; negative if more was taken away.
         finalized: the part of the total that finalized sessions spent, which a checkpoint must contain.
         exhausted_at: the instant at which spending first reached the available amount; None before that.
-        previous_spent: the amount that the preceding period had spent when it was closed; None before that.
+        previous_spent: the amount that the preceding period had spent when its balance was closed; None before that.
         new: whether this change created the account or applied the order.
         version: the number of changes to the account.
         terms: the preceding period's allowance and the most that it could roll over, when it was closed; None before

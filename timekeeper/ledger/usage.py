@@ -33,9 +33,9 @@ from timekeeper.ledger.reading import StoredAmount, read_amount, used, whole
 from timekeeper.ledger.redis_cluster import ClusterStore
 
 READ_AT_ONCE = 500
-"""Accounts that are read in one round trip at most."""
+"""The most accounts that are read in one round trip."""
 READ_BY_ONE_CALL = 4
-"""Accounts that are read by one call of the script at most; it takes milliseconds for a large one."""
+"""The most accounts that one call of the script reads; a large account takes it milliseconds."""
 SESSIONS_AT_ONCE = 500
 
 
@@ -60,7 +60,9 @@ ATTEMPTS = (
     Bounds(50_000, 1 << 22, 20_000),
     Bounds(1 << 40, 1 << 40, 1 << 40),
 )
-"""The bounds of each attempt. They grow: where the pieces change while they are read, one script must read more."""
+"""The bounds of each attempt to read an account. They grow: if pieces change while they are read one by one, one run of
+the script must read more.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +96,7 @@ class Rest:
     Attributes:
         rows: each hour, counted from 1970, with its rows: dimensions and amounts as they are stored.
         packed: the packed values.
-        open: a flat list of the open sessions: each session's record, then its amounts in two periods.
+        open: a flat list of the open sessions: three values for each, its record, then its amounts in two periods.
     """
 
     rows: Sequence[tuple[bytes, Mapping[bytes, bytes]]] = ()
@@ -170,9 +172,9 @@ class Running(NamedTuple):
 
 
 SESSIONS_CACHED = 8192
-"""The open sessions of which a worker caches the parsed record, and what they have added."""
+"""The most open sessions for which a worker caches the parsed record and the added usage."""
 _decoded = lru_cache(SESSIONS_CACHED)(decode_session)
-"""Decodes a session's record; a session keeps its record for hours, and each question reads it again."""
+"""Decodes a session's record, with a cache: a session keeps its record for hours, and each query reads it again."""
 
 
 def read_running(account: str, periods: Sequence[Period], stored: Sequence[Any]) -> list[Running]:
@@ -235,7 +237,7 @@ def added(running: Running, assigned: Assignments, until: Instant, count: int | 
 
 
 def _used_now(running: Running, present: tuple[Period, StoredAmount], count: int) -> int:
-    """Returns the GPU time in a session's present period, by its reports, in microGPU-seconds.
+    """Returns the GPU time that a session has used in its present period by its reports, in microGPU-seconds.
 
     Args:
         present: the present period, and the session's stored amount in it.
@@ -286,7 +288,9 @@ def _differences(before: HourlyPoint, points: Sequence[HourlyPoint]) -> Iterator
 ALWAYS = Window(0, FOREVER)
 _ZEROS = bytes.maketrans(b"123456789", b"000000000")
 _WIDE = b"0" * 19
-"""19 digits, each as a zero: such a number may exceed 64 bits. A text search takes a sixth of a pattern's time."""
+"""A number of 19 digits, which may exceed 64 bits, once each digit is replaced by 0. To search for this text takes a
+sixth of the time of a pattern.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,7 +312,7 @@ class AccountUsage:
 
     Attributes:
         account: the account's name.
-        settled: the time of the last settlement.
+        settled: the instant of the account's last settlement.
         past: a value that changes whenever hourly use that is more than a day old changes.
         past_unchanged: whether `past` has not changed since the caller read it; `posted` then begins at
             `UsageReadBefore.since`.
@@ -360,10 +364,10 @@ def accounts_usage(
     view: View = DETAILED,
     read_before: UsageReadBefore = NOTHING_READ,
 ) -> Iterator[AccountUsage]:
-    """Yields the usage of accounts in the hours that touch a window, each account as of one moment.
+    """Yields the usage of accounts in the hours that overlap a window; each account's usage is as of one moment.
 
-    Accounts that are not in the store are left out. Of many accounts, a thread reads the next ones while the caller
-    uses the ones before.
+    Accounts that are not in the store are left out. A thread reads the next READ_AT_ONCE accounts while the caller uses
+    those before.
 
     Args:
         assignments: (from, account) pairs for each namespace: its payers over time.
@@ -564,7 +568,7 @@ def _read_answer(answer: Sequence[Any]) -> _Answer:
 
 
 def _open_sessions(name: str, answer: _Answer, within: Window) -> list[Running]:
-    """Returns the account's open sessions; none if it was last settled before the window: their use ends then."""
+    """Returns the account's open sessions; none if it was last settled before the window, as their use ends there."""
     if answer.settled <= within.start:
         return []
     starts = [int(period) for period in answer.periods if period]

@@ -43,7 +43,9 @@ class LedgerAction(StrEnum):
     FINALIZE_PERIOD = "finalize_period"
     """Posts as MOVE does; the pod is deleted, so that only this store and checkpoints know of the session."""
     FINALIZE = "finalize"
-    """Posts as FINALIZE_PERIOD does, and removes the session's record; its other periods are finalized before."""
+    """Posts as FINALIZE_PERIOD does, and removes the session's record. The session must be finalized in its other
+    periods before.
+    """
 
 
 class Kind(StrEnum):
@@ -102,7 +104,7 @@ class Item(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Revision:
-    """The place of a settlement among all settlements, sorted by the leader's fencing token and then by a counter.
+    """The revision of a settlement: revisions sort by the leader's fencing token, then by a counter.
 
     Attributes:
         counter: the number of the settlement under this token.
@@ -238,7 +240,7 @@ def write_settlements(
     """Sets the amounts of sessions in periods of accounts.
 
     Args:
-        revision: the place of this settlement among all; an amount that has the same revision or a later one stays.
+        revision: the revision of this settlement; a stored amount that has the same revision or a later one stays.
 
     Returns:
         For each batch the totals of its period, or the error that refused a part of it.
@@ -258,9 +260,9 @@ def write_settlements(
 def write_each_settlement(
     client: Store, revision: Revision, now: Instant, settlement: SettlementBatch
 ) -> tuple[PeriodTotals | None, dict[str, StoreError]]:
-    """Sets the amounts of a refused batch session by session, under the same revision.
+    """Sets the amounts of a batch that was refused, one session at a time, so that only faulty sessions stay refused.
 
-    Sessions that the store accepted before stay as they are.
+    The revision must be the batch's: amounts that the store accepted from the batch then stay as they are.
 
     Returns:
         The totals of the period, None if no session was accepted; and the errors of refused sessions, keyed by uid.
@@ -476,7 +478,8 @@ class Restoration:
         account: the account's name.
         period: the period's start.
         checkpoint: what finalized sessions had spent in the period when the checkpoint was taken.
-        apart: what sessions had spent that the store has as finalized but that are computed again.
+        apart: what those sessions had spent that the store holds as finalized, and that are computed again all the
+            same.
         version: the number of changes to the account when the checkpoint was taken.
         to_finalize: the sessions that are not computed again, and that the store does not hold as finalized.
         note: the note of the ledger entries to write.

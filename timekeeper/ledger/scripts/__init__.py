@@ -26,7 +26,7 @@ class Script:
 def script(name: str) -> Script:
     """Returns the Lua script NAME.lua, with the shared functions that it needs before it.
 
-    Redis makes each of these functions in every run, so no others stand in the text.
+    Redis creates the functions in a script's text anew in every run, so the text has no function that it does not need.
 
     Args:
         name: the script's file name without `.lua`.
