@@ -1,1 +1,1 @@
-"""The leading process: it watches, reconciles, reports, archives and writes pods."""
+"""The jobs process: while it leads, it watches, reconciles, reports, archives, and writes to pods."""

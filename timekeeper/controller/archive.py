@@ -1,7 +1,7 @@
 """Compacts old records and deletes those past retention: hours become days, ledger entries become segments.
 
-Accounts of namespaces that no longer exist are deleted with their last record. A run takes a few accounts, so that
-settling does not wait for it.
+Accounts of namespaces that no longer exist are deleted with their last record. A run compacts only a few accounts, so
+that it delays no settlement.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ day, by halves 4.5 and by days 3.0.
 LATE = 2 * HOUR
 """The time after these hours for which they may still change: running sessions are posted to them hourly."""
 MOST_PERIODS = 400
-"""The latest periods whose amounts are folded: a running session has an amount in each period that it spans."""
+"""The number of an account's latest periods in which sessions' amounts are folded."""
 KEPT_PERIODS = 2
-"""The latest periods of an account that are kept however old they are, as a new leader reads them."""
+"""The number of an account's latest periods that are never deleted, however old, as a new leader reads them."""
 
 _log = structlog.get_logger()
 
@@ -60,11 +60,11 @@ class _Run:
 
     Attributes:
         now: nanoseconds since 1970.
-        ends: returns whether the run's time is up.
-        unfolded: the uids of the sessions whose amounts stay: those that the leader finalized lately, and those that
-            ended since their pods are not seen, which may be metered again.
+        ends: returns True once the run's time is up.
+        unfolded: the uids of the sessions whose amounts are not folded: sessions that the leader finalized lately, and
+            sessions that ended because their pods are not observed, since these may be metered again.
         cutoffs: the instants before which hours and entries are compacted.
-        due: the accounts that hold such hours or entries.
+        due: the accounts that hold hours or entries from before the cutoffs.
     """
 
     now: Instant
@@ -88,8 +88,8 @@ class Archivist:
     ) -> None:
         """Makes an archivist of one term, from the store, the cluster, the leader's state and the retention.
 
-        `fencing_token` is the term's. `time_is_up` is called as a run begins; the run ends after the first step at
-        which the function that it returned returns true.
+        `fencing_token` is the term's. `time_is_up` is called as a run begins and returns a function, which is called
+        after each step. The run ends once that function returns True.
         """
         self._client = client
         self._source = source
@@ -149,7 +149,7 @@ class Archivist:
         self._prune(account, month_start(run.now, -self._retention.months))
 
     def _compact(self, account: Account, run: _Run) -> bool:
-        """Compacts an account's hours and ledger entries step by step; returns whether none is left that is due."""
+        """Compacts an account's hours and ledger entries in steps; returns False if some are left for the next run."""
         client, fencing_token, name, cutoffs = self._client, self._fencing_token, account.name, run.cutoffs
         edges = [period.start for period in account.periods]
         steps: tuple[Callable[[], bool], ...] = (
@@ -197,10 +197,10 @@ class Archivist:
         self._capacity_pruned = before
 
     def _forget_unmetered(self, unseen: Mapping[str, Instant]) -> None:
-        """Forgets the sessions that ended before every period: the store has no amount of theirs to keep.
+        """Forgets the recorded ends of sessions that ended before all periods: the store has no amounts of these.
 
         Args:
-            unseen: keyed by uid, the ends of the sessions whose pods are not seen.
+            unseen: the ends of sessions whose pods are not observed, keyed by uid, in nanoseconds since 1970.
         """
         accounts = self._books.accounts.values()
         earliest = min((each.periods[0].start if each.periods else 0 for each in accounts), default=0)
@@ -218,8 +218,8 @@ class Archivist:
     def _fold_amounts(self, account: Account, now: Instant, unfolded: Container[str]) -> None:
         """Adds amounts of sessions that no leader knows any more to the sums of their periods, and removes them.
 
-        It does so once an hour in the latest period, and once a day in those before it. The sessions with uids in
-        `unfolded` keep their amounts. `now` is nanoseconds since 1970.
+        Amounts in the latest period are folded once an hour, those in earlier periods once a day. The sessions with
+        uids in `unfolded` keep their amounts. `now` is nanoseconds since 1970.
         """
         sessions, today = self._books.pods.sessions, now // DAY
 
@@ -250,7 +250,7 @@ class Archivist:
         return min([due, *(parse_month(month) for month in waiting)])
 
     def _is_unused(self, account: Account) -> bool:
-        """Whether no pod, session or budget in the cluster is charged to the account, or can be."""
+        """Whether the account can be dropped: it has no budget and no session, and no namespace needs it."""
         books, name = self._books, account.name
         if name in books.budgets.objects or any(books.sessions_under([name])):
             return False

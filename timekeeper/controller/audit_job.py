@@ -19,7 +19,7 @@ from timekeeper.ledger.client import StoreError
 from timekeeper.sources.base import ObjectEvent, Source
 
 MAX_NOTICES = 20
-"""The most budgets that get an event of their own; where more differ at once, the cause is no single budget."""
+"""The most budgets that get an event each after one audit: if more differ at once, the cause is no single budget."""
 MAX_LINES = 100
 """The most differences that are logged one by one."""
 MAX_NAMED = 3

@@ -1,7 +1,7 @@
 """Decides which running pods of spent budgets get a notice or are evicted, in which order, and when.
 
-A pod gets a notice first, and is evicted only if its budget is still spent when the notice ends. It gets neither
-without the label of GPU pods; pods that hold GPUs by claims and lack it get it here.
+A pod gets a notice first, and is evicted only if its budget is still spent when the notice ends. A pod without the
+label of GPU pods gets neither. Pods that hold GPUs by claims and lack the label get it by `label_writes`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Due:
 def must_evict(budget: Budget, figures: Figures) -> bool:
     """Returns whether the running pods of a budget must be evicted.
 
-    They must if the budget's enforcement is evict, its money is spent, and it has no grace left.
+    This is so if the budget's enforcement is evict, its money is spent, and it has no grace left.
     """
     return budget.enforcement is Enforcement.EVICT and figures.state in {BudgetState.OVER, BudgetState.HELD}
 
@@ -55,7 +55,7 @@ def due(budget: Budget, figures: Figures, pods: Iterable[PodFacts], now: Instant
     is left alone: no policy guards a notice on it, and none lets it be evicted.
 
     Args:
-        pods: all pods of the namespaces that it pays for.
+        pods: all pods of the namespaces that the budget pays for.
     """
     running = [pod for pod in pods if pod.bound and not pod.terminal and not ends_anyway(pod) and pod.guarded]
     if not must_evict(budget, figures):
@@ -76,11 +76,10 @@ def due(budget: Budget, figures: Figures, pods: Iterable[PodFacts], now: Instant
 def ends_anyway(pod: PodFacts) -> bool:
     """Returns whether a pod ends soon without an eviction.
 
-    It does if it is being deleted with a grace period of at most MAX_TERMINATION_SECONDS.
+    A pod ends soon if it is being deleted with a grace period of at most MAX_TERMINATION_SECONDS.
 
     The author of a deletion sets its grace period, and a process may ignore the signal to end: with a year of grace it
-    would outlast any eviction. The deletionTimestamp proves nothing, since three centuries of grace give one in the
-    past.
+    could run on for a year. The deletionTimestamp proves nothing: with three centuries of grace it lies in the past.
     """
     return pod.deletion_grace is not None and pod.deletion_grace <= MAX_TERMINATION_SECONDS
 
@@ -100,7 +99,7 @@ def _order(pod: PodFacts) -> tuple[bool, bool, int, str]:
 
 
 FRESH = 30 * SECOND
-"""The age beyond which figures justify no eviction: the budget may have received money since."""
+"""The greatest age, in nanoseconds, of figures that justify an eviction: later, the budget may have received money."""
 
 
 def eviction_writes(
@@ -113,12 +112,14 @@ def eviction_writes(
     Args:
         books: the leader's state, with the figures of all budgets.
         settled_at: the instant of the last reconciliation.
-        surely_past: the same instant or, if earlier, the time by the store's clock then.
-        without_notice_seconds: the time for which the write of a notice is tried; after it, the pod is evicted without
-            one.
+        surely_past: the instant of the last reconciliation or, if earlier, the time by the store's clock at that
+            moment.
+        without_notice_seconds: the time for which the writing of a notice is tried; after that time, the pod is evicted
+            without a notice.
 
     Returns:
-        None if nothing can be decided: the figures are older than FRESH, or our clock was ahead of the store's, so that
+        The writes; None if nothing can be decided: the figures are older than FRESH, or the local clock was ahead of
+            the store's, so that
         pods were charged for time that may not have passed. No later charge brings an evicted pod back.
     """
     if now - settled_at > FRESH or settled_at - surely_past > SKEW:
@@ -148,8 +149,8 @@ def _pods_by_account(books: Books) -> dict[str, list[PodFacts]]:
 def _write(step: Due, books: Books, name: str, without_notice_seconds: float) -> PodWrite:
     """Returns the write that is due on a pod of the account `name`, with the events to write after it.
 
-    The write of a notice names an eviction to do if it fails, no sooner than the notice would have allowed: another
-    person than the pod's owner may prevent the notice.
+    The write of a notice also names an eviction, which is done instead if the notice cannot be written, but no sooner
+    than the notice would have allowed. The pod's owner may not be the person who prevents the notice.
     """
     budget, figures, pod = books.accounts[name].budget, books.figures[name], step.pod
     written = partial(PodWrite, pod.uid, pod.namespace, pod.name, name)
@@ -218,9 +219,9 @@ def _spent(budget: Budget, figures: Figures) -> str:
 def label_writes(books: Books) -> tuple[PodWrite, ...]:
     """Returns the writes of the label of GPU pods that are due: on bound pods that reserve claims with open sessions.
 
-    Admission labels each pod whose claim is for a GPU by then. A claim may be deleted and made again under its name
-    while its pod waits, and a DeviceClass may be one that the webhook's settings do not list. What a claim holds is
-    known once it is allocated. Namespaces whose pods are charged to the account overhead are left alone.
+    Admission labels each pod whose claim asks for a GPU when the pod is created. It misses a pod whose claim is later
+    made again under the same name, or whose DeviceClass the webhook's settings do not list. Only an allocated claim
+    states what it holds. Pods in namespaces that are charged to the account overhead get no label.
 
     Args:
         books: the leader's state.
@@ -237,8 +238,8 @@ def label_writes(books: Books) -> tuple[PodWrite, ...]:
 def _lacks_the_label(pod: PodFacts) -> bool:
     """Returns whether a pod that reserves a claim must get the label.
 
-    A pod that also asks for FairGPU's own resources is older than the label, which makes its annotations count: an
-    admin labels it.
+    A pod that also asks for FairGPU's own resources gets none here, though it lacks the label: with the label its
+    annotations would count, so an admin must add it.
     """
     if pod.guarded or not pod.bound or pod.terminal:
         return False

@@ -28,15 +28,16 @@ IDLE_SECONDS = 30.0
 FIRST_RETRY_SECONDS = 10.0
 LAST_RETRY_SECONDS = 900.0
 AGAIN_SECONDS = 3600.0
-"""The shortest time between two writes of a month that keeps changing."""
+"""The shortest time between two exports of a month that keeps changing."""
 
 _log = structlog.get_logger()
 
 
 class ConflictError(ExportError):
-    """The error of a month whose file and usage in the store differ, so that an admin must decide which counts.
+    """A month's exported file and the store's usage differ, and an admin must decide which of the two counts.
 
-    Neither of the two contains the other.
+    Either the file is not the one that was written and lacks usage that the store holds, or it is gone and the store no
+    longer holds the whole month.
     """
 
 
@@ -79,7 +80,7 @@ class Exporter:
         self._attempts: dict[str, int] = {}
 
     def run(self, wait: Wait, now: Callable[[], Instant]) -> None:
-        """Exports the usage of closed months, whenever some are due, until `wait` returns that the process ends."""
+        """Exports the usage of closed months, whenever some are due, until `wait` returns True, as the process ends."""
         while not wait(IDLE_SECONDS if self._number is not None else 1.0):
             try:
                 self.step(now())
@@ -119,7 +120,7 @@ class Exporter:
         self._measures.pending.set(sum(month in self._suspect or not left.is_confirmed(month) for month in due))
 
     def _check_files(self, records: Exports, now: Instant) -> None:
-        """Remembers the files that are not as last written, so that they are due; once a day and as a term begins."""
+        """Finds files that are not as last written, and makes their months due; once a day, and as a term begins."""
         if now // DAY == self._looked_day:
             return
         try:

@@ -39,11 +39,13 @@ from timekeeper.ledger.writing import HeldTerm, LedTerm, take_fencing_token
 from timekeeper.sources.base import OBSERVED_TO_THE_END, Source, SourceError
 
 STUCK_SECONDS = 120.0
-"""The longest between two answers of servers, apart from Redis's own time. A leader of 50,000 pods has its first
-figures after 30 s of processor time, in all its threads and with many answers on the way (docs/sizing.md); an answer of
-the API server takes 35 s at most, and a run that writes statuses ends after 5 s."""
+"""The longest time between two answers of servers, in seconds and apart from Redis's own time, before the tasks count
+as stuck. A leader of 50,000 pods has its first figures after 30 s of processor time, in all its threads and with many
+answers on the way (docs/sizing.md); an answer of the API server takes 35 s at most, and a run that writes statuses ends
+after 5 s.
+"""
 THOROUGH_SECONDS = 3600.0
-"""The time between two full collections, which free the few cycles that there are."""
+"""The time between two full garbage collections, which free the few cycles of objects, in seconds."""
 
 REMEMBERED_DEPARTURES = 600 * SECOND
 """The time for which a process that does not lead remembers deletions: longer than a change of leaders takes."""
@@ -64,7 +66,7 @@ class Collector:
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        """`clock` is monotonic, in seconds."""
+        """Makes a collector; `clock` is monotonic, in seconds."""
         self._clock = clock
         self._thorough_at = clock() + THOROUGH_SECONDS
 
@@ -91,7 +93,7 @@ def _archiving_time() -> Callable[[], bool]:
 
 @dataclass(frozen=True, slots=True)
 class TaskEnvironment:
-    """The store, the cluster, the term and the clock with which the leader's tasks work.
+    """The means of the leader's tasks: the store, the cluster, the term and the clock.
 
     Attributes:
         source: the cluster: pods, budgets and grants.
@@ -100,7 +102,8 @@ class TaskEnvironment:
         holder: a text that identifies this process; the store keeps it with the fencing token.
         without_notice_seconds: the time for which the write of an eviction notice is tried; after it, the pod is
             evicted without one.
-        progress: records each begin and end of a task, and each answer of the store and of the API server.
+        progress: notes each begin and end of a task, and each answer of the store and of the API server, so that a
+            stuck process is noticed.
     """
 
     client: Store
@@ -181,7 +184,7 @@ class LeaderTasks:
         self._decide(Plan.FINALIZERS, lambda leader_term: removals(leader_term.reconciler.books))
 
     def label(self) -> None:
-        """Hands the pod writer the labels that are due on pods which hold GPUs by claims."""
+        """Hands the pod writer the writes of the label of GPU pods that are due on pods with GPUs by claims."""
         self._decide(Plan.LABELS, lambda leader_term: label_writes(leader_term.reconciler.books))
 
     def evict(self) -> None:
@@ -380,7 +383,7 @@ class LeaderTasks:
         return Notifier(self._client, reconciler.books, reconciler.fencing_token, self._most_notifications, counter)
 
     def _forget_old_departures(self) -> None:
-        """Drops deletions of objects that are too old to matter; the mirrors collect them until a leader takes them."""
+        """Drops deletions older than REMEMBERED_DEPARTURES; only a leader takes the others out of the mirrors."""
         mirrors = self._source.mirrors
         oldest = self._now() - REMEMBERED_DEPARTURES
         for name in mirrors.__slots__:

@@ -213,7 +213,7 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class StoreHealth:
-    """The health of one Redis server, or of several as the worst of them states it.
+    """The health of one Redis server, or of several combined by `worst`.
 
     Attributes:
         append_only: whether an append-only file is written; without one, a restart loses acknowledged writes.
@@ -336,7 +336,7 @@ AMOUNTS: Mapping[str, tuple[str, Callable[[Account, Figures], float]]] = {
 
 @dataclass(frozen=True, slots=True)
 class BooksRead:
-    """The leader's accounts at the moment of a scrape by Prometheus.
+    """The leader's accounts and the number of its sessions at one moment, for a scrape by Prometheus.
 
     Attributes:
         sessions: the number of metered sessions.

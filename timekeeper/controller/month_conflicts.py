@@ -1,6 +1,7 @@
 """Resolves a month whose exported file and store differ: the admin decides which of the two counts.
 
-Both ways check the tag of the file that they read, so a concurrent write of the leader is not lost.
+Both decisions check that the file still has the tag with which it was read, so a concurrent write of the leader is not
+lost.
 
 Every function may raise redis.RedisError, ExportError and StoreError.
 """
@@ -30,7 +31,7 @@ from timekeeper.settings import TimekeeperSettings
 
 
 class UndecidableError(ExportError):
-    """The error of `keep` for a month without a readable exported file, and of `rewrite` for one without stored use.
+    """A month has no readable exported file that `keep` could keep, or no stored use that `rewrite` could write.
 
     The message says what the admin can do instead.
     """
@@ -44,7 +45,9 @@ class State(StrEnum):
     KEPT = "kept"
     """The file holds something else than the store, and the admin decided to keep it."""
     WAITING = "waiting"
-    """The file is missing, was changed by somebody else, or is out of date: the leader or the admin must act."""
+    """The file is missing, was changed by somebody else, or is out of date: the leader exports it, or the admin
+    decides.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +57,7 @@ class Month:
     Attributes:
         month: the month, such as 2026-10.
         state: the state of its file.
-        rows: the number of rows that were last written; None if none were written.
+        rows: the number of rows in the file by the store's record of it; None without a record.
     """
 
     month: str
@@ -83,9 +86,9 @@ def look(client: Store, place: Destination, now: Instant, hourly_days: int) -> l
 
 
 def keep(client: Store, place: Destination, month: str) -> Export:
-    """Records a month's present file as its export, so that its usage counts and not the store's; returns the record.
+    """Records a month's present file as its export, so that the file counts and not the store; returns the record.
 
-    The admin must decide again once the store has later usage of the month.
+    The admin must decide again once the store gets another change of that month's usage.
 
     Args:
         place: the destination of exported months.

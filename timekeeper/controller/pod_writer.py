@@ -1,8 +1,8 @@
 """Writes to pods in separate threads, so that a pod that cannot be written delays no other namespace.
 
 The leader's thread hands over plans and continues; nothing here reads or changes the leader's memory. The creator of a
-pod decides how long a write to it takes and whether it succeeds. So namespaces take turns, each has at most one write
-under way, and those whose pods are slow or fail share at most half of the threads.
+pod can make writes to it slow or make them fail. Therefore namespaces take turns, each has at most one write under way,
+and namespaces with slow or failing writes share at most half of the threads.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ from timekeeper.sources.base import ObjectEvent, Source, SourceError
 
 THREADS = 8
 SUSPECTS = 4
-"""The most threads that write to pods of namespaces in which a write failed or was slow lately."""
+"""The most threads that write at one time to pods of namespaces in which a write failed or was slow lately."""
 SLOW_SECONDS = 1.0
 """The duration from which a write counts as slow: the API server usually takes some milliseconds."""
 DONE_SECONDS = 10.0
 """The time within which the watch shows a write; a pod that still needs the write after it is written again."""
 PLAN_SECONDS = 30.0
-"""A plan that was not renewed for so long is not carried out: the budget may have received money since."""
+"""The age, in seconds, from which a plan that was not renewed is void: the budget may have received money."""
 AWAY_SECONDS = 2.0
 """The pause of all writes after the API server was away."""
 IDLE_SECONDS = 0.5
-"""The longest sleep of an idle thread: a retry may be due, or the process may be ending."""
+"""The longest sleep of an idle thread, in seconds: then a retry may be due, or the process may be ending."""
 MOST_EVENTS = 1000
 """The most events that wait to be written; beyond it the oldest are dropped."""
 
@@ -100,7 +100,9 @@ class PodWriter:
     """Namespaces with writes to do, the longest waiting first: a new plan begins where the last one stopped."""
     _busy: set[str] = field(default_factory=set)
     _suspects: dict[str, float] = field(default_factory=dict)
-    """Namespaces in which a write failed or was slow, each with the time until which that counts."""
+    """Namespaces in which a write failed or was slow, each with the time of the clock until which they count as
+    suspect.
+    """
     _troubles: dict[tuple[Plan, str], Trouble] = field(default_factory=dict)
     _done: dict[tuple[Plan, str], tuple[Step, float]] = field(default_factory=dict)
     _events: deque[ObjectEvent] = field(default_factory=lambda: deque(maxlen=MOST_EVENTS))
@@ -174,8 +176,9 @@ class PodWriter:
     def _take(self) -> Callable[[], bool] | None:
         """Takes the next event or write to a pod out of the queues; returns a function that carries it out.
 
-        It counts as under way from now on. None is returned if nothing is due, or if nothing may be written now: each
-        namespace has one write under way at most, and all slow or failing namespaces together have at most SUSPECTS.
+        The event or write counts as under way from now on. The result is None if nothing is due, or if nothing may be
+        written now: each namespace has at most one write under way, and all slow or failing namespaces together have at
+        most SUSPECTS.
         """
         with self._changed:
             now = self.clock()

@@ -1,4 +1,4 @@
-"""Writes to pods: their steps, the time of retries, and when failures count as the pod's own fault."""
+"""Decisions about writes to pods: their kinds, when one is retried, and when failures count as the pod's own fault."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from timekeeper.sources.base import (
 )
 
 BLOCKED_SECONDS: Final = 10.0
-"""The time until the eviction of a pod that a PodDisruptionBudget protects is retried; see docs/budgets.md."""
+"""The seconds until an eviction is retried that a PodDisruptionBudget blocked; see docs/budgets.md."""
 LONGEST_SECONDS: Final = 120.0
-"""The longest time between two attempts at a pod: its fault may have been corrected."""
+"""The most seconds between two attempts to write to a pod: the cause of the failure may have been corrected."""
 FAILING_AFTER: Final = 3
 """The number of failures in a row from which a pod counts as failing."""
 
@@ -29,13 +29,13 @@ class Failure(StrEnum):
     """The reason why a write to a pod failed: it had changed, was blocked or refused, or the API server failed."""
 
     CHANGED = "changed"
-    """It changed or was deleted since it was observed: the watch delivers that soon."""
+    """The pod was changed or deleted since it was observed; the watch delivers the change soon."""
     BLOCKED = "blocked"
-    """A PodDisruptionBudget protects it."""
+    """A PodDisruptionBudget forbids the pod's eviction at the moment."""
     REFUSED = "refused"
-    """A schema, a policy or a webhook forbids it."""
+    """A schema, a policy or a webhook forbids the write."""
     FAILED = "failed"
-    """The API server failed at it, or did not answer in time."""
+    """The API server failed to carry out the write, or did not answer in time."""
 
 
 _FAILURES: Final[Mapping[type[SourceError], Failure]] = {
@@ -50,7 +50,7 @@ FIRST_SECONDS: Final = {Failure.CHANGED: 1.0, Failure.REFUSED: 5.0, Failure.FAIL
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """A write to a pod that keeps failing. Times are seconds of a monotonic clock.
+    """The failures in a row of one kind of write to a pod. Times are seconds of a monotonic clock.
 
     Attributes:
         step: the kind of the planned write.
@@ -112,16 +112,16 @@ Events = Callable[[Json], tuple[ObjectEvent, ...]]
 class Step(StrEnum):
     """The kind of a write to one pod.
 
-    It is the label, a notice, an eviction, or the removal of a notice, a gate or the finalizer.
+    The kinds are a label, a notice, an eviction, and the removal of a notice, of a gate or of the finalizer.
     """
 
     LABEL = "label"
-    """Gives it the label of GPU pods."""
+    """Gives the pod the label of GPU pods."""
 
     NOTICE = "notice"
-    """Writes the instant of its eviction on it."""
+    """Writes the instant of the pod's eviction on the pod."""
     EVICT = "evict"
-    """Evicts it."""
+    """Evicts the pod."""
     CALL_OFF = "call-off"
     """Removes the notice, as the budget got money."""
     RELEASE = "release"
@@ -136,9 +136,9 @@ EVICTION_STEPS = (Step.NOTICE, Step.EVICT, Step.CALL_OFF)
 class Plan(StrEnum):
     """A task of the leader that decides on writes to pods; each run replaces the decision before it.
 
-    The writes of one namespace are done in this order: labels, evictions, finalizers, scheduling gates. No pod is
-    evicted without the label. Labels and evictions are limited by the number of running pods, while a user who creates
-    and deletes pods all the time causes finalizers without end.
+    The writes of one namespace are done in this order: labels, evictions, finalizers, scheduling gates. Labels come
+    first, since no pod is evicted without the label. Finalizers come after evictions, since a user who creates and
+    deletes pods all the time causes finalizers without end; running pods limit the number of evictions.
     """
 
     LABELS = "label"
@@ -159,7 +159,8 @@ class PodWrite:
         step: the kind of write.
         eviction_at: the instant of eviction for the pod's annotation, as text; empty if the step is no notice.
         events: gets the pod as it was written, and returns the events to write after that.
-        instead: the write to do once this one has failed for too long; None if this one is tried for ever.
+        instead: the write to do in place of this one once this one has failed for `instead_seconds`; None to try this
+            one for ever.
         instead_seconds: the seconds from the first failure after which `instead` is done.
     """
 

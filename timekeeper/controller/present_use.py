@@ -32,7 +32,7 @@ from timekeeper.settings import PrometheusSettings
 
 IDLE_SECONDS = 1.0
 SHOWN_INTERVALS = 3
-"""The number of intervals for which a figure is shown that no later answer replaces."""
+"""The number of intervals between queries for which a figure is shown if no later answer replaces it."""
 WHOLE = 10_000
 MOST_OF_AN_ERROR = 1 << 16
 
@@ -52,7 +52,7 @@ class AskError(RuntimeError):
 
 
 def answer_rules(prometheus: PrometheusSettings) -> AnswerRules:
-    """Returns the rules that say which pod a series of Prometheus's answer describes, and what its value means."""
+    """Returns the rules for reading Prometheus's series, from the settings: labels that name a pod, and the scale."""
     full = 100.0 if prometheus.scale == "percent" else 1.0
     return AnswerRules(_pairs(prometheus.pod_labels), full, _pairs(prometheus.claim_labels))
 
@@ -65,8 +65,8 @@ def _pairs(labels: Iterable[str]) -> tuple[FullName, ...]:
 def ask(prometheus: PrometheusSettings) -> bytes:
     """Sends the configured query to Prometheus and returns the body of the answer; it follows no redirect.
 
-    The time-out bounds all of it but the lookup of the host's name. A host with several addresses has that time to
-    connect to each.
+    The time-out bounds the whole query but the lookup of the host's name. If the host has several addresses, the
+    time-out applies anew to the connection to each.
 
     Args:
         prometheus: the settings: address, query, credentials and limits.
@@ -176,7 +176,8 @@ class PresentUseReader:
         open_sessions: Callable[[], Sequence[Session] | None],
         measures: PresentUseMeasures,
     ) -> None:
-        """Makes a reader; `open_sessions` returns the sessions that the leader meters, or None before it knows."""
+        """Makes a reader; `open_sessions` returns the leader's open sessions, or None in a process that does not lead.
+        """
         self._prometheus = prometheus
         self._rules = answer_rules(prometheus)
         self._client = client
@@ -192,7 +193,8 @@ class PresentUseReader:
             seconds = self.step(now)
 
     def step(self, now: Callable[[], Instant]) -> float:
-        """Asks Prometheus once and stores its answer, if this process leads; returns the seconds to wait then."""
+        """Asks Prometheus once and stores its answer, if this process leads; returns the seconds until the next step.
+        """
         # Once, before the query: a process that has lost its term meanwhile knows no sessions.
         metered = self._open_sessions()
         if self._term.number() is None or metered is None:
@@ -265,7 +267,7 @@ def sessions_by_pod(sessions: Sequence[Session]) -> dict[FullName, Session]:
 
 
 def rates_by_namespace(shares: Iterable[tuple[Session, int]]) -> dict[str, tuple[int, int]]:
-    """Returns, keyed by namespace, the rates of busy and of held GPU time, in microGPU-seconds a second.
+    """Returns (busy, held) GPU time of each namespace, in microGPU-seconds a second, keyed by namespace.
 
     Prices play no part.
 

@@ -27,7 +27,7 @@ from timekeeper.sources.base import ObjectEvent, Source
 EVENT_REPEAT_INTERVAL = 30 * MINUTE
 """The time until an event is written again: the API server keeps events for an hour by default (--event-ttl)."""
 GROUP_TIME = 60 * SECOND
-"""The longest time in which the pods of a group are created that get one answer."""
+"""The longest time between the creation of two pods of a group that are admitted or held together."""
 MAX_EVENTS_PER_RUN = 10
 """The most events of one run: each takes a request, and thousands of pods may wait."""
 
@@ -52,13 +52,14 @@ def pods_to_release(
 ) -> list[Candidate]:
     """Returns the pods to release from their budget's scheduling gate now, in order of creation.
 
-    A pod for which too little money is left holds back the pods behind it, however small they are: else a large pod
-    would wait for ever. A pod that costs more than a whole period's money waits for a grant, and holds back no other.
+    A pod for which too little money is left holds back the pods behind it, however small they are: otherwise a large
+    pod would wait for ever. A pod that needs more than a whole period's money waits for a grant, and holds back no
+    other. Pods of one group are released together or not at all.
 
     Args:
         waiting: the pods that the gate holds.
         promised: the amount that admitted pods may still spend, in microGPU-seconds: in their first minutes or, with
-            safe admission, in all the time that they may run.
+            safe admission, in their whole run.
         failing: the uids of pods whose gate could not be removed; they come last and hold back no other pod.
     """
     queue = sorted(in_order(waiting), key=lambda candidate: candidate.pod.uid in failing)
@@ -83,7 +84,7 @@ def pods_to_release(
 
 
 def by_group(queue: Iterable[Candidate]) -> list[list[Candidate]]:
-    """Returns waiting pods as one list for each group, sorted by the group's first pod.
+    """Returns one list of waiting pods for each group; the lists keep the order of their first pods in `queue`.
 
     A pod without a group forms one by itself. If only some pods of a group were released, they would hold devices while
     they wait for the others.
@@ -97,10 +98,10 @@ def by_group(queue: Iterable[Candidate]) -> list[list[Candidate]]:
 
 
 def of_admitted_groups(waiting: Iterable[Candidate], admitted: Mapping[tuple[str, str], Sequence[int]]) -> set[str]:
-    """Returns the uids of waiting pods in groups of which other pods were admitted while there was money.
+    """Returns the uids of waiting pods whose group has pods that were admitted without a gate, while there was money.
 
     The budget was spent while the group's pods were being created, so the rest is admitted like the first ones. A pod
-    that is created more than GROUP_SECONDS later belongs to a later batch, such as the next pod of a Job that runs its
+    that is created more than GROUP_TIME later belongs to a later batch, such as the next pod of a Job that runs its
     pods one after the other.
 
     Args:
@@ -118,7 +119,9 @@ def of_admitted_groups(waiting: Iterable[Candidate], admitted: Mapping[tuple[str
 
 
 def _has_gate(budget: Budget, limits: Limits) -> bool:
-    """Whether new pods wait behind the budget's scheduling gate once its money is spent: it holds, and is enforced."""
+    """Whether new pods wait behind the budget's scheduling gate once its money is spent: it must hold pods and be
+    enforced.
+    """
     acts = limits.on_exhausted is OnExhausted.HOLD and budget.enforcement is not Enforcement.OBSERVE
     return acts and limits.available is not None
 
@@ -205,7 +208,7 @@ def why_it_waits(candidate: Candidate, budget: Budget, figures: Figures, before:
 
     Args:
         figures: the budget's figures.
-        before: the number of the budget's pods that are ahead of it.
+        before: the number of the budget's waiting pods that are ahead of this one.
     """
     left = (
         f"{display(figures.remaining)} of {display(figures.limits.available or 0)} GPU-hours are left in {budget.name}"
@@ -244,7 +247,7 @@ class Releaser:
         The money of a period releases pods only once the period has begun by the store's clock, too.
 
         Args:
-            surely_past: the present by our clock or, if earlier, by the store's.
+            surely_past: the present by the local clock or, if earlier, by the store's.
             progress: the outcome of earlier removals.
         """
         waiting: dict[str, list[Candidate]] = {}
@@ -361,10 +364,10 @@ def removals(books: Books) -> tuple[PodWrite, ...]:
 def finalizer_removable(pod: PodFacts, metered: MeteredSession | None, *, holds: bool) -> bool:
     """Returns whether the meter's finalizer may be removed from a pod.
 
-    It may if the pod has ended and its session is closed, or if the pod never had a session.
+    This is so if the pod has ended, and its session is closed or it never had a session.
 
     Args:
-        metered: its session; None if it never held a device.
+        metered: the pod's session; None if the pod never held a device.
         holds: whether the settings give pods a finalizer at all; if not, leftover ones are removed.
     """
     if not holds:

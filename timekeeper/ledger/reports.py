@@ -88,14 +88,14 @@ def write_report_limits(
 ) -> None:
     """Writes the limits of sessions' reports, and their phases: when in a quarter of an hour periods may begin.
 
-    Limits that the store holds stay, because earlier reports were priced by them. GPU time that an earlier version
-    stored without a bound is reduced to the most that the session can have used. Nothing is written for a session whose
-    limits or phases a later leader has written.
+    Limits that the store holds stay, because earlier reports were priced by them, unless the setting whether use is
+    billed has changed. GPU time that an earlier version stored without a bound is reduced to the most that the session
+    can have used. Nothing is written for a session whose limits or phases a later leader has written.
 
     Args:
         limits: the limits, keyed by the session's uid.
         phases: keyed by the session's uid, the nanoseconds after a full quarter of an hour at which periods may begin.
-        replace: whether to replace limits that the store holds, since the setting whether use is billed has changed.
+        replace: whether to replace limits that the store holds in any case, as for limits that cannot be read.
 
     Raises:
         StoreError: Redis does not answer, or does not run the script.

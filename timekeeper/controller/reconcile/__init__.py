@@ -1,1 +1,1 @@
-"""One reconciliation: due periods and orders, settlement, closing balances, publication."""
+"""One reconciliation: opens due periods, applies orders, closes balances, settles sessions, publishes figures."""

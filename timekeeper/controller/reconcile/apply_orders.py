@@ -118,9 +118,9 @@ def _apply(
 def _stored_order(
     context: ReconcileContext, entry: GrantEntry | CorrectionEntry, answer: PeriodTotals
 ) -> OrderEntry | None:
-    """Returns the order that the ledger holds under an entry's name: this one, or an earlier one that took the name.
+    """Returns the order that the ledger holds under an entry's name: the entry's, or an earlier one of the same name.
 
-    `answer` is what the store answered to the entry. None if the ledger holds none.
+    `answer` is the store's answer to the entry. None if the ledger holds no order of that name.
     """
     if answer.new:
         return OrderEntry(entry.period, entry.amount)
@@ -131,7 +131,8 @@ def _stored_order(
 def _take_credit(context: ReconcileContext, account: Account, entry: GrantEntry, *, new: bool) -> None:
     """Adds a grant, if it outlives its period, to the account's credits in memory.
 
-    If it is not `new` to the store, the answer to an earlier attempt was lost, and the credits are read again.
+    `new` says whether the store applied the grant just now. If not, the answer to an earlier attempt was lost, and the
+    period's credits are read again.
     """
     if entry.expires is None:
         return
@@ -167,7 +168,7 @@ def _correction_entry(books: Books, correction: Correction, account: Account, pe
 
 
 def why_refused(answer: StoreError) -> str:
-    """Returns the reason why the ledger refused a correction, in the words of the correction's status."""
+    """Returns the text for a correction's status that says why the ledger refused the correction."""
     if isinstance(answer, OverdrawnError):
         return f"spec.gpuHours: {no_less_than(answer.spent)}"
     return str(answer)
@@ -176,8 +177,9 @@ def why_refused(answer: StoreError) -> str:
 def due_corrections(books: Books, names: Container[str], now: Instant) -> list[tuple[Correction, Account, Period]]:
     """Returns the corrections of these accounts that are due, each with its account and period.
 
-    A correction of a future period waits for that period. A correction that an earlier leader refused stays refused:
-    its author may have ordered another one since. One that cannot be applied is added to the account's `refused`.
+    A correction whose effective instant is in the future waits for that instant. A correction that an earlier leader
+    refused stays refused: its author may have ordered another one since. A correction that cannot be applied is added
+    to the account's `refused`, with the reason.
 
     Args:
         names: the accounts whose corrections are wanted.

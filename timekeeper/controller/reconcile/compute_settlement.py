@@ -66,10 +66,11 @@ class Basis(NamedTuple):
     Attributes:
         assignments: keyed by namespace, its payers.
         accounts: the accounts, keyed by name; their periods are open up to the instants of settlement.
-        surely_past: the present by our clock or, if earlier, by the store's. Periods that end later are not final.
+        surely_past: the present by the local clock or, if earlier, by the store's. Periods that end later are not
+            final.
         bill: whether reservations, usage or the larger of both is billed.
-        present: gets a namespace and an instant; returns the payer and the start of its period then, and the period's
-            end; None if no period is open.
+        present: gets a namespace and an instant; returns ((payer, start of the payer's period at that instant), end of
+            that period), or None if no period is open then.
     """
 
     assignments: Mapping[str, Assignments]
@@ -87,7 +88,7 @@ def make_basis(
 ) -> Basis:
     """Returns the basis of settlements; see `Basis` for the arguments.
 
-    Its `present` keeps its answers, since most sessions of a namespace are settled up to the same instant.
+    Its `present` caches its answers, since most sessions of a namespace are settled up to the same instant.
     """
     answers: dict[tuple[str, int], tuple[Key, int] | None] = {}
 
@@ -150,7 +151,7 @@ class _Inputs(NamedTuple):
         payers: the payers of its namespace, in order of time.
         accounts: the accounts, keyed by name.
         until: the instant up to which it is charged, in nanoseconds since 1970.
-        surely_past: the present by our clock or, if earlier, by the store's, in nanoseconds since 1970.
+        surely_past: the present by the local clock or, if earlier, by the store's, in nanoseconds since 1970.
     """
 
     acknowledged: Acknowledged
@@ -168,10 +169,10 @@ class _Inputs(NamedTuple):
 def amount_going_on(
     acknowledged: Acknowledged, session: Session, payers: Assignments, accounts: Mapping[str, Account], until: Instant
 ) -> tuple[Key, int] | None:
-    """Returns the new amount of a session in which only time has passed; None for any other session.
+    """Returns the new amount of a session if only time has passed since its last settlement; otherwise None.
 
-    The full settlement of such a session would write that amount and nothing else. The result is None if the session
-    needs a ledger entry. The function must be used only if reservations are billed.
+    A full settlement of such a session would write this amount and nothing else, so none is needed. A session that
+    needs a ledger entry gives None. Use it only if reservations are billed.
 
     Args:
         acknowledged: the session as the store holds it.
@@ -246,7 +247,7 @@ def split_grown(
 def entries_due(cases: Iterable[tuple[MeteredSession, int]]) -> list[bool]:
     """Returns whether each session gets a ledger entry when it is settled although nothing is added to its amount.
 
-    It does if it has ended and the store does not hold its end yet, or if its last entry is POST_EVERY old.
+    A session gets one if it has ended and the store does not hold its end yet, or if its last entry is POST_EVERY old.
 
     Args:
         cases: pairs of a session and the instant up to which it is charged, in nanoseconds since 1970.
@@ -315,10 +316,10 @@ def _settlement(inputs: _Inputs, end: int, bill: Bill) -> Settlement:
 def _computable_until(case: Case, surely_past: int) -> int:
     """Returns the instant up to which a session is charged, in nanoseconds since 1970.
 
-    It is `case.until`, but not before the first use that can be computed again: the store keeps the totals of the
-    session's reports only from the last final periods on. So if `case.until` goes back, as for a node that turns
-    silent, the cost of the time before that use stays until the session's end is known. What a clock that was ahead has
-    written, after `surely_past`, does not count.
+    The result is `case.until`, but no instant before the first use that can be computed again: the store has the totals
+    of the session's reports only from the last final periods on. `case.until` may go back, for example because a node
+    turns silent. The cost of the time before that first use then stays until the session's end is known. Use that a
+    clock that was ahead has recorded, after `surely_past`, does not count.
     """
     use = case.acknowledged.use
     if case.session.end is not None or not use.billed:
@@ -469,10 +470,10 @@ def _total(inputs: _Inputs) -> Sample:
 
 
 def _recorded(use: RecordedUse, course: Course, past: Instant) -> RecordedUse:
-    """Returns the use in the form of the session's record.
+    """Returns the use as the session's record states it.
 
-    It has no totals of segments that have begun by a clock that was ahead alone, and no reported totals if all are 0,
-    as most often.
+    The totals of segments that begin after `past` are left out, since only a clock that was ahead began them. Reported
+    totals that are all 0, as in most sessions, are left out, too.
     """
     if course.segments and course.segments[-1].start > past:
         use = use._replace(billed=begun_by(use.billed, course, past), reported=begun_by(use.reported, course, past))
@@ -484,8 +485,8 @@ def _amounts_due(
 ) -> dict[Key, int]:
     """Returns the session's amount in microGPU-seconds, keyed by account and start of the period, if usage is billed.
 
-    Devices that no report has named are billed as reserved, so that silence is not free. If reports are lost, what was
-    billed before stays.
+    Devices that no report has named are billed as reserved, so that silence is not free. If the store has lost the
+    reports, no amount falls below the one that was billed before.
 
     Args:
         use: the totals of the session's reports at the start of each segment.
@@ -529,9 +530,10 @@ def _missing(inputs: _Inputs, key: Key, session_segments: Sequence[Segment]) -> 
 
 
 def _left_at(inputs: _Inputs, key: Key, session_segments: Sequence[Segment]) -> int | None:
-    """Returns when a session left the period `key` (account, start) for another (ns since 1970); None if it did not.
+    """Returns the instant (ns since 1970) at which a session left the period `key` (account, start) for another.
 
-    A session that leaves at the very instant of settlement has no segment yet in the period after it.
+    None if the session has not left it. A session that leaves at the very instant of settlement has no segment yet in
+    the period after it.
     """
     ends = [span.end for span in session_segments if (span.account, span.period) == key]
     if inputs.facts.session.end is None:
@@ -542,7 +544,8 @@ def _left_at(inputs: _Inputs, key: Key, session_segments: Sequence[Segment]) -> 
 
 
 def _taken_back(inputs: _Inputs) -> dict[Key, int]:
-    """Returns, keyed by account and start, 0 for each period that the session turns out not to have reached."""
+    """Returns the amount 0 for each period that the session turns out not to have reached, keyed by (account, start).
+    """
     reached = {(span.account, span.period) for span in _charged(inputs, inputs.until)[0]}
     later = {
         (name, period.start)
@@ -625,8 +628,8 @@ def _is_posted(inputs: _Inputs, key: Key, known: AcknowledgedAmount, last: Key |
 def _used(inputs: _Inputs, use: RecordedUse, session_segments: Sequence[Segment]) -> dict[Key, int]:
     """Returns the reported GPU time in microGPU-seconds, keyed by account and start of the period.
 
-    It is at least what the period's hourly points in the store already contain. A period is left out if no report was
-    received before the session left it.
+    The time is at least that in the period's hourly points in the store. A period is left out if no report was received
+    before the session left it.
     """
     samples = inputs.facts.samples
     if not samples:
@@ -710,10 +713,10 @@ def _action(inputs: _Inputs, key: Key, last: Key | None, *, stale: bool, changed
 
 
 def _is_behind(inputs: _Inputs, key: Key) -> bool:
-    """Whether a session on a silent node, charged only up to an instant in a period that is over, needs an entry there.
+    """Whether a session that is charged only up to an instant in an ended period needs a ledger entry there.
 
-    Without the ledger entry its use would be missed: use that the ledger does not hold is looked up in an account's
-    last two periods alone.
+    This happens on a silent node. Without the entry the session's use would be missed: readers look up use that is not
+    in the ledger only in an account's last two periods.
     """
     known = inputs.acknowledged.periods.get(key)
     point = None if known is None else known.last_point
@@ -799,7 +802,7 @@ def _open_under(before: str, items: Mapping[Key, Item]) -> str:
 
 
 def _ended_under(before: str, items: Mapping[Key, Item]) -> str:
-    """Returns the account with the record of the session's end after the items are stored: a new one, or `before`."""
+    """Returns the account with the record of the session's end once the items are stored: a new one, or `before`."""
     return next((account for (account, _), item in items.items() if item.action is LedgerAction.CLOSE), before)
 
 

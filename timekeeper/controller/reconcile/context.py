@@ -1,4 +1,4 @@
-"""The leader's state, store, cluster, term and clocks, which each step of a reconciliation works with."""
+"""The context that each step of a reconciliation gets: the leader's state, store, cluster, term and clocks."""
 
 from __future__ import annotations
 
@@ -46,17 +46,19 @@ class ReconcileContext:
         fencing_token: the term's fencing token; the store refuses it once it has received a later one.
         term: the term's number and its leader.
         clocks: the clocks that are read while the cluster is observed.
-        silent: keyed by node, the instant since which it is silent, in nanoseconds since 1970.
+        silent: the last sign of life of each silent node, keyed by node, in nanoseconds since 1970.
         servers: the run ids of the Redis servers that hold the store, as one text, as last observed.
         capacity: keyed by model, the capacity that was last written to the store, in microGPU-seconds a second; None
             before the first write, and after a write without an answer.
-        silent_stored: the silent nodes as they were last written to the store; None in the same cases.
-        not_settled: the accounts whose settlement fails, as last written to the store; None in the same cases.
+        silent_stored: the silent nodes as they were last written to the store; None as for `capacity`.
+        not_settled: the accounts whose settlement fails, as last written to the store; None as for `capacity`.
         nodes: counts the GPUs of nodes.
-        full: whether the store has no memory left for new sessions; they are opened once it has.
+        full: whether the store has no memory left for new sessions; these are opened once it has memory again.
         held_back: the uids of the sessions that are not opened until the store has memory.
-        resumed: the uids of the noted sessions that go on, since their pods are seen again.
-        noted_ends: keyed by uid, the noted ends of FairGPU's own sessions that the store does not hold yet.
+        resumed: the uids of sessions whose end the store holds as unmetered (see ledger/keys.py), but whose pods are
+            observed again.
+        noted_ends: the ends that the store holds as unmetered, keyed by uid, of sessions of FairGPU's own pods whose
+            end is not settled yet.
         store_time: the time by the store's clock when the reconciliation began.
     """
 
@@ -81,7 +83,7 @@ class ReconcileContext:
     _counter: int = 0
 
     def inherit_silent_nodes(self) -> None:
-        """Adopts the silent nodes that the leader before noted, once in a term: what this leader has noted is newer.
+        """Adopts the silent nodes that the previous leader stored, once in a term; later, this leader knows better.
 
         Raises:
             redis.RedisError: the store does not answer.
@@ -95,10 +97,10 @@ class ReconcileContext:
         self._inherited = True
 
     def note_silent_nodes(self) -> None:
-        """Reads which nodes are silent.
+        """Sets `silent` to the nodes that are silent now, by the mirrors of the cluster.
 
-        A node whose object is deleted while it is silent stays silent as long as it has sessions, until a node of its
-        name reports: its pods are deleted after it, and until then nothing reports whether they run.
+        A node whose object is deleted while it is silent stays in `silent` as long as it has sessions, or until a node
+        of its name reports. Its pods are deleted later than the node, and until then nothing reports whether they run.
         """
         silent = nodes_that_are_silent(self.source.mirrors)
         if self.silent.keys() - silent.keys():
@@ -110,7 +112,8 @@ class ReconcileContext:
         self.silent = silent
 
     def surely_past(self, now: Instant) -> Instant:
-        """Returns the earlier of our clock's time, `now`, and the store's: time has passed up to then by both clocks.
+        """Returns the earlier of the local clock's time, `now`, and the store's: an instant that both clocks have
+        reached.
 
         Irrevocable changes are made only up to that instant, so that a clock that was ahead leaves no trace once it is
         right.
@@ -118,9 +121,9 @@ class ReconcileContext:
         return min(now, self.store_time)
 
     def perhaps_past(self, now: Instant) -> Instant:
-        """Returns the later of our clock's time, `now`, and the store's.
+        """Returns the later of the local clock's time, `now`, and the store's.
 
-        Only a clock that was ahead has written later instants.
+        A stored instant that is later than this was written by a clock that was ahead.
         """
         return max(now, self.store_time)
 
@@ -142,7 +145,7 @@ class ReconcileContext:
     def held_of(self) -> HeldOf:
         """Returns a function from a bound pod (JSON) to the decision what parts of GPUs it holds by other stacks.
 
-        It decides by the nodes as they are now. If pods of other stacks are not metered, it finds no parts.
+        The function decides by the nodes as they are now. If pods of other stacks are not metered, it finds no parts.
         """
         own = self.books.rules.own_resources
         drivers = self.books.rules.drivers
@@ -164,7 +167,8 @@ class ReconcileContext:
     def charged_until(self, sessions: Iterable[MeteredSession], now: Instant) -> list[int]:
         """Returns the instant up to which each session is charged, in nanoseconds since 1970.
 
-        That is the end of an ended session, the last sign of life of a pod on a silent node, and now for any other.
+        The instant is the end of an ended session, the last sign of life of a pod on a silent node, and `now` for any
+        other.
         """
         if not self.silent:
             return [now if metered.session.end is None else metered.session.end for metered in sessions]
@@ -180,8 +184,8 @@ class ReconcileContext:
     def replicated(self, what: str, accounts: Sequence[str]) -> bool:
         """Waits for the store's replicas to hold the last writes to these accounts; returns whether they do in time.
 
-        After False, the caller sends the writes again. Writes to a server that was replaced since count as lost. The
-        result is True if the store has no replicas.
+        If the result is False, the caller must send the writes again. It is also False if a server of the store was
+        replaced meanwhile, and True if the store has no replicas.
 
         Args:
             what: the kind of write, for the log.

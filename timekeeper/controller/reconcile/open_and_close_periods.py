@@ -1,6 +1,7 @@
 """Assigns namespaces to payers, opens periods and closes balances, all before a session is charged to them.
 
-It also finds the instants at which coming periods may begin, for a session's reports stay separated there.
+It also computes the instants at which coming periods may begin: reports from before and after such an instant are kept
+apart.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ def assign(context: ReconcileContext, now: Instant) -> set[str]:
 
 
 def _open_by_last_rules(context: ReconcileContext, now: Instant, kept: dict[str, Json]) -> set[str]:
-    """Opens the due periods of the accounts whose rule for periods has changed, by their old rules.
+    """Opens, by their old rules, the due periods of accounts whose rule for periods has changed.
 
     A changed rule holds from the next period on, because reports in earlier periods were separated by the old rule.
 
@@ -123,8 +124,9 @@ def _mark_reports(context: ReconcileContext, now: Instant, moved: set[str], rule
 def coming_phases(books: Books, cases: Iterable[tuple[MeteredSession, int]]) -> list[tuple[int, ...]]:
     """Returns for each session the nanoseconds after a full quarter of an hour at which its coming periods start.
 
-    Each session counts from its own instant, up to which its periods are final: one on a silent node may still be in a
-    period that others have left, and its reports must stay separated where that ends.
+    Coming periods are those after the instant up to which the session's own periods are final. A session on a silent
+    node may still be in a period that other sessions have left, and its reports must be kept apart where that period
+    ends.
 
     Args:
         books: the leader's state.
@@ -164,7 +166,7 @@ def _phases_after(rule: PeriodRule, end: Instant) -> tuple[int, ...]:
 
 
 def _final_until(metered: MeteredSession, until: Instant) -> Instant:
-    """Returns the instant up to which a session's periods are final; its reports stay separated where later ones end.
+    """Returns the instant up to which a session's periods are final; where later periods end, reports are kept apart.
 
     Args:
         until: the instant up to which it is charged. On a silent node that may be earlier than what was settled.
@@ -176,8 +178,8 @@ def _phases_to_come(books: Books, namespace: str, since: Instant) -> tuple[set[i
     """Returns the nanoseconds after a full quarter of an hour at which a session may enter another segment.
 
     These are the ends of the open periods of each account that has paid for its namespace since an instant, and the
-    changes of payer since then. Reports stay separated there until all these segments are settled: the store may refuse
-    one, and a leader may end before.
+    changes of payer since then. Reports are kept apart at these instants until all the segments are settled: the store
+    may refuse a settlement, and a leader may end before it settles.
 
     Args:
         books: the leader's state.
@@ -185,7 +187,8 @@ def _phases_to_come(books: Books, namespace: str, since: Instant) -> tuple[set[i
         since: the instant up to which the session's periods are final.
 
     Returns:
-        These nanoseconds; and, of the account that pays for the namespace now, the open periods that end after `since`.
+        These nanoseconds; then the open periods, of the account that pays for the namespace now, that end after
+            `since`.
     """
     assigned, found = books.assignments[namespace], set[int]()
     ends = [begun for begun, _ in assigned[1:]] + [FOREVER]
@@ -206,10 +209,10 @@ def _is_undecided(books: Books, namespace: str) -> bool:
 
 
 def open_due_periods(context: ReconcileContext, now: Instant, names: Iterable[str]) -> None:
-    """Opens, in the ledger, the periods that these accounts need up to now.
+    """Opens in the ledger the periods of these accounts that have begun by `now`.
 
     Raises:
-        StoreError: the store refused a period. Those that it opened are in memory; the next call opens the rest.
+        StoreError: the store refused a period. The periods that it opened are in memory; the next call opens the rest.
     """
     openings = due_openings(context.books, names, now)
     if not openings:
@@ -252,7 +255,9 @@ def _restore_credits(context: ReconcileContext, now: Instant, openings: list[tup
 
 Json = dict[str, Any]
 SpentBy = Callable[[Account, Period, int], int]
-"""The amount that an account had spent in one of its periods by an instant, in microGPU-seconds."""
+"""A function of an account, one of its periods and an instant: the microGPU-seconds spent in the period by that
+instant.
+"""
 
 _log = structlog.get_logger()
 
@@ -298,7 +303,7 @@ def due_closing(account: Account, now: Instant, spent_by: SpentBy) -> ClosingBal
     The result is None if no closing balance is due.
 
     If a clock was ahead, a period may have been opened before the preceding one ended. The balance of the preceding
-    one is then carried over once more when it does end.
+    period is then carried over again when that period has ended.
 
     Args:
         spent_by: returns the amount that an account had spent in a period by an instant.
@@ -321,8 +326,8 @@ def spending(context: ReconcileContext, now: Instant) -> SpentBy:
     """Returns a function that computes the amount that an account had spent in a period by an instant.
 
     Its arguments are the account, the period and the instant (nanoseconds since 1970); its result is in
-    microGPU-seconds. It is exact if reservations are billed. If usage is billed, reports do not say when usage
-    happened, so the amount at the last settlement counts.
+    microGPU-seconds. The result is exact if reservations are billed. If usage is billed, it is the amount at the last
+    settlement, since reports do not state when usage happened.
     """
     books = context.books
     by_account: dict[str, list[MeteredSession]] = {}
@@ -390,8 +395,8 @@ def _expire(account: Account, period: Period, now: Instant, spent_by: SpentBy) -
 def _carry(account: Account, period: Period, following: Period, spent_by: SpentBy) -> ClosingBalance | None:
     """Returns the closing balance that carries a period's money over to the following one; None if none is due.
 
-    It is due once, and again if a correction has changed what the period had spent. The allowance that the period had
-    counts, not the budget's present one.
+    A closing balance is due once, and again if a correction has changed the amount that the period had spent. The
+    period's own allowance counts, not the budget's present one.
 
     Args:
         spent_by: returns the amount that an account had spent in a period by an instant.

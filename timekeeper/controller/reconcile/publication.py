@@ -1,4 +1,4 @@
-"""Publishes accounts' figures to the API's readers, and namespaces' states to the webhooks that wait for them."""
+"""Publishes figures of accounts for the REST API, and states of namespaces for the webhooks that wait for them."""
 
 from __future__ import annotations
 
@@ -91,10 +91,13 @@ def _publish_states(context: ReconcileContext, now: Instant, changed: dict[str, 
 
 
 def _offset(name: str) -> int:
-    """Returns the nanoseconds by which the samples of an account are shifted, so that not all are due at once."""
+    """Returns the nanoseconds by which an account's samples are shifted, so that not all accounts are sampled at once.
+    """
     return zlib.crc32(name.encode()) * FINE >> 32
 
 
 def _in_steps(amount: int, available: int) -> int:
-    """Returns how many hundredths of the available money an amount is: a finer change is not published at once."""
+    """Returns an amount in whole hundredths of the available money: a change below one hundredth is not published at
+    once.
+    """
     return amount * 100 // max(available, 1)

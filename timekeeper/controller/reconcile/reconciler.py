@@ -39,7 +39,7 @@ from timekeeper.sources.base import Source
 
 
 def note_capacity(context: ReconcileContext, now: Instant) -> None:
-    """Writes the cluster's capacity to the store if it has changed; the share of idle GPUs is computed from it.
+    """Writes the cluster's capacity to the store if it has changed; queries compute idle GPUs from it.
 
     Raises:
         FencedError: a later leader has taken over.
@@ -86,7 +86,7 @@ def note_not_settled(context: ReconcileContext) -> None:
 
 
 def note_resumed(context: ReconcileContext) -> None:
-    """Forgets the noted sessions whose pods are metered again, once the store has them.
+    """Removes the stored ends of sessions whose pods are metered again, once the store holds these sessions as open.
 
     Raises:
         FencedError: a later leader has taken over.
@@ -98,10 +98,10 @@ def note_resumed(context: ReconcileContext) -> None:
 
 
 def note_ends(context: ReconcileContext) -> None:
-    """Notes the ends of deleted pods' sessions that the store does not hold, and forgets them once it does.
+    """Records the ends of deleted pods' sessions apart from the sessions, until the store holds each session's end.
 
-    The store refuses to settle such a session, or its account cannot be read. A later leader finds it open, and knows
-    only up to when any pods were seen, which is after the end.
+    The store refuses to settle such a session, or its account cannot be read. Without the record, a later leader would
+    find the session open, and would end it only at the instant at which any pods were last observed.
 
     Raises:
         FencedError: a later leader has taken over.
@@ -126,7 +126,7 @@ _log = structlog.get_logger()
 
 
 class NotReadyError(RuntimeError):
-    """The error of a reconciliation before each collection of the API server has been read once."""
+    """A reconciliation was asked for before each watched collection of the API server has been read once."""
 
 
 class Reconciler:
@@ -146,8 +146,8 @@ class Reconciler:
             source: the cluster.
             rules: the settings of the controller.
             fencing_token: the term with its fencing token. A bare number is both the token and the term's number.
-            clocks: the clocks that correct the `now` of a reconciliation. Without them `now` is taken as given, and
-                the store is asked for its own.
+            clocks: the clocks that correct the `now` of a reconciliation. None takes `now` as given, and asks only the
+                store for its time.
         """
         self.books = Books(rules)
         led = fencing_token if isinstance(fencing_token, LedTerm) else LedTerm(fencing_token, HeldTerm(fencing_token))
@@ -156,7 +156,7 @@ class Reconciler:
         self._context = ReconcileContext(client, source, self.books, led.fencing_token, led.term, clocks)
         self._loaded = False
         self._fresh = False
-        """Whether this reconciliation has read the whole store."""
+        """Whether the present reconciliation has read the whole store."""
         self._lost: StoreEmptyError | None = None
         """The error by which the store turned out to have lost data in this reconciliation."""
         self._read_at = 0
@@ -176,29 +176,30 @@ class Reconciler:
         return len(self._context.held_back & (self.books.pods.facts.keys() | self.books.claims.open_uids()))
 
     def ahead_of_store(self, now: Instant) -> int:
-        """Returns the nanoseconds by which our clock was ahead of the store's at the last reconciliation.
+        """Returns the nanoseconds by which the local clock was ahead of the store's at the last reconciliation.
 
-        The result is below 0 if our clock was behind.
+        The result is below 0 if the local clock was behind.
 
         Args:
-            now: our clock's time when that reconciliation began.
+            now: the local clock's time when that reconciliation began.
         """
         return now - self._context.store_time
 
     @property
     def past(self) -> int:
-        """The instant of the last reconciliation: our clock's time or, if earlier, the store's; 0 before the first.
+        """The instant of the last reconciliation: the local clock's time or, if earlier, the store's; 0 before the
+        first.
 
-        It is in nanoseconds since 1970. A clock of ours that is behind does not count if the store's clock confirms
-        the timestamps of the API server.
+        It is in nanoseconds since 1970. A local clock that is behind does not count if the store's clock confirms the
+        timestamps of the API server.
         """
         return self._past
 
     def surely_past(self, now: Instant) -> Instant:
-        """Returns the earlier of our clock's time and the store's: time has passed up to then by both clocks.
+        """Returns the earlier of the local clock's time and the store's: an instant that both clocks have reached.
 
         Args:
-            now: our clock's time. The store's time is that of the last reconciliation.
+            now: the local clock's time. The store's time is that at the begin of the last reconciliation.
         """
         return self._context.surely_past(now)
 
@@ -298,12 +299,12 @@ class Reconciler:
     def _step(
         self, what: str, names: AbstractSet[str], suspects: AbstractSet[str], act: Callable[[Collection[str]], object]
     ) -> None:
-        """Runs a step for accounts; first for all others together, then for the suspects.
+        """Runs a step for accounts: first for those that are no suspects, then for the suspects.
 
-        Within each of the two groups a failure halves the group until single accounts are left, so the suspects cost
-        the others no repetition. The errors are kept in the books by account. An account that the store has lost makes
-        the next reconciliation read the whole store, unless this reconciliation has read it or the account is a
-        suspect: reading did not help it.
+        If the step fails for a group, the group is halved until single accounts are left; the suspects are apart, so
+        that they do not make the others repeat the step. The books keep each account's error. An account that the store
+        has lost makes the next reconciliation read the whole store. This is so unless the present reconciliation has
+        read it, or the account is a suspect, which reading did not mend.
 
         Args:
             what: the step's name in the log.
@@ -330,9 +331,9 @@ class Reconciler:
     def _check_store(self) -> None:
         """Makes this reconciliation read the whole store if a Redis server was restarted or replaced.
 
-        What the store has lost is then written again, and so is a shared key that holds another type. Under appendfsync
-        everysec, a killed Redis loses up to two seconds of acknowledged writes if its disk was slow (its documentation
-        calls the write postponed). A promoted replica lacks the writes that had not reached it.
+        What the store has lost is then written again, and so is a shared key that holds another type. Under the setting
+        `appendfsync everysec`, a killed Redis loses up to two seconds of acknowledged writes if its disk was slow. A
+        promoted replica lacks the writes that had not reached it.
 
         Raises:
             StoreEmptyError: the store was emptied.
@@ -347,14 +348,15 @@ class Reconciler:
             self._loaded = False
 
     def _not_before_the_past(self, now: Instant) -> int:
-        """Returns `now` by our clock or, if later, the last reconciliation's instant, but not past the store's time.
+        """Returns `now`, or the last reconciliation's instant if that is later and the store's clock has reached it.
 
-        While our clock is behind, time stands still for the ledger, so that nothing that was charged is taken back.
+        While the local clock is behind, time stands still for the ledger, so that nothing that was charged is taken
+        back.
         """
         return max(now, self._context.surely_past(self._past))
 
     def _check_clock(self, now: Instant) -> None:
-        """Undoes what a clock of ours that was ahead has done, if `now` is before the last reconciliation's instant.
+        """Undoes the effects of a local clock that was ahead, if `now` is before the last reconciliation's instant.
 
         Prices that changed too early are set back, and the cluster's capacity is written again. If the totals of an
         account's present period are no longer in memory, this reconciliation reads the whole store.
@@ -384,8 +386,8 @@ class Reconciler:
     def _observe(self, now: Instant, *, full: bool) -> set[str]:
         """Updates the leader's state from the mirrors of the cluster; returns the accounts to reconcile.
 
-        These have changed, or their figures are due by `now`. `full` also corrects what young sessions hold by other
-        stacks.
+        These accounts have changed, or their figures are due by `now`. If `full` is set, the holdings of young sessions
+        of other stacks are corrected, too.
         """
         context, books, mirrors = self._context, self.books, self._context.source.mirrors
         books.budgets.refresh(mirrors, books.rules.overhead)

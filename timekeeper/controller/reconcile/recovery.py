@@ -1,8 +1,8 @@
 """Restores accounts of a store that returned to an earlier state: a backup, an old master, a truncated file.
 
-Such a store holds the ledger of an earlier time. Sessions of known pods are computed again and continue from there.
-Other sessions have ended since: the checkpoint holds their sum, and its excess over the store's sum becomes one ledger
-entry.
+Such a store holds the ledger of an earlier time. Sessions whose pods still exist are computed again from there. All
+other sessions have ended since: the checkpoint holds the sum of their amounts, and the excess over the store's sum
+becomes one ledger entry.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ from timekeeper.ledger.writing import FinalizedSession, Restoration, restore
 from timekeeper.sources.base import ObjectEvent
 
 MAX_NOTICES = 20
-"""The most accounts whose loss gets an event; beyond that, the store has lost all of them."""
+"""The most budgets that get an event about a loss; if more are affected, the store as a whole was lost."""
 NOTE = "the store had gone back to an earlier state"
 
 _log = structlog.get_logger()
 
 
 def restore_accounts(context: ReconcileContext, names: Iterable[str], now: Instant) -> None:
-    """Restores accounts from their checkpoints, in the periods that the checkpoints describe.
+    """Restores accounts from their checkpoints, each in the one period that its checkpoint describes.
 
     Args:
         names: the accounts that the store holds in an earlier state.
@@ -125,7 +125,7 @@ def _drop_sessions(context: ReconcileContext, account: Account, finalized: Itera
 
 
 def take_over(context: ReconcileContext, now: Instant, stored_past: Instant | None) -> bool:
-    """Builds the leader's state from the store, the mirrors and the checkpoints, after it has mended the store.
+    """Mends the store, then builds the leader's state from the store, the mirrors and the checkpoints.
 
     Args:
         context: the leader's state, which is filled, the store and the cluster.
@@ -192,7 +192,7 @@ def take_over(context: ReconcileContext, now: Instant, stored_past: Instant | No
 
 
 def _ends_unseen(books: Books) -> dict[str, Instant]:
-    """Returns the ends of the sessions of other stacks whose pods are not seen, keyed by uid.
+    """Returns the ends of ended sessions of other stacks whose pods are not among the observed ones, keyed by uid.
 
     Such a pod is deleted, or it runs and is not metered: the mode is share, or its resource is not listed any more.
     """
@@ -201,10 +201,10 @@ def _ends_unseen(books: Books) -> dict[str, Instant]:
 
 
 def _last_seen_unread(context: ReconcileContext, noted: Container[str]) -> dict[str, Instant]:
-    """Returns, keyed by uid, when the open sessions that cannot be read and whose pods are not seen were seen last.
+    """Returns the last sign of life, keyed by uid, of open sessions in unreadable accounts whose pods are not observed.
 
-    The leader that reads one of them, once it is mended, has seen other pods until then. Those that are `noted` have
-    an earlier instant.
+    A later leader that can read such a session needs it, since by then other pods were observed for longer. Sessions in
+    `noted` are left out: the store has an earlier instant for them.
 
     Raises:
         redis.RedisError: the store does not answer.
@@ -219,7 +219,9 @@ def _last_seen_unread(context: ReconcileContext, noted: Container[str]) -> dict[
 
 
 def _for_each_account(context: ReconcileContext, names: AbstractSet[str], act: Callable[[list[str]], object]) -> None:
-    """Runs a step for accounts; an account whose step fails is marked unreadable, and the others go on."""
+    """Runs a step for accounts; an account whose step fails is marked as unreadable, and the step goes on with the
+    others.
+    """
     failed = isolate_failures(names - context.books.failed.keys(), act)
     for name, error in failed.items():
         context.books.unreadable[name] = context.books.failed[name] = described(error)
@@ -229,8 +231,8 @@ def _for_each_account(context: ReconcileContext, names: AbstractSet[str], act: C
 def _metered_since(context: ReconcileContext, kept: Mapping[str, Json], now: Instant) -> int:
     """Returns the instant at which a leader first began to meter pods of other stacks; 0 if they are not metered.
 
-    It is stored before any pod is metered, so that no later leader takes another one. One of the checkpoint documents
-    in `kept`, which are keyed by name, has it as well.
+    The instant is stored before any pod is metered, so that all later leaders use the same one. It is also read from
+    the checkpoint documents in `kept`, keyed by name, since the store may have been emptied.
     """
     if context.books.rules.own_resources is None:
         return 0
@@ -243,7 +245,7 @@ def _metered_since(context: ReconcileContext, kept: Mapping[str, Json], now: Ins
 
 
 def _stored_prices(context: ReconcileContext) -> Prices:
-    """Returns the prices that sessions were charged by; none where the store's entry is unreadable."""
+    """Returns the stored prices by which sessions were charged; empty if the store's entry is missing or unreadable."""
     try:
         return reading.prices(context.client)
     except RecordError as error:
@@ -275,7 +277,7 @@ def _restore_moves(context: ReconcileContext) -> None:
 def _restore_default_payers(context: ReconcileContext, kept: Iterable[str]) -> None:
     """Writes to the store the payers of namespaces that no budget names and that have spent, if they are lost.
 
-    `kept` has the names of the accounts with a checkpoint, which say which namespaces have spent.
+    `kept` has the names of the accounts with a checkpoint: only namespaces that have spent have one.
     """
     books = context.books
     paid = payers(books.budgets.budgets.values())[0]

@@ -44,7 +44,7 @@ from timekeeper.ledger.writing import (
 )
 
 Refused = tuple[Key, str]
-"""A session's uid, with the account and period in which the store refused its amount."""
+"""An item that the store refused: the account and the start of the period, then the session's uid."""
 
 _log = structlog.get_logger()
 
@@ -62,7 +62,7 @@ class Prepared(NamedTuple):
 
 
 SETTLED_AT_ONCE = 10_000
-"""The most sessions whose settlements are in memory at once. That of a new session takes more than a kilobyte."""
+"""The most sessions whose settlements are in memory at once. The settlement of a new session takes over a kilobyte."""
 
 
 class Work(NamedTuple):
@@ -100,9 +100,9 @@ def settle_accounts(context: ReconcileContext, now: Instant, touched: Collection
 
 
 def _write(context: ReconcileContext, work: Work, now: Instant) -> list[Prepared]:
-    """Sends settlements to the store; adopts and returns those of which the store took every item.
+    """Sends settlements to the store; adopts and returns the settlements of which the store took every item.
 
-    Settlements that end a session are left out if the store's replicas do not hold them in time.
+    Settlements of ended sessions are not adopted if the store's replicas do not hold them in time: they are sent again.
     """
     refused = _send(context, work, now)
     done = [each for each in work.prepared if not _is_refused(each, refused)]
@@ -117,7 +117,7 @@ def _write(context: ReconcileContext, work: Work, now: Instant) -> list[Prepared
 
 
 def _with_room(context: ReconcileContext, sessions: list[MeteredSession]) -> list[MeteredSession]:
-    """Returns the sessions that may be settled now; running sessions new to a store without free memory wait.
+    """Returns the sessions that may be settled now; if the store has no free memory, running sessions new to it wait.
 
     Amounts are cumulative, so a session that is opened later is still charged from its start.
     """
@@ -180,7 +180,8 @@ def _read_reports(
 ) -> list[SessionReports | None]:
     """Returns the reports of each session, in order; None if the store has no readable limits for them.
 
-    A report that arrives later changes the use of the session's present segment alone. Missing limits are written.
+    A report that arrives later changes only the use of the session's present segment. Limits that are missing or
+    unreadable are written anew.
     """
     if not cases:
         return []
@@ -250,9 +251,10 @@ def _send(context: ReconcileContext, work: Work, now: Instant) -> set[Refused]:
 
 
 def _items_sent(settlement: Settlement, actions: AbstractSet[LedgerAction]) -> Mapping[Key, Item]:
-    """Returns the part of `settlement.items` that one of two passes sends; `actions` is KEEPING, then REMOVING.
+    """Returns the items of a settlement that one of two passes sends: the first with KEEPING, the second with REMOVING.
 
-    Items that remove a session's record are of the second pass. A settlement's only item is of the first.
+    Items that remove a session's record belong to the second pass. If a settlement has only one item, the first pass
+    sends it.
     """
     items = settlement.items
     if len(items) == 1:
@@ -355,7 +357,7 @@ def _is_refused(prepared: Prepared, refused: AbstractSet[Refused]) -> bool:
 def _note_taken(
     work: Work, stored: AbstractSet[Key], refused: AbstractSet[Refused], actions: AbstractSet[LedgerAction]
 ) -> None:
-    """Adds the amounts that the store took, of items of this pass, to the acknowledged values of their sessions.
+    """Adds the amounts that the store took in one pass to the acknowledged states of their sessions.
 
     Args:
         stored: the account and period of each batch that was sent.
@@ -389,9 +391,9 @@ def _write_index(context: ReconcileContext, changed: list[Prepared]) -> None:
 
 
 def _end_reports(context: ReconcileContext, changed: list[Prepared]) -> None:
-    """Deletes the reports of sessions that close, except the time of the last one and the GPU time.
+    """Deletes the stored reports of sessions that close, except the last report's time and the total GPU time.
 
-    These two expire later; of a deleted pod, whose sidecar reports no more, after GONE_REPORT_SECONDS.
+    These two expire later; those of a deleted pod expire after GONE_REPORT_SECONDS, since its sidecar reports no more.
     """
     closed, finalized, expiring = list[str](), list[str](), list[str]()
     for metered, settlement in changed:

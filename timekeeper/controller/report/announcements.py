@@ -107,7 +107,7 @@ _log = structlog.get_logger()
 
 @dataclass(slots=True)
 class Notifier:
-    """Announces milestones of budgets in one term; the store keeps the announced ones for the next leader.
+    """Announces milestones of budgets during one term; the store holds the announced milestones for the next leader.
 
     Attributes:
         books: the leader's state.
@@ -178,11 +178,12 @@ EXPIRES_SECONDS = 86400.0
 """The age at which an undelivered message is dropped."""
 CONNECT_SECONDS = 3.0
 REFUSED = frozenset({400, 413, 422})
-"""The statuses by which a receiver refuses this message for good; after any other it may accept a later attempt."""
+"""The HTTP statuses by which a receiver refuses a message for good; after any other status the message is sent again.
+"""
 
 
 class DeliveryError(RuntimeError):
-    """The error of a notification that its receiver did not accept; the text contains no URL and no secret.
+    """A receiver did not accept a notification; the text contains no URL and no secret.
 
     Attributes:
         permanent: whether further attempts are useless.
@@ -359,7 +360,8 @@ def _context(ca_file: Path | None) -> ssl.SSLContext:
 
 
 TURN_SECONDS = 0.25
-"""The longest that one run delays the other tasks: as a month ends, ten thousand budgets may open again."""
+"""The longest time, in seconds, that one run delays the other tasks: as a month ends, ten thousand budgets may reopen.
+"""
 
 SPENT_UP = {
     BudgetState.GRACE: "BudgetInGrace",
@@ -388,9 +390,9 @@ class EventRecorder:
     _recorded: dict[str, BudgetState] = field(default_factory=dict)
 
     def record_changes(self) -> int:
-        """Writes events for the budgets whose state changed, for TURN_SECONDS at most; returns their number.
+        """Writes events for the budgets whose state changed, for at most TURN_SECONDS; returns the number of events.
 
-        At least one is written, however busy the machine is; the next call continues with the rest.
+        At least one event is written, however busy the machine is. The next call writes the events that are left.
         """
         until = self.clock() + TURN_SECONDS
         objects, budgets = self.books.budgets.objects, self.books.budgets.budgets
