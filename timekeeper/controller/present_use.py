@@ -176,8 +176,7 @@ class PresentUseReader:
         open_sessions: Callable[[], Sequence[Session] | None],
         measures: PresentUseMeasures,
     ) -> None:
-        """Makes a reader; `open_sessions` returns the leader's open sessions, or None in a process that does not lead.
-        """
+        """Makes a reader; `open_sessions` returns the leader's open sessions, None in a process that does not lead."""
         self._prometheus = prometheus
         self._rules = answer_rules(prometheus)
         self._client = client
@@ -193,8 +192,7 @@ class PresentUseReader:
             seconds = self.step(now)
 
     def step(self, now: Callable[[], Instant]) -> float:
-        """Asks Prometheus once and stores its answer, if this process leads; returns the seconds until the next step.
-        """
+        """Asks Prometheus once and stores the answer, if this process leads; returns the seconds to wait then."""
         # Once, before the query: a process that has lost its term meanwhile knows no sessions.
         metered = self._open_sessions()
         if self._term.number() is None or metered is None:

@@ -119,9 +119,7 @@ def of_admitted_groups(waiting: Iterable[Candidate], admitted: Mapping[tuple[str
 
 
 def _has_gate(budget: Budget, limits: Limits) -> bool:
-    """Whether new pods wait behind the budget's scheduling gate once its money is spent: it must hold pods and be
-    enforced.
-    """
+    """Whether new pods wait behind the budget's scheduling gate once its money is spent."""
     acts = limits.on_exhausted is OnExhausted.HOLD and budget.enforcement is not Enforcement.OBSERVE
     return acts and limits.available is not None
 

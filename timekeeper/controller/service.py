@@ -53,7 +53,7 @@ LOOPBACK = "127.0.0.1"
 LOCK_FILE = "timekeeper.lock"
 RETRY_SECONDS = 1.0
 SLOW_TASK_SECONDS = 1.0
-"""The interval of tasks whose results people read, such as events."""
+"""The interval, in seconds, of tasks whose results people read, such as events."""
 HEALTH_SECONDS = 15.0
 """The interval of the store's health check: a usual scrape interval of Prometheus."""
 FIRST_AUDIT_SECONDS = 300.0
@@ -64,8 +64,9 @@ WAITS_OF_A_COMMAND = 20
 nodes: for a connection to its node and an answer, then for a connection to each node, all of it twice."""
 
 END_SECONDS = 25.0
-"""The longest that the process goes on after it was asked to end. A task that waits for silent nodes of a Redis Cluster
-is broken off then, as by a SIGKILL: the next leader settles again what it had not written."""
+"""The most seconds that the process goes on after it was asked to end. A task that still waits, for silent nodes of a
+Redis Cluster for example, is then broken off as by a SIGKILL; the next leader settles again what was not written.
+"""
 
 _log = structlog.get_logger()
 
@@ -79,7 +80,8 @@ def run(
 
     Args:
         environ: the environment variables, which say where the API server is.
-        standalone: the folder that stands in for a cluster; None for the folder in the settings, or else a cluster.
+        standalone: the folder that stands in for a cluster; None to use the folder in the settings, or a cluster if
+            they name none.
 
     Raises:
         NoClusterError: no folder is named, and no API server is configured.
@@ -176,7 +178,7 @@ def _read_present_use(
     measures: JobMeasures,
     ending: threading.Event,
 ) -> None:
-    """Starts the thread that asks Prometheus, where one is configured. Nothing waits for its end: it holds no money."""
+    """Starts the thread that asks Prometheus, if one is configured. The process ends without waiting for it."""
     if settings.prometheus.url is None:
         return
     present_use = PresentUseMeasures(measures.registry)

@@ -544,8 +544,7 @@ def _left_at(inputs: _Inputs, key: Key, session_segments: Sequence[Segment]) -> 
 
 
 def _taken_back(inputs: _Inputs) -> dict[Key, int]:
-    """Returns the amount 0 for each period that the session turns out not to have reached, keyed by (account, start).
-    """
+    """Returns the amount 0 for each period that the session turns out not to have reached, by (account, start)."""
     reached = {(span.account, span.period) for span in _charged(inputs, inputs.until)[0]}
     later = {
         (name, period.start)

@@ -112,8 +112,7 @@ class ReconcileContext:
         self.silent = silent
 
     def surely_past(self, now: Instant) -> Instant:
-        """Returns the earlier of the local clock's time, `now`, and the store's: an instant that both clocks have
-        reached.
+        """Returns the earlier of `now`, by the local clock, and the store's time: both clocks have reached it.
 
         Irrevocable changes are made only up to that instant, so that a clock that was ahead leaves no trace once it is
         right.

@@ -91,13 +91,10 @@ def _publish_states(context: ReconcileContext, now: Instant, changed: dict[str, 
 
 
 def _offset(name: str) -> int:
-    """Returns the nanoseconds by which an account's samples are shifted, so that not all accounts are sampled at once.
-    """
+    """Returns the nanoseconds by which an account's samples are shifted, so that accounts are not sampled at once."""
     return zlib.crc32(name.encode()) * FINE >> 32
 
 
 def _in_steps(amount: int, available: int) -> int:
-    """Returns an amount in whole hundredths of the available money: a change below one hundredth is not published at
-    once.
-    """
+    """Returns an amount in whole hundredths of the available money, as finer changes are not published at once."""
     return amount * 100 // max(available, 1)

@@ -165,9 +165,10 @@ class Reconciler:
         self._latest = 0
         """The instant of the last reconciliation."""
         self._past = 0
-        """The instant of the last reconciliation of any leader: our clock's time or, if earlier, the store's.
+        """The instant of the last reconciliation of any leader: the local clock's time or, if earlier, the store's.
 
-        The store has it as `past` once a reconciliation begins to settle. It is adopted here once that is done.
+        A reconciliation writes the instant to the store as `past` before it settles, and sets it here after it has
+        settled.
         """
 
     @property
@@ -187,8 +188,7 @@ class Reconciler:
 
     @property
     def past(self) -> int:
-        """The instant of the last reconciliation: the local clock's time or, if earlier, the store's; 0 before the
-        first.
+        """The instant of the last reconciliation, by the local clock or, if that is earlier, the store's; 0 for none.
 
         It is in nanoseconds since 1970. A local clock that is behind does not count if the store's clock confirms the
         timestamps of the API server.

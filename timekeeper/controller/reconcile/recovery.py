@@ -219,9 +219,7 @@ def _last_seen_unread(context: ReconcileContext, noted: Container[str]) -> dict[
 
 
 def _for_each_account(context: ReconcileContext, names: AbstractSet[str], act: Callable[[list[str]], object]) -> None:
-    """Runs a step for accounts; an account whose step fails is marked as unreadable, and the step goes on with the
-    others.
-    """
+    """Runs a step for accounts; an account whose step fails is marked as unreadable and does not stop the others."""
     failed = isolate_failures(names - context.books.failed.keys(), act)
     for name, error in failed.items():
         context.books.unreadable[name] = context.books.failed[name] = described(error)

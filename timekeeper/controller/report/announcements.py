@@ -178,8 +178,7 @@ EXPIRES_SECONDS = 86400.0
 """The age at which an undelivered message is dropped."""
 CONNECT_SECONDS = 3.0
 REFUSED = frozenset({400, 413, 422})
-"""The HTTP statuses by which a receiver refuses a message for good; after any other status the message is sent again.
-"""
+"""The HTTP statuses by which a receiver refuses a message for good; after any other error it is sent again."""
 
 
 class DeliveryError(RuntimeError):
@@ -360,8 +359,7 @@ def _context(ca_file: Path | None) -> ssl.SSLContext:
 
 
 TURN_SECONDS = 0.25
-"""The longest time, in seconds, that one run delays the other tasks: as a month ends, ten thousand budgets may reopen.
-"""
+"""The most seconds that one run delays the other tasks: as a month ends, ten thousand budgets may reopen."""
 
 SPENT_UP = {
     BudgetState.GRACE: "BudgetInGrace",

@@ -20,7 +20,7 @@ Json = dict[str, Any]
 THRESHOLDS = (("HalfSpent", 50), ("MostlySpent", 80), ("Exhausted", 100))
 
 PASSING = ("spent", "remaining", "expiring", "burnRate", "projectedExhaustion", "forecast", "committed")
-"""The fields that change every second; a change of these alone is written only at intervals."""
+"""The fields of a status that change every second; a change of these alone is written only at intervals."""
 
 
 def budget_status(account: Account, figures: Figures, now: Instant) -> Json:
@@ -126,16 +126,16 @@ def conditions_of(
 ) -> list[Json]:
     """Returns the conditions of a budget for its status.
 
-    They say whether it is valid, whether it pays for all its namespaces, what share of its money is spent, and whether
-    its money lasts.
+    The conditions state whether the budget is valid, whether it pays for all its namespaces, the share of its money
+    that is spent, and whether its money lasts.
 
     Args:
         figures: its figures; None if there are none yet.
-        conflicts: keyed by a namespace that it names, the other budget that pays for that namespace.
+        conflicts: the namespaces that the budget names but another budget pays for, each with the name of that budget.
         fault: the reason why it is invalid; None if it is valid.
         now: the instant of the figures.
-        yields: false if the budget should give its pods a lower priority and the settings never do so; this adds the
-            condition NothingYields.
+        yields: False if the budget should give its pods a lower priority but the settings forbid priority classes; the
+            condition NothingYields is then added.
         idle_quotas: its namespaces in which a quota on FairGPU's own resources counts no pod.
     """
     conditions = [
@@ -226,7 +226,7 @@ def with_conditions(status: Json, conditions: Iterable[Json], before: Json, gene
 
 
 def lasting(status: Json) -> Json:
-    """Returns a budget's status without PASSING fields, times and versions, whose changes may be written later."""
+    """Returns a budget's status without the parts whose changes may be written later: PASSING, times, versions."""
     return {key: value for key, value in timeless(status).items() if key not in PASSING}
 
 

@@ -2,8 +2,8 @@
 
 Statuses of budgets are written in turns that do not delay the other tasks of the leader. The accounts of namespaces
 that no GPUBudget pays for share a few objects of the API server, each always the same one, so a change of one namespace
-is one small write. The objects also hold the prices that were charged and that the settings no longer contain, the
-instant from which pods of other stacks are metered, and what these hold.
+is one small write. These objects also hold the prices by which sessions were charged if the settings state others, the
+instant from which pods of other stacks are metered, and the parts of GPUs that these pods hold.
 """
 
 from __future__ import annotations
@@ -59,17 +59,19 @@ REFRESH = 60 * SECOND
 CONFIRM = 600 * SECOND
 """The shortest time between two writes of a status or a checkpoint in which only times and versions are new."""
 TURN_SECONDS = 0.25
-"""The longest that one run delays the other tasks: with ten thousand budgets, writing takes minutes."""
+"""The most seconds that one run delays the other tasks: with ten thousand budgets, writing takes minutes."""
 
 LAST_SECONDS = 5.0
-"""The additional time that a run waits for the last answers, to complete a pass over all budgets."""
+"""The seconds that a run waits longer for the last answers, to complete a pass over all budgets."""
 AT_ONCE = 16
 """The number of statuses that are sent in parallel: the API server takes milliseconds for each."""
 READY = 64
 """The number of statuses prepared ahead, so that sending continues while other tasks run."""
 
 FORGOTTEN_BY_A_KILLED_REDIS = 60 * SECOND
-"""Much longer than the seconds of acknowledged writes that a killed Redis can lose."""
+"""The time for which finalized sessions stay in memory in any case. It is much longer than the seconds of acknowledged
+writes that a killed Redis can lose.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +116,7 @@ class StatusWriter:
         return bool(self._waiting or self._sent)
 
     def write(self, settled_at: Instant) -> int:
-        """Writes the statuses of GPUBudgets that have changed, for TURN_SECONDS at most; returns their number.
+        """Writes the statuses of GPUBudgets that have changed, for at most TURN_SECONDS; returns how many were written.
 
         The next call continues with the rest.
 
@@ -150,7 +152,7 @@ class StatusWriter:
     def _send_on(self, objects: Mapping[str, Json], now: Instant) -> None:
         """Hands the next statuses that must be written to the threads that send them.
 
-        Only the caller's thread reads and changes the leader's memory.
+        The sending threads do not touch the leader's memory.
         """
         while self._waiting and len(self._sent) < READY:
             name = self._waiting.pop()
@@ -219,7 +221,7 @@ class StatusWriter:
         return _Draft(name, uid_of(item), now, status, checkpoint, version)
 
     def _forget_left(self, now: Instant) -> None:
-        """Drops from memory the finalized sessions that a written checkpoint includes, and after a day all others."""
+        """Drops from memory the finalized sessions that written checkpoints include; after a day, all others, too."""
         accounts = self.books.accounts
         self.books.finalized = [
             (left_at, metered)
@@ -293,7 +295,7 @@ class OrderAnswers:
         return True
 
     def _waiting(self, kind: str, name: str, budget: str, generation: int, now: Instant, before: Json) -> Json | None:
-        """Returns the status of an order that has waited PATIENCE for its budget to exist; None if it has it already.
+        """Returns the status of an order whose budget has not existed for PATIENCE; None if no status is to be written.
 
         Args:
             kind: the noun for the order: grant or correction.
@@ -378,13 +380,16 @@ def name_taken(stored: OrderEntry, kind: str) -> str:
 
 
 MOST_BYTES = 900_000
-"""The largest size of a shard: etcd takes one and a half million bytes, the API server a million of a ConfigMap's data
-(https://kubernetes.io/docs/concepts/configuration/configmap/)."""
+"""The largest size, in bytes, of a shard, which is one object of checkpoint documents: etcd takes one and a half
+million bytes, the API server a million of a ConfigMap's data
+(https://kubernetes.io/docs/concepts/configuration/configmap/).
+"""
 
 HOLDINGS_AGE = 30 * SECOND
-"""The shortest interval between writes of a shard of which only what sessions hold has changed.
+"""The shortest interval between writes of a shard in which only the holdings of sessions have changed.
 
-Pods come and go all the time, and a shard of 50,000 sessions has a quarter of a megabyte."""
+Pods come and go all the time, and a shard of 50,000 sessions has a quarter of a megabyte.
+"""
 
 SHARED = frozenset({PRICES, SINCE})
 """The documents that belong to no account."""

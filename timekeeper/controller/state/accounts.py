@@ -1,7 +1,7 @@
 """Accounts in the leader's memory: budget, periods, totals, credits, and the payers of namespaces that moved.
 
-Checkpoints record the moves, too: in an emptied store, a session that began before a move would else be charged to the
-later payer from its start.
+A namespace moves if another budget begins to pay for it. Checkpoints record the moves, too: otherwise a session that
+began before a move would, once the store was emptied, be charged to the later payer from its start.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ def recorded_moves(moves: Mapping[str, Assignments], since: Instant) -> list[Jso
 
     Args:
         moves: keyed by namespace, its payers in order of time.
-        since: a namespace whose last change is not after this instant is left out: earlier changes do not affect later
-            periods.
+        since: an instant; namespaces whose last change is not later are left out, since such changes do not affect
+            later periods.
     """
     return [
         {"namespace": namespace, "payers": [{"account": name, "from": format_exact(at)} for at, name in known]}
@@ -59,7 +59,7 @@ def recorded_moves(moves: Mapping[str, Assignments], since: Instant) -> list[Jso
 def read_moves(budgets: Iterable[Json]) -> dict[str, Assignments]:
     """Returns the changes of namespaces' payers that checkpoints in the statuses of GPUBudgets record.
 
-    The result is keyed by namespace and holds all its payers, in order of time. If several checkpoints record a
+    The result holds all payers of each namespace, in order of time, keyed by namespace. If several checkpoints record a
     namespace, the checkpoint with the latest change counts. Unreadable records are skipped.
     """
     latest: dict[str, Assignments] = {}
@@ -81,7 +81,9 @@ DEFAULT_PREFIX = "namespace:"
 KEPT_PERIODS = 2
 """The number of latest periods whose totals an account keeps, however old they are."""
 BURN_AGE = DAY + HOUR
-"""The age up to which totals are kept for burn rates: the longest window of these, and an hour more."""
+"""The age of an ended period up to which its totals stay in memory for burn rates: their longest window, and an hour
+more.
+"""
 
 
 _start, _end = attrgetter("start"), attrgetter("end")
@@ -95,10 +97,11 @@ class Checkpoint:
         period: the period.
         time: the instant of the figures.
         amount: the amount that finalized sessions had spent in the period, in microGPU-seconds.
-        exhausted_at: the instant at which the budget's money was spent; None if it was not.
+        exhausted_at: the instant at which spending first reached the available amount; None if it has not.
         credits: the period's credits.
         previous_spent: the amount that the preceding period had spent; None if it is not known.
-        version: the number of changes of the account. A store whose number is lower has returned to an earlier state.
+        version: the number of changes of the account when the checkpoint was taken. A store with a lower number has
+            returned to an earlier state.
     """
 
     period: Period
@@ -123,7 +126,7 @@ class Account:
         grants: keyed by name, the grants that the store holds; None for a grant whose period never opened.
         unconfirmed: the names of the grants that no replica of the store was known to hold when they were last sent.
         corrections: keyed by name, the corrections that the store holds.
-        refused: keyed by the name of a correction that cannot be applied, the reason.
+        refused: the reasons for which corrections cannot be applied, keyed by the correction's name.
         checkpoint: the checkpoint from which to restore the account; None if the store has lost nothing.
         summary: the figures that were last published, without the amount spent.
         burn: the samples of spending from which burn rates are computed.
@@ -206,11 +209,11 @@ class Account:
     def forget_old_periods(self, now: Instant) -> None:
         """Drops the totals of old periods from memory, except those from which burn rates are computed.
 
-        The balances of the dropped periods must be closed. A new leader reads the totals of the same periods. Periods
-        that have not begun do not count among the kept ones: a clock that was ahead has opened them.
+        The balances of the dropped periods must be closed. The kept periods are those of which a new leader reads the
+        totals: the latest KEPT_PERIODS that have begun, and all later ones, which a clock that was ahead has opened.
 
         Args:
-            now: the present by our clock or, if earlier, by the store's.
+            now: the present by the local clock or, if earlier, by the store's.
         """
         if len(self.period_totals) <= KEPT_PERIODS:
             return
@@ -251,16 +254,16 @@ def reassigned(
     now: Instant,
     latest: Instant,
 ) -> dict[str, Assignments]:
-    """Returns, keyed by namespace, all payers of each namespace whose payer changes now.
+    """Returns the new list of payers of each namespace whose payer changes now, keyed by namespace.
 
-    A payer assigned from a later instant than `latest` was assigned by a clock that was ahead, and is assigned from
-    `now` on instead.
+    A payer that was assigned from an instant after `latest` on was assigned by a clock that was ahead. Such a payer is
+    assigned from `now` on instead.
 
     Args:
         assignments: keyed by namespace, its payers until now.
         payers: keyed by namespace, the budget that names it and pays for it.
         namespaces: further namespaces that are metered.
-        latest: the present by our clock or, if later, by the store's.
+        latest: the present by the local clock or, if later, by the store's.
     """
     changed: dict[str, Assignments] = {}
     for namespace in {*payers, *namespaces, *assignments}:

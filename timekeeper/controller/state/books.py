@@ -1,4 +1,4 @@
-"""The leader's state of ledger and cluster, the rules that it follows, and the periods and grants that are due."""
+"""The leader's books: its state of ledger and cluster, its rules, and the periods and grants that are due."""
 
 from __future__ import annotations
 
@@ -98,8 +98,8 @@ class ControllerRules:
         overhead: the namespaces that are charged to the account overhead.
         drivers: the drivers of Dynamic Resource Allocation whose devices are charged.
         gives_classes: whether a spent budget that deprioritizes gives its pods the lower priority class.
-        replica_wait_seconds: how long the end of a session, or a grant, waits for a replica of the store, where there
-            is one.
+        replica_wait_seconds: the most seconds that the end of a session, or a grant, waits for a replica of the store
+            to hold it.
         labels: the keys of the pod labels that usage is attributed to.
         retention: how long each kind of record is kept.
     """
@@ -121,10 +121,10 @@ class ControllerRules:
 
 @dataclass(frozen=True, slots=True)
 class RecoverySnapshot:
-    """The leader's state before it read the store again, kept until the store holds all of that state once more.
+    """The leader's state before it read the store again; it is kept until the store holds all of that state again.
 
     Attributes:
-        checkpoints: keyed by account, its totals without the sessions that are computed again.
+        checkpoints: the totals of each account without the sessions that are computed again, keyed by account.
         metered: the uids of the sessions that are computed again: those that were metered or had ended shortly before.
     """
 
@@ -150,14 +150,15 @@ class Books:
         since: the instant from which pods of other stacks are metered; 0 if they are not.
         figures: keyed by account, the figures that were last published.
         published: keyed by namespace, the state that was last published.
-        finalized: pairs of an instant and a finalized session that no checkpoint includes yet; the store took the
-            session's end at that instant.
+        finalized: pairs of an instant and a session that was finalized at that instant and that a checkpoint may not
+            include yet.
         snapshot: the state before the store was read again; None once it is not needed.
         unanswered: the namespaces whose payers were sent to the store without an answer. The store may hold other
             payers than `assignments`, so they are sent again.
         payers_unreadable: keyed by namespace, why its payers in the store are unreadable; its sessions are not settled.
         unreadable: keyed by account, why its data in the store was unreadable when it was last read.
-        amounts_unreadable: keyed by account, why an amount of one of its sessions was unreadable then.
+        amounts_unreadable: keyed by account, why an amount of one of its sessions was unreadable when the store was
+            last read.
         failed: keyed by account, why a step of this reconciliation failed. Later steps leave the account out: its
             figures in the store stay as they are.
         not_settled: keyed by account, why its last settlement or publication failed in part.
@@ -192,18 +193,18 @@ class Books:
         return {name for (_, name), end in zip_longest(assigned, ends) if end is None or end > instant}
 
     def account_of(self, namespace: str) -> str:
-        """Returns the account that pays for a namespace now; before any is assigned, the one that is to pay."""
+        """Returns the account that pays for a namespace now; if none is assigned yet, the one that is to pay."""
         assigned = self.assignments.get(namespace)
         return assigned[-1][1] if assigned else self.payer_named(namespace)
 
     def has_object(self, name: str) -> bool:
-        """Returns whether a GPUBudget object exists for the account with this name; its status holds the checkpoint."""
+        """Returns whether the account's checkpoint belongs into the status of a GPUBudget: it is a budget's account."""
         return self.accounts[name].is_budget and (name != OVERHEAD or name in self.budgets.objects)
 
     def payer_named(self, namespace: str) -> str:
         """Returns the account that should pay for a namespace according to the present budgets.
 
-        That is the account of the budget that names it, or else an account for this namespace alone.
+        The account is that of the budget that names the namespace, or else an account for this namespace alone.
         """
         return self.payers[namespace].name if namespace in self.payers else default_account(namespace)
 
@@ -318,11 +319,11 @@ def due_grants(
 ) -> tuple[list[tuple[Grant, Period]], list[tuple[Account, str]]]:
     """Returns the grants that are due and that the store does not hold, and the grants whose period never opened.
 
-    A grant that was created after now waits until its period opens: a clock that is behind must give no money to a
-    period that is over. A grant that was created more than SKEW after `latest` counts as created now.
+    A grant that was created after `now` waits until its period opens: a clock that is behind must give no money to a
+    period that has ended. A grant that was created more than SKEW after `latest` counts as created now.
 
-    A grant that outlives its period goes to the first open period before its expiry. If it was applied to a period
-    that is no longer in memory, what is left of it is among the credits carried over.
+    A grant that outlives its period goes to the first open period before its expiry. If such a grant was applied to a
+    period that is no longer in memory, its remainder is among the credits that were carried over.
 
     Args:
         names: the accounts whose grants are wanted.

@@ -1,8 +1,8 @@
 """Claims of Dynamic Resource Allocation: each allocation of a claim is a session of its own.
 
-A claim that several pods share is one holding, so it is metered once, and by itself: from the instant at which the
-earliest of its pods was bound, or else from its first observation as allocated, to the end of the last pod that
-reserved it, or else to its deallocation. An allocated claim that no pod reserves is held idle, and is charged.
+A claim that several pods share is metered once, apart from its pods. Its session begins when the earliest of its pods
+was bound, or else when the claim was first observed as allocated. The session ends with the last pod that reserved the
+claim, or else with the deallocation. An allocated claim that no pod reserves is charged, too.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def read_claim(claim: Mapping[str, Any], drivers: frozenset[str]) -> ClaimFacts:
 
 
 class _Observation(NamedTuple):
-    """One reading of the mirrors of the cluster, by which sessions of claims begin and end.
+    """The inputs of one refresh of the claims, from which sessions of claims begin and end.
 
     Attributes:
         mirrors: the mirrors.
@@ -96,8 +96,8 @@ class _Observation(NamedTuple):
         rules: the rules that start a session and set its rate.
         silent: keyed by node, the instant since which it is silent, in nanoseconds since 1970.
         now: the instant of the reading, in nanoseconds since 1970.
-        decided: what an earlier leader decided of each allocation, keyed by `CLAIM-ALLOCATION`: the claim's uid, and
-            the hash of its devices.
+        decided: an earlier leader's decisions on allocations, keyed by the claim's uid, a dash, and the hash of its
+            allocated devices.
     """
 
     mirrors: Mirrors
@@ -114,25 +114,27 @@ class ClaimView:
 
     Attributes:
         facts: the claims, keyed by uid.
-        observed: how far claims were observed, by this leader or the one before.
+        observed: the instants up to which this leader or the previous one observed claims.
     """
 
     facts: dict[str, ClaimFacts] = field(default_factory=dict)
     observed: ObservedUntil = field(default_factory=ObservedUntil)
     _open: dict[str, str] = field(default_factory=dict)
-    """The uid of each claim's open session, by the claim's uid."""
+    """The uid of each claim's open session, keyed by the claim's uid."""
     _ends: dict[str, int] = field(default_factory=dict)
-    """The end of a claim's last session, before which none of its next ones begins."""
+    """The end of each claim's last session, keyed by the claim's uid; no later session of it begins before that."""
     _left: set[str] = field(default_factory=set)
     """The uids of open sessions that were read from the store after their claims had another session."""
     _noted: Mapping[str, Instant] = field(default_factory=dict)
-    """The ends of sessions that an earlier leader knew, by the session's uid."""
+    """The ends of sessions that an earlier leader stored, keyed by the session's uid."""
     _objects: dict[str, Json] = field(default_factory=dict)
     _devices: Mapping[DeviceKey, SliceDevice] | None = None
     _capacity: Mapping[str, Fraction] = field(default_factory=dict)
     """The number of GPUs that the devices are, by model."""
     _unwatched_since: int | None = None
-    """The last instant at which the mirror was current before a whole list that is not read yet; None without one."""
+    """The last instant at which the mirror was current before it got a whole list that is not processed yet; None for
+    no such list.
+    """
     _behind: bool = True
 
     def open_uids(self) -> set[str]:
@@ -152,7 +154,7 @@ class ClaimView:
     def take_loaded(self, sessions: Meters) -> None:
         """Adopts the open sessions of ResourceClaims from the sessions that were read from the store.
 
-        A claim that has another open session by now has left the one that was read. The next refresh ends that one.
+        If a claim already has another open session, the next refresh ends the one that was read from the store.
 
         Args:
             sessions: all sessions that the store holds.
@@ -171,12 +173,12 @@ class ClaimView:
                     self._behind = True
 
     def resume(self, unmetered: Mapping[str, Instant]) -> None:
-        """Begins no session before the end of the claim's last one, which another leader metered.
+        """Adopts the ends of sessions that an earlier leader stored, before which no later session of the claim begins.
 
-        A session that the store still holds as open ends no later than noted.
+        If the store still holds such a session as open, it ends no later than at the stored end.
 
         Args:
-            unmetered: keyed by the session's uid, its end.
+            unmetered: the stored ends, keyed by the session's uid.
         """
         self._noted = unmetered
         for uid, end in unmetered.items():
@@ -196,7 +198,7 @@ class ClaimView:
         Args:
             pods: the pods, refreshed before; it also keeps the sessions of claims.
             silent: keyed by node, the instant since which it is silent, in nanoseconds since 1970.
-            clocks: the clocks; ours is read after the mirror.
+            clocks: the clocks; the local one is read after the mirror.
         """
         if rules.drivers is None:
             at = _Observation(mirrors, pods, rules, silent, max(pods.as_of, clocks.ours()), {})
@@ -297,7 +299,8 @@ class ClaimView:
 
         Args:
             uid: the claim's uid.
-            seen: the instant of the deallocation or, if that was missed, the one at which the claim was last seen.
+            seen: the instant of the deallocation or, if it was not observed, the instant at which the claim was last
+                observed.
             proof: the evidence: DELETED or LAST_SEEN.
 
         Returns:

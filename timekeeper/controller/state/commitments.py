@@ -22,7 +22,8 @@ def left_to_run(deadline: int | None, ran: int, default: int) -> int:
     Args:
         deadline: the pod's activeDeadlineSeconds in nanoseconds; None if it has none.
         ran: how long it has run, in nanoseconds; 0 while it waits.
-        default: the time that a pod without a deadline is assumed to run on, in nanoseconds, however long it has run.
+        default: the time that a pod without a deadline is assumed to run from now on, in nanoseconds, however long it
+            has run.
     """
     return default if deadline is None else max(deadline - ran, 0)
 
@@ -34,18 +35,18 @@ def commitment(rate: int, deadline: int | None, ran: int, default: int) -> int:
         rate: the pod's rate, in microGPU-seconds a second.
         deadline: its activeDeadlineSeconds in nanoseconds; None if it has none.
         ran: how long it has run, in nanoseconds; 0 while it waits.
-        default: the time that a pod without a deadline is assumed to run on, in nanoseconds.
+        default: the time that a pod without a deadline is assumed to run from now on, in nanoseconds.
     """
     return cost(rate, left_to_run(deadline, ran, default))
 
 
 def committed(books: Books, names: Iterable[str], now: Instant) -> dict[str, int]:
-    """Returns, keyed by account with safe admission, the microGPU-seconds that its admitted pods may still spend.
+    """Returns the microGPU-seconds that admitted pods may still spend, for each account with safe admission.
 
     Safe admission admits a pod only if the budget's money pays for its whole run. A running pod counts for the time
-    that it may still run. An admitted pod that waits for a node counts in full for as long as the budget says: a pod
-    that fits no node must not reserve money for ever. Pods behind a scheduling gate and pods admitted over budget do
-    not count.
+    that it may still run. An admitted pod that waits for a node counts in full, but only for the budget's
+    `pending_commit`: a pod that fits no node must not reserve money for ever. Pods behind a scheduling gate and pods
+    admitted over budget do not count.
 
     Args:
         names: the accounts; those without safe admission are left out.
@@ -85,7 +86,7 @@ def overdue(books: Books, names: Iterable[str], now: Instant) -> dict[str, int]:
 
 
 def queued(books: Books, names: Iterable[str], now: Instant) -> dict[str, int]:
-    """Returns, keyed by account with safe admission, the microGPU-seconds that pods behind its scheduling gate need.
+    """Returns the microGPU-seconds that pods behind the scheduling gate need, for each account with safe admission.
 
     These pods precede new ones. A pod that costs more than a whole period's money waits for a grant, and is not
     counted.
@@ -107,7 +108,7 @@ def queued(books: Books, names: Iterable[str], now: Instant) -> dict[str, int]:
 
 
 def commitment_of(books: Books, facts: PodFacts, now: Instant) -> int:
-    """Returns the amount that a pod without devices may spend, in microGPU-seconds.
+    """Returns the amount that a pod which has no devices yet may spend in its whole run, in microGPU-seconds.
 
     Its devices are not chosen yet, so the dearest price that may apply counts.
 

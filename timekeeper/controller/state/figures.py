@@ -36,9 +36,11 @@ def how_to_give_more(budget: Budget) -> str:
 
 
 REFRESH_SHARE = 100
-"""The remaining amount is published again once it has changed by this fraction of the available amount."""
+"""The remaining amount is published again once it has changed by one part in this many of the available amount."""
 PROMISED_SHARE = 1000
-"""With safe admission, the uncommitted amount is published again once it has fallen by this fraction."""
+"""With safe admission, the uncommitted amount is published again once it has fallen by one part in this many of the
+available amount.
+"""
 
 
 class Figures(NamedTuple):
@@ -52,7 +54,7 @@ class Figures(NamedTuple):
         rate: the rate of the account's running sessions, in microGPU-seconds a second.
         exhausted_at: the instant at which spending first reached the available amount; None if it has not.
         state: the state that follows from the figures.
-        published: the state that admission acts on; it differs if the budget's limit is only observed.
+        published: the state that admission acts on; it differs from `state` if the budget's enforcement is observe.
         due: the instant by which the figures must be computed again: the next change of state, the expiry of a grant,
             or the end of the period.
         burns: the amounts spent over the last hour and the last day.
@@ -157,7 +159,7 @@ def summary(account: Account, figures: Figures, namespaces: tuple[str, ...]) -> 
 def changed_states(
     account: Account, figures: Figures, namespaces: Iterable[str], published: Mapping[str, NamespaceState]
 ) -> dict[str, NamespaceState]:
-    """Returns, keyed by namespace, the states of an account's namespaces that differ enough to be published again.
+    """Returns the new states of an account's namespaces that must be published again, keyed by namespace.
 
     Args:
         namespaces: the namespaces that the account pays for now.
@@ -196,7 +198,7 @@ def _safe(account: Account, figures: Figures) -> SafeAdmission | None:
 def _must_publish(before: NamespaceState | None, after: NamespaceState) -> bool:
     """Returns whether a namespace's state differs enough from the published one to be published again.
 
-    The remaining amount counts only once it has changed by 1 / REFRESH_SHARE of the available amount.
+    Without safe admission, a change of the remaining amount counts from 1 / REFRESH_SHARE of the available amount on.
 
     Args:
         before: the state that was last published; None where none was.

@@ -1,8 +1,8 @@
 """Loads the leader's state from the store: accounts, sessions, amounts, checkpoints, and prices as charged.
 
-The prices that sessions were charged by are kept among the checkpoints, outside the store, too. After the store was
-emptied, running sessions are computed with these prices, since an admin may have changed the settings meanwhile.
-Metered time is never priced again.
+The prices by which sessions were charged are also kept outside the store, among the checkpoints on the API server.
+After the store was emptied, running sessions are computed with these prices, since an admin may have changed the
+settings meanwhile. Metered time is never priced again.
 """
 
 from __future__ import annotations
@@ -74,13 +74,15 @@ SINCE = ":since"
 """The key, among the checkpoints, of the instant from which pods of other stacks are metered."""
 
 DECIDED = ":held:"
-"""Begins the keys, among the checkpoints, of what sessions hold by other stacks; the number of a shard follows."""
+"""The prefix of the keys, among the checkpoints, of the holdings of sessions by other stacks; the number of a shard
+follows.
+"""
 
 MENDED_WITHIN = 2 * DAY
-"""The time after a period's end for which a new leader mends amounts in it. Amounts in older periods are final."""
+"""The time after a period's end for which a new leader still completes amounts in it; later they are final."""
 
 MIXED = ","
-"""Stands between the models of a session with GPUs of several."""
+"""The separator between the models in the attribution of a session with GPUs of several models."""
 
 _log = structlog.get_logger()
 
@@ -102,10 +104,10 @@ def kept_prices(charged: Prices, configured: Prices) -> dict[str, dict[str, Any]
 
 
 def kept_since(since: Instant) -> dict[str, dict[str, Any]]:
-    """Returns a dict with one checkpoint document, keyed by its name: since when pods of other stacks are metered.
+    """Returns a dict with one checkpoint document, keyed by its name: from when pods of other stacks are metered.
 
     Args:
-        since: 0 gives an empty dict.
+        since: that instant; 0, for pods that are not metered, gives an empty dict.
     """
     return {SINCE: {"since": str(since)}} if since else {}
 
@@ -127,7 +129,7 @@ def read_since(documents: Mapping[str, Any]) -> Instant | None:
 def kept_holdings(sessions: Iterable[MeteredSession]) -> dict[str, dict[str, Any]]:
     """Returns the checkpoint documents that keep the starts of sessions and their holdings by other stacks.
 
-    Most sessions hold what many others hold, so each document lists every different holding once.
+    Most sessions have the same holdings as many others, so each document lists equal holdings once.
 
     Args:
         sessions: the metered sessions; those without holdings are left out.
@@ -191,11 +193,11 @@ def read_prices(documents: Mapping[str, Any]) -> Prices:
 def newest_prices(stored: Prices, kept: Prices, now: Instant) -> Prices:
     """Returns the prices by which a new leader charges: the store's, or a checkpoint's if these changed more recently.
 
-    A store that was emptied has none, and one that was restored from a copy may lack the latest change.
+    An emptied store has no prices, and a store that was restored from a copy may lack the latest change.
 
     Args:
         stored: the price of each model over time, as the store holds it.
-        kept: the same, as a checkpoint holds it.
+        kept: the price of each model over time, as a checkpoint holds it.
         now: changes that take effect later are not compared.
     """
     return kept if last_change(kept, now) > last_change(stored, now) else stored
@@ -225,8 +227,8 @@ def load(client: Store, fencing_token: FencingToken, books: Books, now: Instant,
 
     Args:
         now: nanoseconds since 1970.
-        surely_past: the earliest of our clock's time, the store's and the last reconciliation's. Periods that end later
-            are not final.
+        surely_past: the earliest of the local clock's time, the store's, and the last reconciliation's. Periods that
+            end later are not final.
 
     Raises:
         redis.RedisError: the store does not answer.
@@ -266,7 +268,7 @@ def load(client: Store, fencing_token: FencingToken, books: Books, now: Instant,
 
 
 def _readable(client: Store, names: Sequence[str], now: Instant) -> tuple[list[StoredAccount], dict[str, str]]:
-    """Reads accounts from the store; returns the readable ones, and, keyed by account, why another one is not."""
+    """Reads accounts from the store; returns the readable ones, and why others are unreadable, keyed by account."""
     stored: list[StoredAccount] = []
     failed = isolate_failures(names, lambda some: stored.extend(load_accounts(client, some, now=now)))
     for name, error in failed.items():
@@ -275,7 +277,7 @@ def _readable(client: Store, names: Sequence[str], now: Instant) -> tuple[list[S
 
 
 def snapshot_of(books: Books) -> RecoverySnapshot:
-    """Returns a snapshot of the leader's state, to restore a store that lost data; empty for a new leader."""
+    """Returns a snapshot of the leader's state, by which a store that lost data is restored; empty for a new leader."""
     again = [*books.pods.sessions.all(), *(metered for _, metered in books.finalized)]
     computed: dict[Key, int] = {}
     for metered in again:
@@ -298,8 +300,8 @@ def snapshot_of(books: Books) -> RecoverySnapshot:
 def take_checkpoints(books: Books, kept: Mapping[str, dict[str, Any]]) -> tuple[set[str], set[str]]:
     """Sets the checkpoint of each account that the store has lost or holds in an earlier state.
 
-    The checkpoint comes from the leader's snapshot. A checkpoint in a budget's status, or in `kept`, counts instead if
-    its version is later.
+    The checkpoint is the one in the leader's snapshot, or the one in the budget's status or in `kept` if its version is
+    later.
 
     Args:
         kept: keyed by name, the checkpoints of accounts without a GPUBudget, as the API server holds them.
@@ -326,9 +328,10 @@ def take_checkpoints(books: Books, kept: Mapping[str, dict[str, Any]]) -> tuple[
 
 
 def bring_back(client: Store, books: Books, behind: set[str]) -> None:
-    """Meters again, in memory, finalized sessions that ended after the checkpoint of an account to be restored.
+    """Takes up again, in memory, the finalized sessions that ended after the checkpoint of an account to be restored.
 
-    Their reports are not kept: where use is billed, an amount that the leader remembers or that the store holds stays.
+    The reports of these sessions are deleted. Therefore, if usage is billed, amounts that the leader remembers or the
+    store holds stay.
 
     Args:
         behind: the accounts that the store holds in an earlier state.
@@ -348,7 +351,7 @@ def bring_back(client: Store, books: Books, behind: set[str]) -> None:
 
 
 def _stored_of(client: Store, books: Books, metered: MeteredSession) -> dict[Key, AcknowledgedAmount]:
-    """Returns the amounts that the store holds of an ended session, in the periods from its recorded use on."""
+    """Returns the amounts that the store holds of an ended session, keyed by (account, start of the period)."""
     session, payers = metered.session, {account for account, _ in metered.acknowledged.periods}
     since, until = max(first_known(metered.acknowledged.use), session.start), session.end or 0
     periods = [(name, each) for name in sorted(payers) for each in books.accounts[name].periods_after(since)]
@@ -359,7 +362,7 @@ def _stored_of(client: Store, books: Books, metered: MeteredSession) -> dict[Key
 
 
 def _replace(sessions: Meters, metered: MeteredSession) -> None:
-    """Puts a session that the leader remembers in place of the one read from the store, with its acknowledged value."""
+    """Replaces a session that was read from the store by the remembered one; its acknowledged state stays."""
     stored = sessions.get(metered.session.uid)
     if stored is not None:
         metered.acknowledged = stored.acknowledged
@@ -403,7 +406,7 @@ def _read_credit(fields: dict[str, Any]) -> Credit:
 
 
 def _take_assignments(client: Store, fencing_token: FencingToken, books: Books) -> None:
-    """Reads the payers of namespaces from the store; payers in the leader's memory win, and are written to it."""
+    """Reads the payers of namespaces from the store; if the leader's memory differs, it counts and is written back."""
     stored, faults = reading.assignments_and_faults(client)
     books.payers_unreadable = {name: why for name, why in faults.items() if name not in books.assignments}
     shared.write_assignments(
@@ -413,7 +416,7 @@ def _take_assignments(client: Store, fencing_token: FencingToken, books: Books) 
 
 
 def _take_sessions(client: Store, fencing_token: FencingToken, books: Books, stored: list[StoredAccount]) -> None:
-    """Adds the sessions of which the store has records to the books, without their amounts in periods.
+    """Adds to the books the sessions of which the store has records, still without their amounts in periods.
 
     The store's index of open sessions is then made to hold exactly the open ones.
     """
@@ -437,10 +440,11 @@ def _take_sessions(client: Store, fencing_token: FencingToken, books: Books, sto
 
 
 def _keep(books: Books, record: Session, unread: Mapping[str, MeteredSession]) -> MeteredSession:
-    """Adds the session of a record to the books, unless they have it; returns the session that they have.
+    """Adds the session of a record to the books, unless the books have it; returns the session in the books.
 
-    A record takes the place of the session that the leader began anew, as it could not read the record. The end is that
-    of the record, the deletion that the leader has seen since, or what the pod still shows.
+    If the leader could not read the record before, it began the pod's session anew; the record now replaces that
+    session. The end is the one in the record or, if it has none, that of the session begun anew, if its pod was
+    deleted.
 
     Args:
         unread: keyed by what `allocation_of` returns, the sessions in the books that the store has not acknowledged.
@@ -488,11 +492,11 @@ def _with_record(metered: MeteredSession, record: Session, account: str, *, payi
 
 
 def _take_amounts(client: Store, books: Books, stored: list[StoredAccount], now: Instant, surely_past: int) -> None:
-    """Adds the store's amounts to the acknowledged values of metered sessions.
+    """Adds the store's amounts to the acknowledged states of metered sessions.
 
-    Other amounts are not read: a period also holds one of every pod that ever ran in it. An unreadable one is left out,
-    and noted: once it is readable again, it must be read even where nothing is settled. A period that has not begun has
-    an amount if a clock that was ahead has charged the session there, and only who knows it takes it back.
+    Amounts of other sessions are not read, since a period has an amount of every pod that ever ran in it. An unreadable
+    amount is left out, and `amounts_unreadable` names its account, so that it is read again. Periods that have not
+    begun are read, too: a clock that was ahead may have charged the session there, and that amount must be taken back.
     """
     wanted = _amounts_that_matter(books, stored, now)
     by_uid: dict[str, dict[Key, StoredAmount | None]] = {}
@@ -517,7 +521,7 @@ def _take_amounts(client: Store, books: Books, stored: list[StoredAccount], now:
 
 
 def _amounts_that_matter(books: Books, stored: list[StoredAccount], now: Instant) -> list[tuple[str, int, list[str]]]:
-    """Returns the amounts that may still change, as an account, a period's start and the uids of sessions.
+    """Returns the amounts that may still change, as tuples of an account, a period's start, and sessions' uids.
 
     Amounts may still change in three kinds of periods: the latest ones of each account, those that ended within
     MENDED_WITHIN, and the last period of each ended session.
@@ -551,13 +555,14 @@ def _with_amounts(
 ) -> Acknowledged:
     """Returns a session's acknowledged value with its amounts in the periods that were read from the store.
 
-    A period is final once it is over and the store holds the session's whole amount in it and in all periods before.
+    A period is final once it has ended and the store holds the session's whole amount in it and in all periods before.
     The store may hold the end of a session, but lack its amount in an earlier period, or the amount 0 in a later one
     that the session turned out not to have reached. Such a session then counts as not closed, and is settled again.
 
     Args:
         amounts: the session's stored amounts, keyed by account and start of the period; None for an unreadable one.
-        surely_past: the earliest of our clock's time, the store's and the last reconciliation's, in ns since 1970.
+        surely_past: the earliest of the local clock's time, the store's, and the last reconciliation's, in ns since
+            1970.
     """
     known, session = metered.acknowledged, metered.session
     periods = {
@@ -618,8 +623,8 @@ def _holds(amount: StoredAmount | None, last: int) -> bool:
 def reprice(books: Books, now: Instant) -> bool:
     """Adopts the configured prices from now on, for open sessions too; returns whether the prices changed.
 
-    Time that was metered keeps its rates. The caller must write the new prices only once the store holds every session
-    with its new rates: a leader that ends before that leaves the change to the next leader.
+    Time that was metered keeps its rates. The caller must write the new prices to the store only after every session
+    with its new rates: if the leader ends in between, the next leader then finds the change again.
 
     Args:
         books: the leader's state, with the configured and the charged prices.
@@ -657,7 +662,7 @@ def bring_rates_up(books: Books, since: Instant) -> None:
 
 
 def catch_rates_up(books: Books, now: Instant) -> None:
-    """Corrects the rates of sessions that missed price changes while their account could not be settled.
+    """Corrects the rates of sessions that missed price changes because their account could not be settled.
 
     The store then has the new prices, and the sessions' records have the old rates. A session keeps its rates if its
     rate equals neither the one before a change nor the one after it: it was charged by other rules than the present
@@ -681,7 +686,7 @@ def catch_rates_up(books: Books, now: Instant) -> None:
 
 
 def _caught_up(books: Books, session: Session, reservation: Reservation, changes: Sequence[int]) -> Tariff:
-    """Returns a session's tariff with the rates from the first price change on that it lacks.
+    """Returns a session's tariff, brought up to date from the first price change on that it lacks.
 
     It lacks a change if its rate at that instant is still the one of the prices before. `changes` are the instants of
     price changes, in nanoseconds since 1970.
@@ -696,10 +701,10 @@ def _caught_up(books: Books, session: Session, reservation: Reservation, changes
 
 
 def _scaled(prices: Prices, session: Session, changes: Sequence[int]) -> Tariff:
-    """Returns the tariff of a session without a reservation, with the rates of the price changes that it lacks.
+    """Returns the tariff of a session without a reservation, brought up to date with the price changes that it lacks.
 
-    Its GPUs' model is known. A rate is proportional to the price, and rounded up. `changes` are the instants of price
-    changes, in nanoseconds since 1970.
+    The attribution names the model of the session's GPUs; a session with several models keeps its tariff. A rate is
+    proportional to the price, and rounded up. `changes` are the instants of price changes, in nanoseconds since 1970.
     """
     model = session.attribution.model if session.attribution is not None else MIXED
     rates_so_far = session.tariff

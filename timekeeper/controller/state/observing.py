@@ -1,4 +1,4 @@
-"""Objects of the mirrors as values: budgets, grants, corrections, and pods with their sessions."""
+"""Reads the objects in the mirrors of the cluster: budgets, grants, corrections, and pods with their sessions."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ Json = dict[str, Any]
 Value = TypeVar("Value")
 Fault = TypeVar("Fault", bound=ValueError)
 KEPT_ENDS = HOUR
-"""The time for which the end of a deleted pod is remembered: its claims are deallocated some seconds later."""
+"""The time for which the end of a deleted pod is remembered: its ResourceClaims are deallocated some seconds later."""
 Reported = Callable[[str], int | None]
-"""Returns the instant of a pod's last report, by the pod's uid; None where it sent none."""
+"""A function from a pod's uid to the instant of the pod's last report; None if the pod sent none."""
 
 
 @dataclass(slots=True)
@@ -31,8 +31,8 @@ class BudgetView:
     """The budgets, grants and corrections as last read; invalid ones are kept separately, with their faults.
 
     A budget that becomes invalid keeps its last valid version, so that a typing error stops no team. The store keeps
-    that version beyond the term of the leader and beyond the budget's deletion: an account that still pays opens its
-    periods by it.
+    that version for later leaders, and also after the budget is deleted: as long as the account pays for a namespace,
+    its periods open by that version.
 
     Attributes:
         budgets: the valid budgets, keyed by name, as is each of the following.
@@ -77,7 +77,7 @@ class BudgetView:
         }
 
     def unknown(self) -> dict[str, str]:
-        """Returns, keyed by name, the reason why the last valid version of a budget is lost."""
+        """Returns the reasons why last valid versions of budgets are lost, keyed by the budget's name."""
         return {name: why for name, why in self.unreadable.items() if name not in self.last_valid}
 
     def not_stored(self) -> dict[str, Json]:
@@ -85,7 +85,7 @@ class BudgetView:
         return {name: item for name, item in self.last_valid.items() if self.stored.get(name) is not item}
 
     def forget(self, name: str) -> None:
-        """Drops a deleted budget's versions from memory. The caller knows that it pays for no namespace."""
+        """Drops a deleted budget's versions from memory; the caller ensures that the budget pays for no namespace."""
         for versions in (self.last_valid, self.stored, self._rules):
             versions.pop(name, None)
 
@@ -123,7 +123,8 @@ class BudgetView:
         )
 
     def _keep(self, name: str, item: Json) -> None:
-        """Stores a budget's object as its last valid version if it is valid; else the last valid version counts."""
+        """Remembers a budget's object as its last valid version if it is valid; else lets the last valid version count.
+        """
         if name not in self.budget_faults:
             lasting = _lasting(item)
             if self.last_valid.get(name) != lasting:
@@ -133,7 +134,7 @@ class BudgetView:
 
 
 def _lasting(item: Json) -> Json:
-    """Returns a GPUBudget with its spec, name, uid, creation and generation alone, in which form versions are kept."""
+    """Returns a GPUBudget reduced to spec, name, uid, creation and generation: the form in which versions are kept."""
     metadata = item.get("metadata") or {}
     named = {key: metadata[key] for key in ("name", "uid", "creationTimestamp", "generation") if key in metadata}
     return {"metadata": named, "spec": item.get("spec")}
@@ -174,9 +175,9 @@ class Clocks:
     """The clocks of this machine and of the store; each returns nanoseconds since 1970.
 
     Attributes:
-        ours: this machine's clock. It is read after the mirrors, so that everything they show is in the past, even if
+        ours: the local clock. It is read after the mirrors, so that everything in the mirrors is in the past, even if
             this process was suspended in between.
-        store: the store's clock, which decides where ours and the API server's differ.
+        store: the store's clock, which decides if the local clock and the API server's differ.
     """
 
     ours: Callable[[], int]
@@ -201,13 +202,17 @@ class PodView:
     ungated_at: dict[str, int] = field(default_factory=dict)
     """The instant at which each pod left its last scheduling gate in this term, by uid."""
     newest: int = 0
-    """The latest creation stamp that is believed; the present is no earlier than that, whatever our clock shows."""
+    """The latest creation timestamp that is trusted (see `latest_believed`); the present counts as no earlier, even if
+    the local clock is.
+    """
     as_of: int = 0
-    """The instant of the last refresh; all that it observed had happened by then."""
+    """The instant of the last refresh; everything that the refresh observed had happened by then."""
     observed: ObservedUntil = field(default_factory=ObservedUntil)
     """The instants up to which this leader or the one before observed pods."""
     ahead: int = 0
-    """The time by which the latest creation stamp of a present pod is ahead of our clock, in nanoseconds."""
+    """The nanoseconds by which the latest creation timestamp of a present pod is ahead of the local clock; 0 if none
+    is.
+    """
     _ends: dict[str, int] = field(default_factory=dict)
     """The end of each deleted pod that reserved claims, for KEPT_ENDS."""
     _objects: dict[str, Json] = field(default_factory=dict)
@@ -232,15 +237,15 @@ class PodView:
     ) -> set[str]:
         """Reads new and deleted pods from the mirror; returns the uids of the sessions that changed.
 
-        If our clock is behind a timestamp of the API server, that timestamp counts as now. No session ends later
-        than now. A timestamp far ahead of our clock counts only if the store's clock shows that ours is wrong; so does
-        the end of a pod, which its node's clock stamps.
+        If the local clock is behind a timestamp of the API server, that timestamp counts as now. No session ends later
+        than now. A timestamp that is far ahead of the local clock counts only if the store's clock shows that the local
+        one is wrong. The same holds for the end of a pod, which its node's clock stamps.
 
         Args:
             rules: the rules that start a meter and set its rate.
             silent: keyed by node, the instant since which it is silent, in nanoseconds since 1970.
             reported: returns the instant of the last report of the pod with a uid, or None.
-            clocks: the clocks; ours is read after the mirror.
+            clocks: the clocks; the local one is read after the mirror.
         """
         self.as_of = max(now, self.newest)
         if not mirror.wait_for_change(0) and not self._behind:
@@ -364,7 +369,8 @@ class PodView:
         Args:
             silent: keyed by node, the instant since which it is silent, in nanoseconds since 1970.
             reported: returns the instant of the last report of the pod with a uid, or None.
-            noted: keyed by uid, the ends that an earlier leader knew. This leader saw other pods after them.
+            noted: the ends that an earlier leader stored, keyed by uid; such a session ends no later, though other pods
+                were observed later.
         """
         of_pods = (m for m in self.sessions.all() if not m.session.pod.startswith(CLAIM))
         podless = [m for m in of_pods if m.session.uid not in self.facts and not m.pod_deleted]
@@ -431,14 +437,14 @@ def _is_gated(facts: PodFacts) -> bool:
 
 
 def latest_believed(stamps: Iterable[int], now: Instant, store_clock: Callable[[], Instant]) -> int:
-    """Returns the latest of some creation timestamps that is ahead of our clock by SKEW at most; 0 if none is.
+    """Returns the latest creation timestamp that is at most SKEW ahead of the local clock; 0 if there is none.
 
     An API server whose clock is wrong must not open future periods, nor spend their money. If the store's clock is
-    ahead of ours, too, ours is the one that is behind, and a timestamp may be ahead of the store's clock by SKEW.
+    ahead of the local clock, too, the local clock is behind; the limit is then SKEW after the store's time.
 
     Args:
         stamps: the creation timestamps, in nanoseconds since 1970; at least one.
-        now: the present by our clock.
+        now: the present by the local clock.
         store_clock: returns the present by the store's clock; called only if a timestamp is further ahead.
     """
     in_order = sorted(stamps)
@@ -451,11 +457,11 @@ def latest_believed(stamps: Iterable[int], now: Instant, store_clock: Callable[[
 def present_by_ends(ends: Sequence[Instant], now: Instant, store_clock: Callable[[], Instant]) -> Instant:
     """Returns the latest end of a pod, but no later than the present by the store's clock; or `now` if that is later.
 
-    If our clock is behind, the end of a pod is no reason to charge the pod for less.
+    So a local clock that is behind does not cut off the time for which a pod is charged.
 
     Args:
         ends: the ends of pods, by the clocks of their nodes.
-        now: the present by our clock.
+        now: the present by the local clock.
         store_clock: returns the present by the store's clock; called only if an end is later than `now`.
     """
     latest = max(ends, default=now)

@@ -1,8 +1,8 @@
-"""Stores the devices that pods hold by other stacks; they are decided once, when a pod is first seen after its binding.
+"""Decides the parts of GPUs that pods hold by other stacks, once, when a pod is first observed after its binding.
 
-A new node's labels come minutes after its first pods. Until its model is known, a session is charged at the price of
-`*`; where its cloud or its resource names the model, as a whole GPU of that. Once the labels are there, within
-PROVISIONAL, the session is charged anew from its start by what they state.
+A new node's labels come minutes after its first pods. Until the labels name the model, a session is charged at the
+price of `*`, or as a whole GPU of the model that the cloud or the resource names. If the labels come within
+PROVISIONAL, the session is charged anew from its start by them.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ PROVISIONAL = 10 * MINUTE
 """The time from a session's start for which labels of its node still decide what it holds."""
 
 HeldOf = Callable[[Mapping[str, object]], Decision]
-"""Decides on the parts of GPUs that a bound pod holds by another stack."""
+"""A function from a bound pod (JSON) to the decision which parts of GPUs it holds by another stack."""
 
 
 def holdings_of(mirrors: Mirrors, own: Mapping[str, Listed], drivers: frozenset[str]) -> HeldOf:
@@ -74,7 +74,9 @@ def holdings_of(mirrors: Mirrors, own: Mapping[str, Listed], drivers: frozenset[
         return read_host_node(nodes().get(name, {}))
 
     equal: dict[Decision, Decision] = {}
-    """Decisions by themselves: of 50,000 pods most hold the same, which is in memory once."""
+    """Each decision, keyed by itself, so that equal decisions are one object in memory: most of 50,000 pods hold the
+    same.
+    """
 
     def of(pod: Mapping[str, object]) -> Decision:
         spec = pod.get("spec")
@@ -115,7 +117,7 @@ def _full_name(item: Json) -> FullName:
 
 
 def complete_holdings(books: Books, mirrors: Mirrors, held_of: HeldOf, now: int) -> set[str]:
-    """Corrects the holdings of sessions younger than PROVISIONAL that were decided without a node's labels or a claim.
+    """Corrects the holdings of sessions younger than PROVISIONAL that were decided before node labels or a claim came.
 
     Args:
         books: the leader's state, which is changed.
@@ -193,9 +195,10 @@ def held_idle(books: Books, now: int) -> int:
 def idle_quotas(books: Books, mirrors: Mirrors) -> frozenset[str]:
     """Returns the namespaces in which a ResourceQuota on FairGPU's own resources counts no pod.
 
-    In the mode account, pods ask for the resources of another stack. A namespace without a label for its mode has the
-    mode in the webhook's settings, which are not read here. It counts as one of the mode account if another stack gave
-    GPUs to a pod that the webhook has labelled, and FairGPU's scheduler gave GPUs to none.
+    In the mode account, pods ask for the resources of another stack, so the quota counts none of them. A namespace
+    without a label for its mode has the mode in the webhook's settings, which are not read here. Such a namespace
+    counts as one of the mode account if another stack gave GPUs to a pod there that the webhook has labelled, and
+    FairGPU's scheduler gave GPUs to no pod there.
     """
     counted = {_full_name(quota)[0] for quota in mirrors.quotas.items() if counts_own_resources(quota)}
     if not counted:
@@ -220,8 +223,8 @@ def _only_accounts(books: Books, mirrors: Mirrors, namespace: str) -> bool:
 def _labelled_later(mirrors: Mirrors, own: Mapping[str, Listed]) -> Callable[[Session], bool]:
     """Returns a function that says whether a session's holdings were decided before its node had its labels.
 
-    So it is for a model that only a cloud's label or the resource's name states, if the node now has the label of
-    feature discovery, or of that resource, which names the model.
+    They were if the model comes from a cloud's label or from the resource's name, and the node now has the label that
+    names the model: that of NVIDIA's feature discovery, or the resource's own.
 
     Args:
         own: the extended resources of other stacks that the admin lists, keyed by name.

@@ -1,4 +1,4 @@
-"""Metered sessions, each with the value that the store has acknowledged, which a new leader reads back."""
+"""Metered sessions in memory, each with its state as the store has acknowledged it, which a new leader reads back."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class Acknowledged(NamedTuple):
 
 
 NOTHING = Acknowledged()
-"""The acknowledged value of a session that the store does not hold."""
+"""The acknowledged state of a session that the store does not hold."""
 
 
 def posting(
@@ -140,7 +140,7 @@ def running_on(
     until: Instant,
     settled_until: Instant,
 ) -> Acknowledged:
-    """Returns what the store holds of a session that has not ended: `known`, with these amounts in its periods.
+    """Returns the acknowledged state of a session that has not ended: `known` with these amounts in its periods.
 
     An amount of 0 in a period after `until` is dropped. It comes from a clock that was ahead: the session has not
     reached that period.
@@ -169,10 +169,10 @@ def recorded_use_alone(acknowledged: Acknowledged) -> Acknowledged:
 
 
 def last_amounts_alone(acknowledged: Acknowledged) -> Acknowledged:
-    """Returns the acknowledged value of an ended session reduced to its recorded use and its last amounts.
+    """Returns the acknowledged state of an ended session reduced to its recorded use and its last amounts.
 
-    It is for a store that may lack these amounts. The reports of an ended session are not kept: where use is billed,
-    its amounts cannot be computed again.
+    It is used if the store may lack these amounts: if usage is billed they cannot be computed again, since the reports
+    of an ended session are deleted.
     """
     known = recorded_use_alone(acknowledged)
     last = {key: each for key, each in acknowledged.periods.items() if key[1] >= known.settled_until}
@@ -255,7 +255,7 @@ class Meters:
         return set(self._by_namespace)
 
     def keep(self, metered: MeteredSession) -> MeteredSession:
-        """Adds a metered session, unless one with its uid is kept already; returns the session that is kept."""
+        """Adds a metered session, unless one with its uid is already there; returns the one that is there then."""
         known = self._by_uid.setdefault(metered.session.uid, metered)
         self._by_namespace.setdefault(known.session.namespace, {})[known.session.uid] = known
         return known
@@ -305,9 +305,10 @@ class MeterRules:
 
 
 def allocation_of(session: Session) -> str:
-    """Returns what a session is of: the pod's uid, or the claim's uid with the id of the allocation.
+    """Returns the id of the pod or of the claim's allocation that a session meters.
 
-    Two leaders may have begun a claim's session at different instants, which its uid ends with.
+    For a claim it is the claim's uid and the allocation's id: the session's uid without the start at its end, since two
+    leaders may have begun the session at different instants.
     """
     return session.uid.rpartition("-")[0] if session.pod.startswith(CLAIM) else session.uid
 
@@ -393,9 +394,9 @@ def end_deleted(
     reported: Instant | None,
     now: Instant,
 ) -> None:
-    """Ends the session of a deleted pod: as its last version states, or else with the deletion or a last sign of life.
+    """Ends the session of a deleted pod: when its last version says that it ended, or else with the deletion.
 
-    The last sign of life counts on a silent node, and if the watch missed the deletion.
+    On a silent node, and if the watch missed the deletion, the session ends with the last sign of life instead.
 
     Args:
         departure: the deletion as observed: its proof and instant.
