@@ -1,1 +1,1 @@
-"""The objects that the timekeeper watches and writes: the interface, and the API server or a folder behind it."""
+"""The cluster as the timekeeper watches and writes it: one interface, with an API server or a folder behind it."""

@@ -23,9 +23,10 @@ class DepartureProof(StrEnum):
     """The evidence of an object's deletion: the watch delivered it, or a later list lacks the object."""
 
     DELETED = "deleted"
-    """The watch delivered its deletion: the object was deleted at that moment."""
+    """The watch delivered the object's deletion: the object was deleted at that moment."""
     MISSED = "missed"
-    """A later list lacks it: it was deleted at an unknown time after the mirror was last known to be current."""
+    """A later list lacks the object: it was deleted at an unknown time after the mirror was last known to be current.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +59,9 @@ class Mirror:
         Args:
             name: the collection's name in logs.
             now: a clock.
-            keep: returns whether to hold an object; others are ignored. An object that was held stays until it is
-                deleted, whatever becomes of it: a removed annotation is not the end of what it stood for.
+            keep: returns whether the mirror holds an object; others are ignored. An object that the mirror holds stays
+                until it is deleted, even if `keep` would refuse it later: a pod does not end because an annotation is
+                removed.
         """
         self.name = name
         self._now = now
@@ -105,10 +107,10 @@ class Mirror:
             self._departures = [*departures, *self._departures]
 
     def take_by_uid(self) -> tuple[dict[str, Json], Instant | None]:
-        """Returns what `by_uid` does, and the last instant at which the mirror was current before a whole list came.
+        """Returns the objects keyed by uid, and the instant at which the mirror was last current before a whole list.
 
-        Lists since the last call count. What such a list shows of an object may have been so since that instant. The
-        instant is None if a watch delivered each change, and the earliest of several lists.
+        Only lists since the last call count; of several, the first. An object may have changed to what a list shows at
+        any time since that instant. The instant is None if there was no list, as the watch delivered each change.
         """
         with self._lock:
             since, self._unwatched_since = self._unwatched_since, None
@@ -169,31 +171,32 @@ class Mirror:
 
 @dataclass(slots=True)
 class ObservedUntil:
-    """The instants up to which a collection has been observed, by our clock and the store's; in ns since 1970.
+    """The instants up to which a collection has been observed, by the local clock and the store's; in ns since 1970.
 
-    A clock of ours that has stepped back stamps deletions before instants at which the objects were still there, and
-    one that was ahead has stamped deletions in the future. Neither takes a charge back or adds one.
+    A local clock that has stepped back stamps deletions with instants at which the objects still existed, and one that
+    is ahead stamps them with future instants. These bounds correct both, so that no charge is taken back or added.
 
     Attributes:
-        deletions: the instant of the last observation. An object whose deletion is taken later was there until then.
+        deletions: the instant of the last observation. An object whose deletion is taken from the mirror later existed
+            until then.
         seen: the latest instant at which the mirror was known to be current.
     """
 
     deletions: Instant = 0
     seen: Instant = 0
     _adopted: Instant = 0
-    """The stamp of the mirror that `seen` was last taken from."""
+    """The mirror's `confirmed_at` from which `seen` was last set."""
     _ahead: bool = False
-    """Whether that stamp turned out to be in the future: our clock was ahead."""
+    """Whether that instant turned out to be in the future, as the local clock was ahead."""
 
     def advance(self, confirmed: Instant, past: Instant, now: Instant) -> None:
         """Sets `deletions` to `past`, and `seen` to `confirmed`, after all deletions were taken.
 
         Args:
-            confirmed: the instant at which the mirror was last known to be current before they were taken. An object
-                that a later list lacks was there then.
-            past: the present by our clock or, if earlier, by the store's. `seen` is no later.
-            now: the present by our clock.
+            confirmed: the last instant at which the mirror was known to be current before its deletions were taken. An
+                object that a later list lacks existed then.
+            past: the present by the local clock or, if earlier, by the store's. `seen` becomes no later than this.
+            now: the present by the local clock.
         """
         if confirmed != self._adopted:
             self.seen, self._adopted, self._ahead = max(self.seen, confirmed), confirmed, False
@@ -205,19 +208,19 @@ class ObservedUntil:
         self.deletions, self.seen = max(self.deletions, watched), max(self.seen, watched)
 
     def bounded(self, departures: Iterable[Departure], now: Instant) -> list[Departure]:
-        """Returns deletions with instants that are no earlier than what was observed before them, and not after `now`.
+        """Returns deletions with corrected instants: none before what was observed earlier, and none after `now`.
 
         Args:
-            departures: the deletions as the mirror stamped them, by our clock.
-            now: the present, after they were taken.
+            departures: the deletions as the mirror stamped them, by the local clock.
+            now: the present, read after the deletions were taken from the mirror.
         """
         return [replace(each, at=min(self._at(each), now)) for each in departures]
 
     def last_seen(self, confirmed: Instant) -> Instant:
-        """Returns the last instant at which an object was known to be as it was before a change that the watch missed.
+        """Returns the last instant at which an object was known to be unchanged, before a change that the watch missed.
 
         Args:
-            confirmed: the last instant at which the mirror was current before that, as the mirror stamped it.
+            confirmed: the last instant at which the mirror was current before the change, as the mirror stamped it.
         """
         return self.seen if self._ahead and confirmed == self._adopted else max(confirmed, self.seen)
 
@@ -247,41 +250,41 @@ def uid_of(item: Json) -> str:
 
 
 CHECKPOINT_SHARDS = 16
-"""The number of objects with the checkpoints of namespaces without a GPUBudget. The timekeeper's Role names each."""
+"""The number of ConfigMaps with checkpoint documents that belong to no GPUBudget. The timekeeper's Role names each."""
 
 MAX_TERMINATION_SECONDS = 600
 """The longest termination grace period of an evicted pod, in seconds, whatever its author wrote."""
 
 
 class SourceError(RuntimeError):
-    """The error of a failed write to the API server, which may be tried again.
+    """A write to the API server failed; it may be tried again.
 
     Unless a subclass says more, the API server failed or did not answer.
     """
 
 
 class ChangedMeanwhileError(SourceError):
-    """The error of a write to an object that was changed or deleted since the write was decided."""
+    """The object of a write was changed or deleted since the write was decided."""
 
 
 class RefusedError(SourceError):
-    """The error of a write that a schema, a policy or a webhook forbids; other writes may be allowed."""
+    """A schema, a policy or a webhook forbids a write; other writes may be allowed."""
 
 
 class NotWrittenError(SourceError):
-    """The error of a write on which the API server failed or which it did not answer in time.
+    """The API server failed to carry out a write, or did not answer it in time.
 
-    It says nothing of other objects, so the caller goes on with these. The API server may have done a write that it did
-    not answer.
+    Writes to other objects may succeed, so the caller goes on with them. The API server may have carried out a write
+    that it did not answer.
     """
 
 
 class BlockedError(SourceError):
-    """The error of an eviction that a PodDisruptionBudget forbids for now."""
+    """A PodDisruptionBudget forbids an eviction for now."""
 
 
 class ExistsError(SourceError):
-    """The error of the creation of an object whose name exists already."""
+    """An object cannot be created, since one of its name exists already."""
 
 
 OBSERVED_TO_THE_END = ("pods", "claims")
@@ -335,8 +338,8 @@ class ObjectEvent:
     Attributes:
         regarding: the object.
         reason: one word in CamelCase.
-        message: what happened, and what to do.
-        warning: whether somebody should look.
+        message: a text for people about what happened and what to do.
+        warning: whether the event is of the type Warning; otherwise it is Normal.
         occasion: a text that identifies the event among the object's events of this reason. A later leader that records
             the same occasion creates no second event. Empty if each call is to create an event.
     """
@@ -425,8 +428,8 @@ class Source(Protocol):
             version: the resourceVersion in which the object must still be; empty for any.
 
         Raises:
-            ChangedMeanwhileError: the budget was deleted, or has another version: a write that was given up and arrives
-                late must not replace a newer status.
+            ChangedMeanwhileError: the budget was deleted, or has another version than `version`. The version prevents
+                that a delayed write replaces a newer status.
         """
 
     def read_checkpoints(self) -> dict[str, Json]:

@@ -1,4 +1,4 @@
-"""Chooses the source by the settings: a cluster, a cluster that is only looked at, or a folder in its place."""
+"""Chooses the source by the settings: a cluster, a cluster in the mode look, or a folder in place of a cluster."""
 
 from __future__ import annotations
 

@@ -55,7 +55,9 @@ class FolderSource:
         self._is_kept = keeps(own)
         self._read: dict[Path, tuple[tuple[int, int, int], list[Json]]] = {}
         self._stated: dict[Path, tuple[Json, Json, Json]] = {}
-        """Keyed by a status's file: an object, its status, and the object with it, the same until either changes."""
+        """Keyed by a status's file: an object, its status, and both joined. The joined object stays the same until
+        either changes, so that readers notice changes by identity.
+        """
         self._mirrors = Mirrors(
             pods=Mirror("pods", now, self._is_kept),
             nodes=Mirror("nodes", now),
@@ -232,7 +234,8 @@ class FolderSource:
         return self._folder / "status" / f"{kind}-{name}.json"
 
     def _stating(self, item: Json) -> Json:
-        """Returns an object with the status that the timekeeper wrote for it to a file; unchanged if there is none."""
+        """Returns an object with the status that the timekeeper wrote to a file for it; unchanged if there is no file.
+        """
         kind = str(item.get("kind")).removeprefix("GPU").lower()
         metadata = item.get("metadata")
         name = metadata.get("name") if isinstance(metadata, dict) else None

@@ -1,8 +1,7 @@
-"""The API server as a source: the fields of objects that are kept in memory, the watches, and the writes.
+"""The API server as a source: its watches, its writes, and the fields of objects that are kept in memory.
 
-Kueue's LocalQueues are watched for the ClusterQueue of a pod that names its queue alone. From 0.17 on Kueue writes the
-ClusterQueue on the pods that it admits. Before, a pod has at most the name of its LocalQueue. The queues change no
-charge.
+Kueue's LocalQueues are watched to find the ClusterQueue of a pod that names only its LocalQueue: Kueue writes the
+ClusterQueue on pods only from version 0.17 on. The queues change no charge.
 """
 
 from __future__ import annotations
@@ -73,23 +72,26 @@ NONE: Final[Json] = {}
 FEW: Final = 8
 MOST_INTERNED: Final = 64
 SOME_CLAIMS: Final[list[Json]] = [{}]
-"""Stands for the claims in a pod's spec, of which only their presence counts: each claim names the pods that use it."""
+"""Stands for the claims in a pod's spec. Only their presence counts, since each claim names the pods that reserve it.
+"""
 RESULT: Final = ("driver", "pool", "device", "adminAccess", "consumedCapacity")
 SLICE: Final = ("driver", "pool", "nodeName", "sharedCounters")
 MOST_GROUPS: Final = 16
 """The most of KAI's labels that are kept of a pod: one for each GPU of the largest node."""
 OwnResources = Mapping[str, Listed] | None
-"""Keyed by resource, the admin's settings for resources of other stacks; None if pods of these are not metered."""
+"""The extended resources of other stacks that the admin lists, keyed by name; None if pods of other stacks are not
+metered.
+"""
 OTHER_GATE: Final[Json] = {"name": ""}
-"""Stands for each scheduling gate but FairGPU's own, which thereby keeps its index in the list."""
+"""Stands for each scheduling gate but FairGPU's own, so that FairGPU's gate keeps its index in the list."""
 
 
 def is_metered(pod: Json) -> bool:
     """Returns whether a pod requests a part of a GPU in FairGPU's own resources.
 
     Such requests cannot change after the pod is created. Annotations and finalizers alone do not count, since anybody
-    may write them on a pod without a GPU. Any JSON is tolerated: a pod that admission did not see must not stop the
-    meter.
+    may write them on a pod without a GPU. Any JSON is tolerated: a pod that did not pass admission must not stop
+    metering.
     """
     spec = pod.get("spec")
     if not isinstance(spec, dict):
@@ -100,8 +102,8 @@ def is_metered(pod: Json) -> bool:
 def may_hold(pod: Json, own: OwnResources) -> bool:
     """Returns whether a pod asks for a part of a GPU of another stack: by a resource, a claim, or KAI's annotations.
 
-    A pod that has an extended resource by a claim may hold one, too, whatever the resource's name: a DeviceClass names
-    it, and kube-scheduler makes the claim.
+    A pod for whose extended resource kube-scheduler made a claim may hold one, too, under any name of the resource: a
+    DeviceClass chooses the name.
 
     Args:
         own: the extended resources of other stacks that the admin lists, keyed by name; None if pods of other stacks
@@ -132,18 +134,19 @@ def metered_pod(
 ) -> Json | None:
     """Returns the fields of a pod that metering reads; None for a pod that is not metered.
 
-    Volumes, commands and environments are most of a pod, and a large cluster has tens of thousands of pods. Fields of a
-    size that the author chooses are not kept either: the API server takes 1.5 MiB of labels.
+    The others are dropped to save memory: volumes, commands and environments are most of a pod, and a large cluster has
+    tens of thousands of pods. Fields whose size the author chooses are dropped, too: the API server accepts 1.5 MiB of
+    labels.
 
-    Without the label of GPU pods no policy guards a pod's annotations, so they are not read: once bound, the pod is
-    metered according to its request.
+    FairGPU's annotations are read only on a pod with the label of GPU pods, since no policy guards them without it. A
+    pod without the label is metered by its request once it is bound.
 
     Args:
         pod: the pod as the API server has it.
         kept_labels: the keys of the labels that are kept with usage.
         own: the extended resources of other stacks that the admin lists, keyed by name; None if pods of other stacks
             are not metered.
-        known: whether the pod was metered before: it stays so, whatever was removed from it since.
+        known: whether the pod was metered before. It then stays metered, even if its request was removed since.
     """
     elsewhere = may_hold(pod, own)
     if not is_metered(pod) and not elsewhere and not known:
@@ -203,9 +206,9 @@ def _status(status: Json) -> Json:
 
 
 def _is_common(statuses: list[Json]) -> bool:
-    """Whether many pods have equal statuses of containers, so that they can share one object in memory.
+    """Whether statuses of containers equal those of many other pods, so that these pods can share one object in memory.
 
-    So it is if all containers run, and no time is kept of them.
+    They do if all containers run and no start time is kept.
     """
     return all(set(one) <= {"name", "state"} and one.get("state") in ({"running": {}}, None) for one in statuses)
 
@@ -221,8 +224,9 @@ def _interned(item: Json, keys: Iterable[str]) -> Json:
 def _container_status(status: Json, began: int | None) -> Json:
     """Returns the fields of a container's status that metering reads.
 
-    `began` is the pod's startTime, at which the kubelet took it up, in nanoseconds since 1970; None if not stated. The
-    start of a container is kept only if it is earlier, or `began` is None: it then shows that the kubelet had the pod.
+    `began` is the pod's startTime, at which the kubelet took up the pod, in nanoseconds since 1970; None if not stated.
+    A container's start is kept only if it is earlier than `began`, or if `began` is None: it is then the first proof
+    that the kubelet had the pod.
     """
     read = _chosen(status, ("name",))
     for key in ("state", "lastState"):
@@ -238,7 +242,7 @@ def _container_status(status: Json, began: int | None) -> Json:
 
 
 def _containers(given: list[Json], own: OwnResources) -> list[Json]:
-    """Returns the fields of containers that metering reads; equal ones of all pods are one object: do not change it."""
+    """Returns the fields of containers that metering reads; other pods share the result, so never change it."""
     texts = (json.dumps(_container(container, own)) for container in given)
     return _shared(*texts) if len(given) <= FEW else [json.loads(text) for text in texts]
 
@@ -386,15 +390,17 @@ COLLECTIONS = {
 QUOTAS = "/api/v1/resourcequotas"
 
 POD_WRITE_SECONDS = 5
-"""The time that the API server may take for a write to a pod, and that the client waits for its answer.
+"""The seconds that the API server may take for a write to a pod, and that the client waits for its answer.
 
-The API server gives up by itself then: k8s.io/apiserver/pkg/endpoints/filters/request_deadline.go reads `timeout`."""
+The API server gives up by itself then: k8s.io/apiserver/pkg/endpoints/filters/request_deadline.go reads `timeout`.
+"""
 _POD_WRITE = {"timeout": f"{POD_WRITE_SECONDS}s"}
 
 ASK_AGAIN_SECONDS: Final = 30.0
-"""The time after which an API server without Dynamic Resource Allocation, or Kueue, is asked for it again."""
+"""The seconds after which an API server without Dynamic Resource Allocation, or without Kueue, is asked for it again.
+"""
 FIRST_QUEUES_SECONDS: Final = 5.0
-"""The longest time that the first list of pods waits for the first list of Kueue's LocalQueues."""
+"""The most seconds that the first list of pods waits for the first list of Kueue's LocalQueues."""
 FORBIDDEN: Final = 403
 
 _TOO_LARGE = "request is too large"
@@ -407,7 +413,7 @@ _log = structlog.get_logger()
 
 
 class ConfirmedView(View, Protocol):
-    """A view of a collection that also says when it was last known to be current."""
+    """A view of a collection that also states when it was last known to be current."""
 
     @property
     def confirmed_at(self) -> int | None:
@@ -463,7 +469,7 @@ class OptionalCollection:
     Attributes:
         group: the API group.
         kind: the collection's name in paths, such as `resourceclaims`.
-        read: returns the part of an object that the mirror gets; None for an object that it does not get.
+        read: returns the fields of an object that the mirror keeps; None for an object that the mirror does not keep.
     """
 
     group: OptionalGroup
@@ -680,8 +686,8 @@ class KubernetesSource:
     def watch_queues(self, wait: Wait) -> None:
         """Watches Kueue's LocalQueues in a thread, if the ClusterQueue of pods is kept with usage.
 
-        They add a label to pods and change no charge. Only the first list of pods waits for them, and not long. The
-        thread ends once `wait` returns True.
+        LocalQueues add a label to pods and change no charge. Only the first list of pods waits for them, for at most
+        FIRST_QUEUES_SECONDS. The thread ends once `wait` returns True.
         """
         if self._queues is not None:
             self._follow(OptionalCollection(KUEUE, "localqueues", read_local_queue), self._queues, wait)
@@ -728,7 +734,8 @@ class KubernetesSource:
     def lift_gate(self, pod: Json) -> None:
         """Removes the budget's scheduling gate from a pod.
 
-        It does so only if the pod is the one that was read and has the gate at the same index.
+        The API server refuses the write unless the pod has the same uid as when it was read, and the gate at the same
+        index.
         """
         metadata = pod["metadata"]
         gates = (pod.get("spec") or {}).get("schedulingGates") or []
@@ -820,8 +827,8 @@ class KubernetesSource:
         """Posts an Eviction of a pod; if the pod has grown to etcd's limit, clears its managedFields and posts again.
 
         An eviction writes a condition into the pod. The API server clears managedFields by itself if a patch does not
-        fit, but answers an error if an eviction does not. They are the only part of a pod that its author can make grow
-        without bound once it is created: each field manager that applies a field is listed with it
+        fit, but answers an error if an eviction does not. The managedFields are the only part of a pod that its author
+        can make grow without bound after its creation: each field manager that applies a field is listed with the field
         (https://kubernetes.io/docs/reference/using-api/server-side-apply/#clearing-managedfields).
         """
         path = _path_of(metadata)
@@ -926,7 +933,7 @@ def _path_of(metadata: Json) -> str:
 
 
 def _termination_seconds(pod: Json) -> int | None:
-    """The grace period that an eviction must name, in seconds; None if the API server's own choice is the same.
+    """Returns the grace period that an eviction must name, in seconds; None if the API server would choose the same.
 
     A pod that is being deleted already keeps its grace period, unless the eviction names a shorter one.
     """

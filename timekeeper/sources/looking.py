@@ -1,10 +1,10 @@
-"""The API server as a source that only looks: nothing is written outside FairGPU's namespace, no event either.
+"""The API server as a source in the mode look: outside FairGPU's namespace nothing is written, not even Events.
 
 Budgets come from the ConfigMap `fairgpu-budgets`: each key is a budget's name, and its value the YAML of a GPUBudget's
-spec. What a GPUBudget's status would say is kept in `fairgpu-budget-statuses`, by the same names. A ConfigMap holds a
-million bytes, which is enough for some hundred budgets.
+spec. The ConfigMap `fairgpu-budget-statuses` holds the statuses that GPUBudgets would have, keyed by the same names. A
+ConfigMap holds a million bytes, which is enough for some hundred budgets.
 
-Where budgets are GPUBudgets instead, their status is the one thing that is written outside.
+If the settings say that budgets are GPUBudget objects instead, their status is the only thing that is written outside.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ LINES: Final = f"{CONFIG_MAPS}/{BUDGETS_MAP}"
 STATUSES_MAP: Final = "fairgpu-budget-statuses"
 STATUSES: Final = f"{CONFIG_MAPS}/{STATUSES_MAP}"
 WATCHED: Final = ("pods", "nodes", "node_leases", "namespaces")
-"""The collections that are watched as in every mode. Grants and corrections do not exist in the mode look."""
+"""The collections that are watched in every mode, and so in the mode look. Grants and corrections do not exist in it.
+"""
 
 _UNREADABLE = (yaml.YAMLError, ValueError, KeyError, AttributeError, RecursionError)
 """The errors of PyYAML on a text that it cannot read: `2026-02-30` is a ValueError, and `!!bool maybe` a KeyError."""
@@ -46,7 +47,8 @@ _log = structlog.get_logger()
 def budgets_of(config_map: Json, statuses: Json) -> list[Json]:
     """Returns the GPUBudgets that a ConfigMap holds, in the form in which the API server has them.
 
-    A value that is no spec of a budget becomes a budget with the faults of the text, for which it is refused by name.
+    A value that is no spec of a budget becomes a budget that carries the faults of the text, which `parse_budget`
+    raises.
 
     Args:
         config_map: the ConfigMap: each key is a budget's name, and its value the YAML of the budget's spec.
@@ -72,7 +74,7 @@ def budgets_of(config_map: Json, statuses: Json) -> list[Json]:
 
 
 class _Manifests(yaml.SafeDumper):
-    """Writes texts such as `089` and `1e3`, which may be names, in quotes: kubectl would read them as numbers."""
+    """Writes YAML with quotes around texts such as `089` and `1e3`, which may be names: kubectl would read numbers."""
 
 
 def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
