@@ -26,7 +26,8 @@ from timekeeper.dashboard.serving import page_routes
 from timekeeper.ledger.reading import Changes, Cursor
 
 POLL_SECONDS = 0.2
-"""The interval at which the store is asked for its version; clients get a change within a second."""
+"""The seconds between two reads of the version of the published states, so that clients get a change within a second.
+"""
 
 _log = structlog.get_logger()
 
@@ -41,9 +42,10 @@ def follow(read: ReadChanges, deliver: Callable[[Changes], None], wait: Wait) ->
     """Reads changed states of namespaces from the store and delivers them, until the process ends.
 
     Args:
-        read: returns the changes in the store since a cursor, or all states for the cursor None; None for no change.
+        read: returns the states that changed in the store since a cursor, or all states for the cursor None; None if
+            none changed.
         deliver: receives the changes; called in this thread.
-        wait: sleeps that many seconds; returns true once the process ends, which ends this function.
+        wait: sleeps for a number of seconds; returns True once the process ends, and this function then returns.
     """
     cursor: Cursor | None = None
     answering = True
@@ -64,7 +66,7 @@ def follow(read: ReadChanges, deliver: Callable[[Changes], None], wait: Wait) ->
 
 
 SILENCE_SECONDS = 10.0
-"""A worker is ready only if the store's last answer is more recent than this."""
+"""The age, in seconds, from which the store's last answer no longer counts: the worker is then not ready."""
 
 
 class Freshness:
@@ -88,15 +90,17 @@ FORWARDED_FOR = b"x-forwarded-for"
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 MOST_HOPS = 8
-"""The most addresses read from a header, from its end: each proxy adds one, and the client may invent the others."""
+"""The most addresses that are read of an X-Forwarded-For header, from its end: each proxy appends one, and the client
+may have invented those before.
+"""
 WSGI_THREADS = 8
 """The threads of the WSGI routes; each may wait for the API server to authenticate a caller."""
 REVIEW_THREADS = 8
-"""The threads that authenticate the clients of the states, by questions to the API server."""
+"""The threads that authenticate the clients of states and of GPU objects; each may wait for the API server."""
 
 
 class Loop:
-    """Holds the event loop of a worker; a call returns that loop, once the worker has started."""
+    """Gives access to a worker's event loop, which exists once the worker has started; calling it returns the loop."""
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -144,8 +148,8 @@ def behind_proxies(scope: Scope, trusted: Sequence[Network]) -> Scope:
 def origin_of(peer: str, forwarded: str, trusted: Sequence[Network]) -> str:
     """Returns the last address on a request's way to this server that belongs to no trusted proxy.
 
-    A trusted proxy appends its client's address to `X-Forwarded-For`; the client may have invented all before that. A
-    connection from any other peer counts as the peer's own address, whatever its headers say.
+    A trusted proxy appends its client's address to `X-Forwarded-For`; the client may have invented all addresses
+    before. If the peer is no trusted proxy, the result is the peer's own address, whatever the header says.
 
     Args:
         peer: the address that the connection comes from.
@@ -228,7 +232,7 @@ def build_application(
 
 
 def _missing(store: Freshness, feed: StatesFeed) -> tuple[str, ...]:
-    """Returns the things that a worker still waits for, as phrases for the readiness probe; empty once it is ready."""
+    """Returns phrases for the readiness probe that name what the worker still waits for; empty once it is ready."""
     silent = () if store.is_fresh() else ("an answer from the store of the ledger",)
     unknown = () if feed.cursor is not None else ("states, which fairgpu timekeeper jobs publishes",)
     return (*silent, *unknown)

@@ -1,4 +1,4 @@
-"""The dependencies of the routes, created once in each worker, and the checks of a caller's rights."""
+"""The objects that the routes share in a worker, and the checks whether a caller may do what a request asks."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Dependencies:
     """The objects that the routes of the REST API use, one set for each worker.
 
     Attributes:
-        book: reads the ledger in the store.
+        book: reads budgets, sessions and ledgers from the store.
         store: a client of Redis whose answers are bytes.
         usage_labels: the labels of pods by which usage can be queried.
         access: authenticates people and services, and checks their rights.
@@ -40,12 +40,12 @@ class Dependencies:
         pods: finds out whether pods have ended.
         feed: the states of namespaces, in the event loop.
         submissions: stores reports, in the event loop.
-        loop: returns the event loop, once the worker has started.
+        loop: returns the worker's event loop; raises RuntimeError before the worker has started.
         report_interval_seconds: the interval at which sidecars are asked to report.
         measures: the worker's metrics.
         assets: the files of the dashboard.
-        asking: limits a caller's concurrent queries about all namespaces.
-        closed_days: caches the sums of closed days.
+        asking: limits a caller's concurrent usage queries about all namespaces.
+        closed_days: caches the usage of closed days, added up, for usage queries.
         currency: the currency of amounts beside GPU-hours; None for none.
         present_use: the source that knows how busy pods keep their GPUs; None if none is configured.
         exported: the exported months that the store no longer holds; None if months are not exported.

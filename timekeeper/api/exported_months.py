@@ -1,6 +1,6 @@
 """Answers usage queries about months that the store no longer holds, from their exported files.
 
-Where the store still holds a budget's usage in such a month, the store's figures count and not the file's: they are
+If the store still holds a budget's usage in such a month, the store's figures count instead of the file's, as they are
 newer.
 """
 
@@ -27,7 +27,7 @@ from timekeeper.ledger.exports import Export, Exports
 MOST_MONTHS = 24
 """The most files that one answer reads."""
 LISTED_SECONDS = 60.0
-"""The longest time for which the list of files is reused."""
+"""The longest time, in seconds, for which the list of files is reused."""
 Held = Collection[tuple[str, str]]
 """Pairs of an account's name and a month, such as 2026-10, of which the store still holds usage."""
 
@@ -60,12 +60,13 @@ class ExportedMonths:
 
         Args:
             sums: the sums; they already contain the store's usage.
-            now: the instant of the query: it decides of which months the store is sure to hold the usage.
+            now: the instant of the query, from which follows the first month that the store is sure to hold
+                (`kept_from`).
             held: pairs of an account and an earlier month, such as 2026-10, of which the store still holds usage.
             only: the namespaces to add; None for all.
 
         Raises:
-            MonthUnavailableError: a file cannot be read, or is not the one that was written.
+            MonthUnavailableError: a file is missing, cannot be read, or is not the one that was written.
             ProblemError: the window takes too many files.
             redis.RedisError: the store does not answer.
         """
@@ -131,7 +132,7 @@ class ExportedMonths:
                 self._bodies.popitem(last=False)
 
     def _names(self, month: str) -> frozenset[str]:
-        """Returns the months of which there are files, such as 2026-10, as of at most LISTED_SECONDS ago.
+        """Returns the months, such as 2026-10, of which there are files, by a list that is at most LISTED_SECONDS old.
 
         Raises:
             MonthUnavailableError: the files cannot be listed; the error names `month`, which the query needs.

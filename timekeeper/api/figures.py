@@ -30,7 +30,7 @@ _log = structlog.get_logger()
 
 
 class BadCursorError(ValueError):
-    """The error of a cursor that no answer has contained."""
+    """A cursor in a request is not one that an earlier answer can have contained."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +41,10 @@ class SessionFigures:
         session: the session.
         account: the account that pays.
         rate: its present rate, in microGPU-seconds a second.
-        amount: its cost in the present period of its account, in microGPU-seconds.
+        amount: the session's cost in the present period of that account, in microGPU-seconds.
         reported_at: the instant of its pod's last report; None without a report.
-        used: the GPU time that its containers used, according to its reports, in microGPU-seconds; None without one.
+        used: the GPU time that its containers used according to its pod's reports, in microGPU-seconds; None without a
+            report.
         present_use: how busy its GPUs are now, according to Prometheus; None if that is unknown, or its pod reports.
     """
 
@@ -86,7 +87,7 @@ class Book:
         return reading.namespaces(self._client)
 
     def budget(self, name: str) -> Summary | None:
-        """Returns the figures of the account with this name; None if there is none."""
+        """Returns the figures of the account with this name; None if the store holds none that are readable."""
         if not name or "}" in name:
             return None
         summaries = reading.summaries(self._client, [name])
@@ -106,7 +107,7 @@ class Book:
         return account in self._accounts_of(namespace)
 
     def has_taken(self, account: str, kind: str, name: str) -> bool:
-        """Returns whether an account's ledger has an order of this kind (GPUGrant or GPUCorrection) and name."""
+        """Returns whether an account's ledger holds an order of this kind (GPUGrant or GPUCorrection) and name."""
         names = keys.AccountKeys(account)
         return bool(self._client.hexists(names.grants if kind == "GPUGrant" else names.corrections, name))
 

@@ -1,14 +1,15 @@
 """GPUNodes and GPUPods: read from Nodes and Pods, listed, and watched as in the Kubernetes API.
 
-Every figure of these objects comes from one of three places: the annotation `fairgpu.io/inventory` states what a node
-offers, the annotation `fairgpu.io/allocation` what a bound pod holds, and two conditions of a pod why it waits.
+Every figure of these objects has one of three sources. The annotation `fairgpu.io/inventory` states the GPUs of a node,
+the annotation `fairgpu.io/allocation` the parts that a bound pod holds, and two conditions of a pod the reasons why it
+waits.
 
 `GET /apis/fairgpu.io/v1/gpunodes` and `gpupods` answer lists, and watches that can be resumed:
 https://kubernetes.io/docs/reference/using-api/api-concepts/#efficient-detection-of-changes
 
-A resourceVersion here is the API server's own: of pods for GPUPods, `NODES.PODS` for GPUNodes, which follow from both.
-So a watch that one worker began goes on at any other. A watch gets each object that has changed in its present state,
-and not each state between.
+A resourceVersion is made of the API server's own: that of pods for GPUPods, and `NODES.PODS` for GPUNodes, which follow
+from both. A watch that one worker began can therefore go on at any other. A watch gets each changed object in its
+present state, and not each state in between.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class Held(NamedTuple):
     Attributes:
         core_percent: its part of the GPU's time, in percent.
         memory_mib: its memory, in MiB.
-        containers: the most of its containers that run on the GPU at a time.
+        containers: the largest number of its containers that run on the GPU at one time.
     """
 
     core_percent: int
@@ -177,7 +178,7 @@ def document(kind: str, body: bytes, version: str) -> bytes:
 
 
 def _encoded(document: Json) -> bytes:
-    """Returns a document as JSON, copied: the bytes that orjson returns keep a whole buffer of 4 KiB."""
+    """Returns a document as JSON in as little memory as possible: orjson's own bytes would occupy a buffer of 4 KiB."""
     return bytes(memoryview(orjson.dumps(document)))
 
 
@@ -280,11 +281,11 @@ def _waits(spec: Json, status: Json) -> list[dict[str, str]]:
 
 
 MAX_CHANGES = 20_000
-"""The most changes that are kept for watches that are resumed."""
+"""The most changes of each kind that are remembered, so that watches can be resumed."""
 GATHER_SECONDS = 0.1
-"""The time for which changes are gathered before watches are woken."""
+"""The seconds for which changes are gathered before watches are woken."""
 CATCH_UP_SECONDS = 3.0
-"""The longest wait until this worker has read the API server's objects up to a client's resourceVersion."""
+"""The most seconds that a request waits until this worker has read the objects up to the client's resourceVersion."""
 BOOKMARK_SECONDS = 15.0
 LINES_AT_ONCE = 500
 NODES, PODS = "nodes", "pods"
@@ -298,11 +299,11 @@ _log = structlog.get_logger()
 
 
 class ExpiredError(ValueError):
-    """The error of a resourceVersion after which this worker does not know all changes; a client must list again."""
+    """This worker does not know all changes after a resourceVersion; the client must list again."""
 
 
 class VersionError(ValueError):
-    """The error of a text that is no resourceVersion of GPUNodes, or none of GPUPods."""
+    """A text is no resourceVersion of the kind of objects that was asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,7 +312,7 @@ class _Change:
 
     Attributes:
         number: the number of the change among those of its kind.
-        source, version: the collection of the API server that caused it, nodes or pods, and its resourceVersion then.
+        source, version: the collection whose change caused it, nodes or pods, and the resourceVersion of that change.
         key: the node's name or the pod's uid.
         deleted: the namespace and the JSON of an object that was deleted; None for any other change.
     """
@@ -329,9 +330,9 @@ class _Changes:
 
     Attributes:
         number: the number of the last change.
-        floor: keyed by the collection, nodes or pods, the resourceVersion after which all its changes are kept.
+        floor: for each collection, nodes or pods, the resourceVersion after which no change is missing from `recent`.
         recent: the latest changes, oldest first.
-        born: keyed by the object's key, the number of the change that added it.
+        born: the number of the change that added each present object, keyed by the object's key.
     """
 
     number: int = 0
@@ -340,7 +341,7 @@ class _Changes:
     born: dict[str, int] = field(default_factory=dict)
 
     def add(self, source: str, version: int, key: str, deleted: tuple[str, bytes] | None = None) -> None:
-        """Adds a change with these fields of a _Change, and drops the oldest changes beyond MAX_CHANGES."""
+        """Adds a change with these fields (see `_Change`); drops the oldest one if there are more than MAX_CHANGES."""
         self.number += 1
         if deleted is None:
             self.born.setdefault(key, self.number)
@@ -388,7 +389,7 @@ class GPUFeed:
         """Stores a node as last seen.
 
         Args:
-            node: the node; None for one that offers no GPUs, or is deleted.
+            node: the node; None if it offers no GPUs, or is deleted.
             version: its resourceVersion as a number.
         """
         with self._lock:
@@ -414,7 +415,7 @@ class GPUFeed:
         """Stores a GPU pod as last seen.
 
         Args:
-            pod: the pod; None for one that is deleted.
+            pod: the pod; None if it is deleted.
             version: its resourceVersion as a number.
         """
         with self._lock:
@@ -548,7 +549,7 @@ class GPUFeed:
             return changes.number if first is None else first.number - 1
 
     def since(self, kind: str, number: int | None, namespace: str = "") -> tuple[int, list[tuple[str, bytes]], str]:
-        """Returns the changes of a kind of objects after the change with a number.
+        """Returns the changes of a kind of objects that follow the change with a given number.
 
         An object that changed several times appears once, at its last change.
 
@@ -562,7 +563,7 @@ class GPUFeed:
             object's document; and the present resourceVersion.
 
         Raises:
-            ExpiredError: changes since are not known any more.
+            ExpiredError: some of these changes are not remembered any more.
         """
         with self._lock:
             changes, version = self._changes[kind], self._version(kind)
@@ -815,7 +816,9 @@ JSON_LINES = b"application/json;stream=watch"
 """The content type of a watch, as the Kubernetes API answers it."""
 PARAMETERS = ("watch", "resourceVersion", "timeoutSeconds", "allowWatchBookmarks")
 DEFAULT_SECONDS, MAX_SECONDS = 300, 600
-"""The duration of a watch in seconds, by default and at most. It ends since rights are checked only when it begins."""
+"""The duration of a watch in seconds, by default and at most. A watch must end, since rights are checked only when it
+begins.
+"""
 MAX_WATCHES = 200
 """The most watches that a worker answers at a time."""
 UNKNOWN_YET = "nodes and pods are not read yet; try again"
@@ -834,8 +837,8 @@ class GPURoute:
     ) -> None:
         """Makes the route of one kind of objects, gpunodes or gpupods.
 
-        Without a cluster `watches` is None, and a valid request gets the status 404. Callers are authenticated and
-        lists are made in `threads`.
+        `watches` is None without a cluster; a valid request is then answered with the status 404. `threads`
+        authenticate callers and make lists.
         """
         self._kind = kind
         self._watches = watches

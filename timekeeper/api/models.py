@@ -36,7 +36,7 @@ from timekeeper.ledger.totals import Summary
 MAX_COUNTER = 2**63 - 1
 MAX_SEQUENCE = 2**53 - 1
 MAX_DEVICES = 256
-"""The most devices in one report, over all its containers; the sidecar sends no more."""
+"""The most devices in one report, summed over its containers; the sidecar sends no more."""
 MAX_REPORT_BYTES = 128 * 1024
 MAX_BODY_BYTES = 256 * 1024
 
@@ -76,13 +76,13 @@ _NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
 class _Given(BaseModel):
-    """The base of bodies that a person writes: an unknown field is an error that names it."""
+    """The base of request bodies that a person writes: an unknown field is an error that names the field."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, hide_input_in_errors=True)
 
 
 class _Reported(BaseModel):
-    """The base of bodies that a sidecar sends: unknown fields, of later versions, are ignored."""
+    """The base of request bodies that a sidecar sends: unknown fields are ignored, as later sidecars may send more."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
 

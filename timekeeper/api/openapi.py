@@ -1,4 +1,4 @@
-"""Generates the API's description (OpenAPI 3.1) from the models that read bodies and write answers."""
+"""Generates the REST API's description (OpenAPI 3.1) from the models by which requests are read and answers written."""
 
 from __future__ import annotations
 

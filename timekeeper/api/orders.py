@@ -1,4 +1,4 @@
-"""Orders over REST: a request becomes a GPUGrant or a GPUCorrection, and its name makes the request idempotent.
+"""Orders over REST: a request becomes a GPUGrant or a GPUCorrection, whose name makes a repeated request harmless.
 
 An order is stored as an object of the API server, or as a file of the folder in its place. The leader applies it.
 """
@@ -124,7 +124,7 @@ def effective_text(value: str, now: Instant) -> str:
 
 
 def acceptable(book: Book, spec: Json) -> None:
-    """Checks that the leader, according to the present ledger, will not refuse a correction.
+    """Checks that the leader would not refuse a correction, by the present ledger; raises an error otherwise.
 
     Args:
         spec: the spec of the GPUCorrection.
@@ -176,7 +176,7 @@ class OrderStore(Protocol):
 def place_order(
     book: Book, item: Json, store: OrderStore, check: Callable[[Json], None] | None = None
 ) -> tuple[Json, bool]:
-    """Creates the object of an order, or finds the object of an earlier request for the same order.
+    """Creates the object of an order, or finds the one that an earlier request for the same order made.
 
     Args:
         store: stores objects of its kind.
@@ -196,7 +196,7 @@ def place_order(
 
 
 def common_fields(stored: Json, noun: str) -> tuple[dict[str, str], Json]:
-    """Returns the fields that the answers to all orders have, such as the name, and the order's spec as stored.
+    """Returns the fields that every answer to an order has, such as the name, and then the order's spec as stored.
 
     Args:
         stored: the object of the order as the store answered it.
@@ -247,7 +247,7 @@ def place(item: Json, store: OrderStore) -> tuple[Json, bool]:
 
 
 def gpu_hours_text(field: str, value: float | str, *, negative: bool = False) -> str:
-    """Returns an amount of GPU-hours as decimal text; a JSON number counts as the decimal that was written.
+    """Returns an amount of GPU-hours as decimal text; a JSON number is taken as the decimal that the client wrote.
 
     Args:
         field: the name of the field, for the error.
@@ -268,7 +268,7 @@ def gpu_hours_text(field: str, value: float | str, *, negative: bool = False) ->
 
 
 def name_of_key(caller: str, key: str) -> str:
-    """Returns the name of an order, made from its caller and its Idempotency-Key: equal for equal ones.
+    """Returns the name of an order, made from caller and Idempotency-Key, so that a repeated request has the same name.
 
     See https://datatracker.ietf.org/doc/draft-ietf-httpapi-idempotency-key-header/.
 
@@ -302,7 +302,7 @@ def order_name(caller: str, given: str | None, key: str | None, kind: str) -> st
 
 
 def known_budget(book: Book, name: str) -> None:
-    """Checks that the budget of an order exists.
+    """Checks that a GPUBudget with the name in an order exists.
 
     Raises:
         ProblemError: no GPUBudget has that name.
@@ -313,7 +313,7 @@ def known_budget(book: Book, name: str) -> None:
 
 
 def unused_name(book: Book, item: Json, store: OrderStore) -> None:
-    """Checks that no order whose object was deleted has used the name of a new order.
+    """Checks that the name of a new order is not that of an applied order whose object was deleted.
 
     The ledger counts each name once, and would ignore the new order.
 
@@ -321,7 +321,7 @@ def unused_name(book: Book, item: Json, store: OrderStore) -> None:
         store: stores objects of its kind.
 
     Raises:
-        ProblemError: the name is used.
+        ProblemError: the name was used.
     """
     name, budget = item["metadata"]["name"], item["spec"]["budget"]
     if book.has_taken(budget, item["kind"], name) and store.read(name) is None:
@@ -333,7 +333,7 @@ def unused_name(book: Book, item: Json, store: OrderStore) -> None:
 
 
 def missing_key(alternative: str) -> ProblemError:
-    """Returns the problem of an order without a name: a client that repeats it after a lost answer would make two.
+    """Returns the problem of an order that has no name: repeated after a lost answer, it would be made twice.
 
     Args:
         alternative: the end of the message, which names another way to give a name; empty for none.
@@ -397,7 +397,7 @@ class NoOrders:
     """Stores no orders: in the mode look no order is accepted."""
 
     def __init__(self, place: str) -> None:
-        """`place` names, for the error, the object in which a budget's allowance is changed instead."""
+        """Makes the store; `place` names, for the error, the object in which an allowance is changed instead."""
         self._place = place
 
     def create(self, item: Json) -> Json:

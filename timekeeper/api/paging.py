@@ -41,7 +41,7 @@ def page_limit() -> int:
     """Returns the number of items that the HTTP request asks for with its parameter `limit`.
 
     Raises:
-        ProblemError: it is not a number from 1 to MAX_LIMIT.
+        ProblemError: the parameter is not a number from 1 to MAX_LIMIT.
     """
     return parse_limit(request.args.get("limit"), DEFAULT_LIMIT, MAX_LIMIT)
 
@@ -54,7 +54,7 @@ def parse_limit(text: str | None, default: int, most: int) -> int:
         most: the highest limit that is allowed.
 
     Raises:
-        ProblemError: it is not a number from 1 to `most`.
+        ProblemError: the text is not a number from 1 to `most`.
     """
     if text is None:
         return default
@@ -80,7 +80,7 @@ def by_amount() -> bool:
     """Returns whether the HTTP request asks for the largest amounts first, which takes only one page.
 
     Raises:
-        ProblemError: it asks for another order, or for a second page of this one.
+        ProblemError: the request asks for an unknown order, or for a second page of the largest amounts.
     """
     order = request.args.get("order", "uid")
     if order not in {"uid", "amount"}:
@@ -96,7 +96,7 @@ def cursor_after(item: str) -> str:
 
 
 def decoded_cursor(text: str, longest: int = MAX_CURSOR_LENGTH) -> str | None:
-    """Returns the item that a cursor of `cursor_after` names; None for any other text.
+    """Returns the key in a cursor that `cursor_after` made; None for a text that is no such cursor.
 
     Args:
         longest: the most characters of a cursor.

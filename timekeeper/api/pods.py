@@ -1,4 +1,4 @@
-"""Finds out whether all containers of a pod but the sidecar have ended: a sidecar that reports asks when to end."""
+"""Finds out whether a pod's other containers have ended, for a sidecar of the ancestor's API that asks when to end."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from fairgpu.cluster.api import ApiError, Json, KubernetesAPI
 from timekeeper.auth.signed_tokens import PodIdentity
 
 MOST_POD_BYTES = 2 * 1024 * 1024
-"""More than the API server stores of an object (1.5 MiB)."""
+"""The most bytes that are read of a pod; more than the API server stores of an object (1.5 MiB)."""
 READ_SECONDS = 5.0
-"""The time-out of the API server for one pod."""
+"""The time-out, in seconds, of the request to the API server for one pod."""
 ANSWER_SECONDS = 5.0
-"""The time for which an answer about a pod is reused: half of the time in which callers must learn of its end."""
+"""The seconds for which an answer about a pod is reused: half of the time within which callers must learn of its end.
+"""
 MOST_PODS = 20_000
 """The most pods whose answers are cached; the least recently used one is dropped first."""
 
@@ -96,10 +97,10 @@ class EndedPods:
     def ended(self, pod: PodIdentity) -> bool:
         """Returns whether all containers of a pod but the one that asks have ended, as of at most a few seconds ago.
 
-        While another thread reads the pod, the last answer counts.
+        While another thread reads the pod, the last answer counts; without one, the result is False.
 
         Raises:
-            ApiError: that cannot be found out now.
+            ApiError: the API server cannot be asked now.
         """
         with self._lock:
             cached = self._answers.get(pod.uid)

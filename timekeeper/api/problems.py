@@ -56,11 +56,11 @@ _log = structlog.get_logger()
 
 
 class OverloadedError(RuntimeError):
-    """The error of a request that is not accepted because too many wait for the store."""
+    """A request is not accepted because too many others wait for the store."""
 
 
 class ProblemError(Exception):
-    """The error of a request that is not served, in the form of a problem document (RFC 9457).
+    """A request is not served; the error has the fields of the problem document that answers it (RFC 9457).
 
     Attributes:
         status: the HTTP status.
@@ -138,7 +138,7 @@ def guarded(route: Handler, measures: Measures) -> Handler:
 
 
 def problem_of(error: BaseException) -> ProblemError:  # noqa: C901, PLR0911 - a table, one row for each kind of error
-    """Converts an error to the problem for the client; errors that the client did not cause are logged."""
+    """Converts an error to the problem that the client gets; errors that the client did not cause are logged, too."""
     match error:
         case ProblemError():
             return error

@@ -1,7 +1,7 @@
 """The REST API's intake of pods' reports: the route, served by the event loop, and the batches that go to the store.
 
-Alone, a report goes to the store at once. Reports that arrive while one round trip is under way share the next one:
-under load, hundreds share one write. No timer adds a delay.
+A report that arrives alone goes to the store at once. Reports that arrive while a round trip to the store is under way
+share the next one, which may be hundreds. No timer adds a delay.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from timekeeper.ledger.reports import IntakeOutcome, ReportIntake, Submission
 
 MAX_BATCH = 256
 MAX_WAITING = 8192
-"""The most items that wait; beyond it the store does not keep up, and further items are refused at once."""
+"""The most items that wait. If there are more, the store does not keep up, and further items are refused at once."""
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -106,7 +106,7 @@ class ReportExecutor:
 NOT_RUNNING_RETRY_SECONDS = 5
 FULL_RETRY_SECONDS = 60
 PAUSE_SECONDS = 1
-"""The shortest time between two reports of a pod, except its first and the last of a sidecar."""
+"""The fewest seconds between two reports of a pod; a sidecar's first and last report may come sooner."""
 
 _REPORT = TypeAdapter(Report)
 
@@ -124,7 +124,7 @@ class ReportRoute:
         interval_seconds: int,
         measures: Measures,
     ) -> None:
-        """Makes the route; sidecars are asked to report at the interval.
+        """Makes the route; each answer asks the sidecar to report again after `interval_seconds`.
 
         `recognise` authenticates pods, `submissions` stores their reports, `now` returns nanoseconds since 1970.
         """

@@ -78,10 +78,10 @@ from timekeeper.ledger.totals import Summary
 _log = structlog.get_logger()
 
 LOOP_SECONDS = 20.0
-"""The longest time that a thread waits for the event loop to store a report."""
+"""The longest time, in seconds, that a thread waits for an answer of the event loop."""
 
 LEAST_BYTES = 1400
-"""A shorter answer fits into one packet and is not compressed."""
+"""The least size, in bytes, of an answer that is compressed: a shorter one fits into one packet."""
 
 LEVEL = 4
 """The gzip level: it takes half the time of the usual one, for answers larger by a tenth."""
@@ -109,9 +109,9 @@ def compressed(response: Response) -> Response:
 
 
 def add_page_files(app: Flask, assets: Assets) -> None:
-    """Adds the WSGI route of the dashboard's files under paths with the version of another replica.
+    """Adds the WSGI route for the dashboard's files under paths that have another replica's version.
 
-    The event loop serves the files under paths with the version of these assets.
+    Paths with the version of these `assets` are served by the event loop.
     """
 
     @app.get(f"{PREFIX}<version>/<path:name>")
@@ -124,10 +124,10 @@ def add_page_files(app: Flask, assets: Assets) -> None:
 
 
 MAX_TRIED = 100
-"""The most namespaces that are tried for a caller, since each costs the API server an access review."""
+"""The most namespaces for which a caller's rights are tried, since each costs the API server an access review."""
 
 TRYING_SECONDS = 2.0
-"""The longest time that namespaces are tried, so that slow reviews keep no person waiting."""
+"""The longest time, in seconds, for which namespaces are tried, so that no person waits for slow reviews."""
 
 _SERVICE_ACCOUNT = re.compile(r"system:serviceaccount:([^:]+):")
 _PARTS = re.compile(r"[:/@,=]")
@@ -149,7 +149,8 @@ def access_of(
 ) -> AccessAnswer:
     """Returns the answer about a caller's rights: the namespaces whose budget the caller may read.
 
-    If more than MAX_TRIED namespaces would have to be tried, or for too long, the answer is not complete.
+    The answer is not complete if there are more than MAX_TRIED namespaces, or if trying them takes longer than
+    TRYING_SECONDS.
 
     Args:
         access: checks the caller's rights.
@@ -179,7 +180,7 @@ def access_of(
 
 
 def likely_first(caller: Caller, known: Iterable[str]) -> list[str]:
-    """Returns namespaces, each once, sorted so that the ones that the caller most likely may read come first.
+    """Returns namespaces, each once, in the order in which the caller is likely to be allowed to read them.
 
     The namespace of a service account comes first, then those that the caller's name or groups contain, then the
     others.

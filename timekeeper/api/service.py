@@ -53,7 +53,7 @@ CHAIN_CHECK_SECONDS = 60.0
 
 
 ALLOWANCES = {"config-map": "the ConfigMap fairgpu-budgets", "objects": "the GPUBudget"}
-"""Keyed by the setting `budgets_from`: the object in which an allowance is changed."""
+"""The object in which a budget's allowance is changed, keyed by the value of the setting `budgets_from`."""
 
 
 class WorkerEnvironment:
@@ -152,7 +152,7 @@ class Service:
     def _keep_store_certificate(self) -> None:
         """Makes or renews the certificate of the manifests' Redis; a failure is logged.
 
-        Without it Redis does not start, or stops within months. This service starts all the same.
+        Without the certificate Redis does not start, or stops within months. The REST service starts all the same.
         """
         try:
             keep_store_certificate(self._environment.vault, service_names(REDIS_SERVICE), utc_now)
@@ -208,7 +208,8 @@ def run(settings: TimekeeperSettings, environ: Mapping[str, str], standalone: Pa
 
     Args:
         environ: the environment variables, which name the API server.
-        standalone: the folder that stands in for a cluster; None for the folder in the settings, or else a cluster.
+        standalone: the folder that stands in for a cluster; None to use the folder in the settings, or a cluster if
+            they name none.
 
     Raises:
         NoClusterError: no folder is named, and no API server is configured.

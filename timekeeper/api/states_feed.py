@@ -1,7 +1,7 @@
-"""The route of budgets' states, which are held in memory for any number of clients that wait for changes.
+"""The route of namespaces' states, and a worker's copy of them, for any number of clients that wait for changes.
 
-Each state is serialised once, each answer once for all clients that ask with the same cursor; a client that waits
-costs a task, no thread. All of it runs in the event loop of one worker.
+A state is serialised once, and an answer once for all clients with the same cursor. A client that waits costs a task
+and no thread. Everything runs in the event loop of one worker.
 """
 
 from __future__ import annotations
@@ -23,12 +23,14 @@ LIST_BUDGETS = Action("list", "gpubudgets")
 MAX_WAIT_SECONDS = 60.0
 MAX_CURSOR_LENGTH = 80
 CATCH_UP_SECONDS = 3.0
-"""The longest wait until this worker has read the states up to a client's cursor from another worker."""
+"""The most seconds that a request waits until this worker has read the states up to the cursor, which another worker
+gave.
+"""
 MAX_CACHED_DOCUMENTS = 64
 
 
 class CursorError(ValueError):
-    """The error of a text that is no cursor of the states of namespaces."""
+    """A text is no cursor of the states of namespaces."""
 
 
 def parse_cursor(text: str) -> Cursor:
@@ -49,10 +51,14 @@ class StatesFeed:
     def __init__(self) -> None:
         self._cursor: Cursor | None = None
         self._states: dict[str, tuple[int, bytes]] = {}
-        """By namespace: the version in which it changed last, and its JSON; in the order of these versions."""
+        """The version in which each namespace's state changed last, and the state as JSON; keyed by namespace, in order
+        of version.
+        """
         self._tail = b""
         self._documents: dict[int, bytes] = {}
-        """Answers of the present version by the version that they start from; -1 is the full one."""
+        """The answers of the present version, keyed by the version from which they start; -1 for the answer with all
+        states.
+        """
         self._changed = asyncio.Event()
         self._ending = False
 

@@ -1,9 +1,10 @@
 """Usage queries: their parameters and cursors, the answers as JSON and CSV, and how many a caller may have under way.
 
 Answers come from the store and from exported months. A query over all accounts would add up a million rows each time.
-So accounts are divided into groups, and the sums of a group by closed day are cached for each aggregation. The store
-gives the older usage of each account a version, which is cached with the sums: once it changes, the sums of the group
-are computed anew. Days that close, and new accounts, are added to cached sums.
+Therefore accounts are divided into groups, and the sums of each group by closed day are cached for each list of
+dimensions that a query groups by. The store has a version of each account's older usage, and the cache holds it beside
+the sums: once a version changes, the sums of the group are computed anew. Days that close, and new accounts, are added
+to cached sums.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ class Query:
 
     Attributes:
         window: the window of time.
-        step: the length of the steps into which the window is divided, as the caller wrote it; None for one step.
+        step: the length of the steps into which the window is divided, as `parse_step` returns it; None for one step.
         aggregate: the dimensions by which usage is added up, such as namespace.
         limit: the most items of an answer.
         after: the number of the step and the key after which the page begins; None for the first page.
@@ -175,7 +176,7 @@ def _aggregate(text: str, labels: Sequence[str]) -> tuple[str, ...]:
 
 
 def cursor_of(place: Place) -> str:
-    """Returns the cursor of the page of usage that begins after a place, which is a step and a key.
+    """Returns the cursor of the page of usage that begins after a group: the one with a time step and a key.
 
     Args:
         place: the number of the step, and the values of the dimensions.
@@ -205,11 +206,13 @@ def place_of(text: str, width: int) -> Place | None:
 
 PARTS = 8
 MOST_CELLS = 150_000
-"""The most entries in the cache, some 50 MB: one for each sum of a day and a key, and for each account's `past`."""
+"""The most entries in the cache, some 50 MB: each sum of a day and a key is one, and so is each account's version."""
 OPEN_HOURS = 48
-"""The hours before now that are not closed: a day without changes of `past`, and a day for differing clocks."""
+"""The hours before now that do not count as closed: a day whose changes do not change an account's version, and a day
+for differing clocks.
+"""
 LAGGING_DAYS = 3
-"""The most closed days that a cached part may lack; a part that lacks more is added up again."""
+"""The most closed days that cached sums may lack; sums that lack more are computed again."""
 
 PartKey = tuple[int, tuple[str, ...]]
 """The number of a group of accounts, and the dimensions by which its usage is added up."""
@@ -359,7 +362,7 @@ class WholeUsage:
                 self._add_from_store(sums, key, accounts)
 
     def _add_from_cache(self, sums: UsageSums, key: PartKey, accounts: Sequence[str]) -> bool:
-        """Adds a group of accounts to the sums, its closed days from the cache and only the others from the store.
+        """Adds a group of accounts to the sums: closed days from the cache, and only the others from the store.
 
         Returns False, and adds nothing, if no sums of the group are cached, or if an account's older usage has changed.
         """
@@ -394,7 +397,7 @@ class WholeUsage:
         self.closed.remember(key, Part(part.first, self._limit, {**part.past, **come}, closed.cells))
 
     def _add_from_store(self, sums: UsageSums, key: PartKey, accounts: Sequence[str]) -> None:
-        """Adds a group of accounts to the sums, all of it from the store, and caches the sums of its closed days."""
+        """Adds a group of accounts to the sums from the store alone, and caches the sums of the group's closed days."""
         limit = max(self._limit, self._first)
         days = whole_days(self._first, limit)
         closed = UsageSums(Steps(days), sums.aggregate) if days else None
@@ -443,7 +446,7 @@ def payers(assignments: Mapping[str, Assignments]) -> list[str]:
 LEAST_AT_ONCE = 50
 MOST_AT_ONCE = 1000
 STEPS_IN_ORDER = 3
-"""The number of steps that are searched one by one; if they do not fill a page, the rest is read at once."""
+"""The number of time steps that are read one by one; if they do not fill the page, all steps are read at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -513,11 +516,11 @@ def find(
 
 
 def _comes_in_order(client: Store, query: Query) -> bool:
-    """Returns whether reading a few namespaces at a time finds a page of a query, without the usage of all accounts.
+    """Returns whether a page of a query can be read a few namespaces at a time, without the usage of all accounts.
 
-    The query must order its items by namespace. It must ask for no forecast, which may name keys that the window does
-    not have. Idle capacity takes the usage of all accounts; so if a query asks for it and all namespaces fit on the
-    page, all is read at once.
+    The query must order its items by namespace. The query must ask for no forecast, since that may add keys without
+    usage in the window. Idle capacity needs the usage of all accounts anyway: if a query asks for it, and all
+    namespaces fit on the page, everything is read at once.
     """
     if query.aggregate[0] != "namespace" or query.namespace is not None:
         return False
@@ -570,13 +573,13 @@ def _not_known(
 ) -> tuple[tuple[str, ...], frozenset[Key]]:
     """Returns the accounts that may owe more than is stored, sorted by name, and the keys whose sums may lack use.
 
-    What a late account pays for after its last settlement is not known. A late account is returned if it has paid for
-    one of the namespaces since then, or has open sessions in one. The keys are those of these open sessions, and those
-    of all use in the span by namespaces that a late account has paid for since then.
+    A late account is one whose settlement is failing: its use after its last settlement is not known. It is returned if
+    it has paid for one of the namespaces since that settlement, or has open sessions in one. The keys are those of
+    these open sessions, and those of all use in `span` by namespaces that a late account has paid for since.
 
     Args:
         aggregate: the dimensions of the keys.
-        late: keyed by account whose settlement is failing, the instant of its last one, in nanoseconds since 1970.
+        late: the last settlement of each late account, keyed by account, in nanoseconds since 1970.
         assignments: keyed by namespace, the payers of the namespaces that the query asks about.
         span: the window of time in which keys with use are looked for.
     """
@@ -632,7 +635,7 @@ def _everything(client: Store, query: Query, now: Instant, closed: ClosedDays | 
 
 
 def _in_order(client: Store, query: Query, divided_window: Steps, now: Instant) -> UsageSums | None:
-    """Returns sums with the items of the query's page and one more, from reads of a few namespaces at a time, in order.
+    """Returns sums with the items of the query's page and at least one more, read a few namespaces at a time, in order.
 
     None if the first STEPS_IN_ORDER steps of the page do not fill it and more steps follow. Steps that begin more than
     a day from now have no usage, as no clock is that far ahead: they are not read.
@@ -693,7 +696,7 @@ def _read(
 
 
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
-"""Characters that a spreadsheet takes for the beginning of a formula (OWASP, CSV injection)."""
+"""The characters with which a spreadsheet lets a formula begin (OWASP, CSV injection)."""
 
 
 FIGURES = ("billed", "core", "memory", "used")
@@ -800,7 +803,7 @@ def _money(amount: int | None) -> dict[str, Any] | None:
 
 
 MOST_OF_A_CALLER = 2
-"""The most queries of one caller that a worker answers at a time, of its four threads."""
+"""The most queries about all namespaces that a worker answers for one caller at a time."""
 RETRY_AFTER_SECONDS = 2
 
 

@@ -234,8 +234,7 @@ class FolderSource:
         return self._folder / "status" / f"{kind}-{name}.json"
 
     def _stating(self, item: Json) -> Json:
-        """Returns an object with the status that the timekeeper wrote to a file for it; unchanged if there is no file.
-        """
+        """Returns an object with the status that the timekeeper wrote to a file for it; unchanged without a file."""
         kind = str(item.get("kind")).removeprefix("GPU").lower()
         metadata = item.get("metadata")
         name = metadata.get("name") if isinstance(metadata, dict) else None
