@@ -60,7 +60,8 @@ def request_of(
 def check_period(snapshot: Snapshot) -> Iterator[Difference]:
     """Checks the bounds of a period and yields each difference.
 
-    A period must end after its start, at the start of the next one. The account must name its two latest periods.
+    A period must end after its start, at the start of the next one. The account's `head` must name the account's two
+    latest periods.
     """
     start, end = snapshot.start, snapshot.end
     starts = sorted(each for each in map(whole, snapshot.periods) if each is not None)
@@ -81,7 +82,7 @@ def check(snapshot: Snapshot, context: AuditContext) -> list[Difference]:
     """Returns the differences between stored and recomputed figures in one period of one account.
 
     Args:
-        context: payers, prices, the cluster and the rules.
+        context: the inputs beside the snapshot: payers, prices, the cluster and the rules of billing.
     """
     periods = list(check_period(snapshot))
     sums = recompute(snapshot)
@@ -130,7 +131,8 @@ class AuditRequest:
         period: the start of the period to audit; None for each account's present one.
         bill: the quantity that is billed: reserved, used, or max, the larger of the two.
         from_binding: whether pods are metered from their binding on; otherwise, once they run.
-        patience_seconds: the longest wait for figures that the leader writes later than the figures they derive from.
+        patience_seconds: the longest wait for figures that the leader writes later than the figures from which they
+            follow.
     """
 
     accounts: tuple[str, ...] = ()
@@ -146,9 +148,9 @@ class AuditEnvironment:
 
     Attributes:
         client: the client of the store; it returns bytes.
-        read_cluster: returns the API server's objects; None if they cannot be read.
+        read_cluster: returns the budgets, pods, claims and silent nodes of the cluster; None if they cannot be read.
         now: returns the present instant.
-        wait: sleeps that many seconds, or until the process ends; returns whether it ends.
+        wait: sleeps for a number of seconds, or until the process ends; returns whether the process ends.
     """
 
     client: Store
@@ -171,7 +173,7 @@ class Audit:
         saw_pods: whether the API server was read, so that budgets and pods were compared, too.
         billed: the amount billed in the hours of the audited periods, in microGPU-seconds.
         unknown_model: the part of `billed` for devices of unknown model, at the price of `*`, in microGPU-seconds.
-        unseen: the sessions whose end was not observed.
+        unseen: the sessions whose end was not observed, so that they were charged up to the last sign of life.
     """
 
     at: Instant
@@ -202,7 +204,8 @@ class _Pass:
 def audit(environment: AuditEnvironment, request: AuditRequest) -> Audit:
     """Recomputes the ledger's figures and returns those that differ; it only reads, and delays no other process.
 
-    Figures that the leader writes late are compared a second time, after a wait, if they differ.
+    Some figures are written later than the figures from which they follow. If such a figure differs, it is compared a
+    second time, after a wait.
 
     Args:
         environment: the store, the cluster and the clock.
@@ -311,7 +314,7 @@ def _unmetered(environment: AuditEnvironment, request: AuditRequest, cluster: Cl
 
 
 def _unreadable_payers(client: Store) -> Iterator[Difference]:
-    """Yields a difference for each namespace whose payers cannot be read: its sessions cannot be checked or settled."""
+    """Yields a difference for each namespace whose stored payers cannot be read: its sessions cannot be settled."""
     for namespace, (text, _) in sorted(reading.unreadable_payers(client).items()):
         expected = "the accounts that paid, and from when"
         yield Difference(
@@ -322,8 +325,8 @@ def _unreadable_payers(client: Store) -> Iterator[Difference]:
 def _wait_for_what_follows(environment: AuditEnvironment, request: AuditRequest, doubtful: list[Difference]) -> None:
     """Waits until the leader has settled all sessions once more, so that late figures can be compared a second time.
 
-    It waits for the request's `patience_seconds` at most, and for all of them if a GPUBudget's status is among the
-    doubtful differences, which may be such late figures.
+    The wait lasts for at most the request's `patience_seconds`. It lasts for all of them if `doubtful`, the differences
+    that may be late figures, has one of a GPUBudget's status, which is written later still.
     """
     asked, waited = environment.now(), 0.0
     shows_status = any(each.figure is Figure.STATUS for each in doubtful)
@@ -337,7 +340,7 @@ def _wait_for_what_follows(environment: AuditEnvironment, request: AuditRequest,
 
 
 def _identity(difference: Difference) -> tuple[object, ...]:
-    """Returns the fields of a difference by which the same one is recognised after a second comparison.
+    """Returns the fields by which a difference of the first comparison is recognised in the second one.
 
     The expected value is not among them, as it may have changed meanwhile.
     """

@@ -19,14 +19,14 @@ from timekeeper.domain.timestamps import Instant
 GPU_SECOND = 1_000_000
 ANY_MODEL = "*"
 BY_WORDS = ":by-words"
-"""A marker among the models of a price list: from its instant on, a price is for each model whose name has its words.
+"""The key in a price list whose instant is the first from which each other key stands for all models with its words.
 
-A price below 0 marks a key that the settings no longer name.
+Before that instant, a key is a whole model name. A price below 0 means that the settings no longer have the key.
 """
 
 Json = Mapping[str, Any]
 PriceList = Mapping[str, list[tuple[int, Fraction]]]
-"""Keyed by model: pairs of an instant (nanoseconds since 1970) and the price from then on, in order of time.
+"""Pairs of an instant (nanoseconds since 1970) and the price from then on, in order of time; keyed by model.
 
 A price is the GPU-seconds that are charged for a second of a whole GPU.
 """
@@ -48,8 +48,8 @@ def read_price_list(text: str | bytes | None) -> PriceList:
 def pod_rate(pod: Json, prices: PriceList, instant: Instant) -> int | None:
     """Returns the rate that follows from a pod's allocation, in microGPU-seconds a second; None if none follows.
 
-    None follows from an allocation that is of another node or lacks the devices of a container with a GPU request. Nor
-    does one for best effort: its rate follows from a setting, which may have changed since the session opened.
+    The result is None if the allocation is of another node, or lacks the devices of a container that requests GPUs. It
+    is None for best effort, too: that rate follows from a setting, which may have changed since the session opened.
 
     Args:
         prices: the price of each model over time.
@@ -86,7 +86,7 @@ def _device_rate(device: Json, prices: PriceList, instant: int) -> int:
 
 
 def price_at(prices: PriceList, model: str, instant: Instant) -> Fraction:
-    """Returns the price of a model at an instant by the prices of all models over time; 1 if it has none."""
+    """Returns the price of a model at an instant: its own, else that of ANY_MODEL, else 1."""
     current = {key: price for key, points in prices.items() for since, price in points if since <= instant}
     named = [key for key, price in current.items() if price >= 0 and key not in {ANY_MODEL, BY_WORDS}]
     key = best_key(named, model) if BY_WORDS in current else model

@@ -1,4 +1,4 @@
-"""Budgets and pods as the API server has them, and the limits and states recomputed from them."""
+"""Budgets, pods and nodes as the API server has them, and limits and states that are recomputed from them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def read_limits(spec: Json | None) -> BudgetLimits | None:
         spec: the spec as JSON; None for a budget without a limit.
 
     Returns:
-        None if the spec is invalid: the ledger then goes on with the last valid one.
+        The limits; None if the spec is invalid, as the ledger then goes on with the budget's last valid version.
     """
     if spec is None:
         return BudgetLimits(None)
@@ -150,7 +150,7 @@ ReadCluster = Callable[[], ClusterView | None]
 
 
 def _goes_on_as_before(item: Json) -> bool:
-    """Whether the ledger goes on with an earlier spec of a GPUBudget: the present one is invalid or not yet read."""
+    """Whether the ledger still uses an earlier spec of a GPUBudget, as the present one is invalid or not read."""
     status, metadata = mapping(item.get("status")), mapping(item.get("metadata"))
     refused = any(
         mapping(condition).get("type") == "Ready" and condition.get("status") == "False"
@@ -160,9 +160,9 @@ def _goes_on_as_before(item: Json) -> bool:
 
 
 def _silent(mirrors: Mirrors) -> frozenset[str]:
-    """Returns the silent nodes, and those of pods that have no object: whether one was silent before is not known.
+    """Returns the silent nodes, and nodes of pods whose Node object is deleted, as these may have been silent.
 
-    A cluster that shows no node at all is one whose nodes are not read.
+    If the mirror has no node at all, nodes are not read, and no node of a pod counts as deleted.
     """
     silent, present = set[str](), set[str]()
     for node in mirrors.nodes.items():
@@ -192,8 +192,9 @@ class AuditContext:
         bill: the quantity that is billed: reserved, used, or max, the larger of the two.
         from_binding: whether pods are metered from their binding on.
         since: the instant from which pods of other stacks are metered.
-        left: the open sessions on silent nodes that former payers of their namespaces hold. Such a session stays under
-            the account that paid at its last sign of life, and counts towards the rate of the present payer.
+        left: the open sessions on silent nodes that the store holds under former payers of their namespaces. Such a
+            session stays under the account that paid at its last sign of life, but counts towards the rate of the
+            present payer.
     """
 
     payers: Mapping[str, Changes]

@@ -31,7 +31,7 @@ from timekeeper.sources.base import Mirrors
 from timekeeper.sources.choosing import cluster_source
 
 MOST_SHOWN = 20
-"""The most sessions that are shown one by one as text. JSON has all of them."""
+"""The most unobserved ends of sessions that the text lists; the JSON lists all of them."""
 MONEY = frozenset({Figure.SPENT, Figure.CHECKPOINT, Figure.GRANTED, Figure.FINALIZED, Figure.POSTED, Figure.AMOUNT})
 
 Json = dict[str, Any]
@@ -145,7 +145,7 @@ def _shown(figure: Figure, text: str) -> str:
 
 
 FIRST_READ_SECONDS = 60.0
-"""The time-out for the first lists of budgets and pods."""
+"""The time-out, in seconds, for the first lists of budgets and pods."""
 
 
 def run(client: Store, settings: TimekeeperSettings, arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:

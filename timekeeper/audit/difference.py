@@ -22,7 +22,7 @@ class Figure(StrEnum):
     BALANCE = "balance"
     """The closing balance of the preceding period, from which money was carried over."""
     FOLDED = "folded"
-    """The sum of the amounts that the store no longer keeps session by session."""
+    """The sum of the amounts that the store no longer holds for single sessions."""
     POSTED = "posted"
     """The part of a session's amount that the ledger holds."""
     AMOUNT = "amount"
@@ -50,7 +50,7 @@ class Figure(StrEnum):
     HOURS = "hours"
     """The usage by hour, which must add up to the spending."""
     BURNED = "burned"
-    """The amount that spending has left of a grant with an expiry of its own."""
+    """The remainder of a grant that has an expiry of its own."""
     PAYERS = "payers"
     """The accounts that paid for a namespace, and from when."""
 
@@ -70,10 +70,10 @@ FOLLOWING = frozenset(
         Figure.AMOUNT,
     }
 )
-"""Figures that are written after those that they derive from, so they may differ for a moment."""
+"""Figures that the leader writes later than those from which they follow, so that they may differ for a moment."""
 
 SUMMARY = "summary"
-"""The subject of a difference in the summary that an account's readers get; all its figures are written later."""
+"""The subject of a difference in an account's published summary, all of whose figures the leader writes later."""
 
 
 def shown(value: object) -> str:

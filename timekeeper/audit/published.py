@@ -1,7 +1,7 @@
 """Checks the figures that people and admission read: published summaries and states, and the statuses of GPUBudgets.
 
-Spending burns the money that expires soonest first. The check of expiring grants replays that from one arrival of money
-to the next, with code of its own.
+Spending uses up first the money that expires first. The check of expiring grants replays the spending from one arrival
+of money to the next, with code of its own.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from timekeeper.audit.sums import CORRECTION, MONEY, Sums, difference
 from timekeeper.domain.timestamps import Instant, format_instant, instant_or_none
 
 REFRESH_SHARE = 100
-"""The remaining amount is published again once it has changed by the available amount divided by this number."""
+"""The remaining amount is published again only once it has changed by the available amount divided by this number."""
 NANOSECONDS = 1_000_000_000
 EXPIRED = "l"
 """The flag of a credit that has expired."""
@@ -217,8 +217,8 @@ class _Credit:
     Attributes:
         name: the grant's name.
         left: the amount that is left of it.
-        rank: the order in which credits are spent, the smallest first.
-        since: the amount that the period had spent when it arrived.
+        rank: the sort key of the order in which credits are spent, the smallest first.
+        since: the amount that the period had spent when the credit arrived.
         expires: when it expires.
         expired: whether the ledger has recorded its expiry.
     """
@@ -232,7 +232,7 @@ class _Credit:
 
 
 def check_burning(snapshot: Snapshot, item: Json) -> Iterator[Difference]:
-    """Checks the amounts that spending has left of expiring grants in a budget's status; yields each difference.
+    """Checks the remainders of expiring grants in a budget's status; yields each difference.
 
     Args:
         snapshot: the period that the status describes.
@@ -263,7 +263,7 @@ def burned(own: int, period_credits: list[_Credit], end: Instant, spent: int) ->
 
     Args:
         own: the period's money that expires with the period; below 0 it is a debt.
-        period_credits: the credits, as `_unspent_credits` returns them; the function lowers what is left of each.
+        period_credits: the credits, as `_unspent_credits` returns them; their `left` is changed.
         end: the period's end.
         spent: the amount that the period has spent.
     """
@@ -413,7 +413,8 @@ def _check_status_state(snapshot: Snapshot, status: Json, limits: BudgetLimits, 
 def _growth(snapshot: Snapshot, payers: Mapping[str, Changes], since: int) -> int:
     """Returns the most microGPU-seconds that can have been spent in a snapshot's period since an instant.
 
-    What a session had spent by that instant follows from its rate and time if it has a record, else from the ledger.
+    The amount that a session had spent by that instant is computed from rate and time if the session has a record, and
+    from its ledger entries otherwise.
 
     Args:
         payers: keyed by namespace, its payers in order of time.

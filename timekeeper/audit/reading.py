@@ -48,8 +48,9 @@ def present_periods(client: Store, accounts: Sequence[str], now: Instant) -> dic
 def read_snapshots(client: Store, wanted: Mapping[str, int], *, whole_ledger: bool = False) -> Iterator[Snapshot]:
     """Yields a snapshot of each wanted period, each as of one moment.
 
-    One script reads the hashes of a snapshot. Rows of hours that are too many for it are read afterwards and compared
-    with their revisions. The ledger, whose entries never change, is read up to its last entry at that moment.
+    One script reads the hashes of a snapshot. If there are too many rows of hours for it, these are read afterwards,
+    and their revisions show whether they have changed. The ledger, whose entries never change, is read up to the entry
+    that was the last at the moment of the script.
 
     Args:
         wanted: keyed by account, the start of the period in nanoseconds since 1970.
@@ -70,8 +71,8 @@ def read_snapshots(client: Store, wanted: Mapping[str, int], *, whole_ledger: bo
 def payers_of(client: Store, namespaces: Sequence[str]) -> dict[str, Changes]:
     """Returns the payers of each namespace in order of time, keyed by namespace.
 
-    Namespaces without a readable record are left out. Callers read the snapshots of sessions first: a change of
-    payers between the two does no harm, since it concerns only what is used after it.
+    Namespaces without a readable record are left out. Callers must read the snapshots first: a change of payers that
+    comes after the snapshots concerns only later use.
     """
     return {**reading.assignments_of(client, namespaces)}
 
@@ -132,10 +133,10 @@ def _call(name: str, start: int, most_rows: int) -> Call:
 
 
 def _with_rest(client: Store, name: str, start: int, answer: Any) -> tuple[Any, Rest, Rest]:
-    """Returns the answer of the script that reads a snapshot, and the rows and sums of hours that it did not read.
+    """Returns the answer of the script that reads a snapshot, and the rows and the sums of hours that it left unread.
 
-    The script reads no more than a number of rows. If the others have changed since it ran, it is run again, up to the
-    number of ATTEMPTS.
+    The script reads a limited number of rows. If the rows that it left unread have changed since, it is run again with
+    a higher limit (see ATTEMPTS).
 
     Args:
         name: the account's name.
@@ -151,7 +152,7 @@ def _with_rest(client: Store, name: str, start: int, answer: Any) -> tuple[Any, 
 
 
 def _rest(client: Store, name: str, unread: Unread) -> tuple[Rest, Rest] | None:
-    """Returns the rows of usage, packed ones among them, and the sums by hour that the snapshot's script left unread.
+    """Reads the rows of usage, also packed ones, and the sums by hour that the snapshot's script left unread.
 
     `unread` names them. The result is None if some of them have changed since the script ran.
     """
@@ -200,7 +201,7 @@ def _snapshot(
 
 
 def _reports(client: Store, uids: Sequence[str]) -> dict[str, tuple[str, str]]:
-    """Returns, keyed by uid, the report limits and the reports so far of the sessions that have both, as JSON."""
+    """Returns (report limits, reports so far) as JSON texts, keyed by uid, without sessions that lack one."""
     pipeline = client.pipeline(transaction=False)
     for uid in uids:
         pipeline.hmget(keys.report(uid), ["terms", "state"])

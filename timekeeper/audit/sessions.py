@@ -31,7 +31,7 @@ from timekeeper.domain.timestamps import Instant, instant_or_none
 
 Json = Mapping[str, Any]
 Missing = tuple[int, int]
-"""The reserved rate of the devices that no report has named, and of all devices, in microGPU-seconds a second."""
+"""Two reserved rates in microGPU-seconds a second: of the devices that no report has named, and of all devices."""
 
 LATE = 60 * 10**9
 """The longest time between the receipt of a report and its write to the store, in nanoseconds."""
@@ -42,8 +42,9 @@ def check_use(
 ) -> Iterator[Difference]:
     """Checks the amounts of sessions that are billed by their reports, and yields each difference.
 
-    It uses the totals in the sessions' records and the stored reports. A session whose reports are not stored any more
-    is checked only if its pod shows that it cannot use more than it reserves.
+    The expected amounts follow from the totals in the sessions' records and from the stored reports. A session whose
+    reports are not stored any more is checked only if its pod's allocation shows that the pod cannot use more than it
+    reserves.
 
     Args:
         context: payers, prices, and the quantity that is billed.
@@ -76,10 +77,10 @@ def check_use(
 
 
 def _totals_between(record: SessionRecord, reports: AuditedReports, low: int, high: int) -> list[tuple[int, Missing]]:
-    """Returns what a session's reports may have said at its last settlement, an instant between `low` and `high`.
+    """Returns the totals that a session's reports may have had at its last settlement, between `low` and `high`.
 
-    There is one pair for each report that may have been the latest then: the cost of all reported use in
-    microGPU-seconds, and two reserved rates: of the devices that no report had named, and of all devices.
+    `low` and `high` are nanoseconds since 1970. There is one pair for each report that may have been the latest at that
+    settlement: the cost of all reported use in microGPU-seconds, and the reserved rates (see `Missing`).
     """
     before = [place for place, (at, *_) in enumerate(reports.samples) if at <= low - LATE]
     first = before[-1] if before else 0
@@ -99,7 +100,8 @@ def _reached(record: SessionRecord, moment: Moment) -> tuple[int, int]:
 def _billed(bill: str, reserved: int, used: int, missing: Missing, reports: AuditedReports | None) -> int:
     """Returns the amount that a session is billed by its reports, in microGPU-seconds.
 
-    Devices without reports are billed as reserved, and use beyond the reservation as far as the pod may borrow.
+    Devices without reports are billed as reserved. Use beyond the reservation is billed only as far as the pod may
+    borrow.
 
     Args:
         bill: `used`, or `max`, the larger of the reserved and the used amount.
@@ -130,7 +132,7 @@ def _used_in(snapshot: Snapshot, record: SessionRecord, total: int) -> int | Non
 
 
 def _may_borrow(pod: Json | None) -> bool:
-    """Returns whether a pod may use more than it reserves (best effort, elastic); true also if this is unknown."""
+    """Returns whether a pod may use more than it reserves (best effort, elastic); True also if that is not known."""
     annotations = ((pod or {}).get("metadata") or {}).get("annotations") or {}
     try:
         containers = json.loads(annotations[names.ALLOCATION])["containers"]
@@ -160,7 +162,7 @@ class Moment:
 
 
 def check_sessions(snapshot: Snapshot, payers: Mapping[str, Changes], moment: Moment) -> Iterator[Difference]:
-    """Checks that every session has one valid record from which its amount follows; yields each difference.
+    """Checks that each session has exactly one valid record, from which its amount follows; yields each difference.
 
     Args:
         payers: keyed by namespace, its payers in order of time.
@@ -181,7 +183,7 @@ def check_sessions(snapshot: Snapshot, payers: Mapping[str, Changes], moment: Mo
 
 
 def _check_homeless(snapshot: Snapshot) -> Iterator[Difference]:
-    """Yields a difference for each open session without a record whose amount the ledger does not hold in full."""
+    """Yields a difference for each amount that is flagged open, is not posted in full, and has no session's record."""
     for uid, text in sorted(snapshot.amounts.items()):
         amount = read_amount(text)
         if (
@@ -220,7 +222,7 @@ def _check_session(snapshot: Snapshot, record: SessionRecord, payers: Changes, m
 
 
 SKEW = 60 * 10**9
-"""The assumed largest difference between the API server's clock and ours, in nanoseconds."""
+"""The assumed largest difference between the API server's clock and the timekeeper's, in nanoseconds."""
 
 
 def check_against_pods(
@@ -271,7 +273,7 @@ def unmetered(cluster: ClusterView, metered: set[str], settled: Instant) -> Iter
     """Yields the pods and ResourceClaims that hold a GPU and have no session, each as namespace and uid.
 
     A pod counts if it has not ended and was bound more than a minute before the last settlement. A claim counts if it
-    has an accelerator, and such a pod uses it.
+    has an accelerator and is reserved by a pod that has not ended and was bound that early.
 
     Args:
         metered: the uids of the open sessions.
@@ -298,7 +300,7 @@ def _unmetered_claims(cluster: ClusterView, metered: set[str], settled: int) -> 
 def _asks_for_a_part(pod: Json) -> bool:
     """Whether a pod is charged for the GPUs among its own resources.
 
-    It is not if they are all covered by a claim, or if the pod is one by which KAI reserves a GPU for other pods.
+    A pod is not charged for them if a claim covers them all, or if KAI reserves a GPU for other pods by this pod.
     """
     asking = read_bound_pod(pod)
     covered = extended_claim(pod)

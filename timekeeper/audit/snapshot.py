@@ -1,4 +1,4 @@
-"""A snapshot of an account's period as the store holds it, in raw texts, so that broken values can be reported."""
+"""A snapshot of an account's period as the store holds it, in raw texts, so that an audit can report broken values."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Entry:
         amount: its amount, in microGPU-seconds.
         at: the instant at which it was written.
         session: the uid of its session; empty for none.
-        name: the name of the pod or of the order.
+        name: the name of the pod or of the order that the entry concerns.
         note: further facts, such as how the session's end was proved.
         namespace: the namespace of the pod.
     """
@@ -46,9 +46,9 @@ class Snapshot:
     Attributes:
         account: the account.
         start: the period's start.
-        head: the fields of the account as a whole.
-        periods: keyed by the start of each of its periods, the end.
-        sums: keyed by name, the period's sums.
+        head: the fields of the account as a whole (see timekeeper/ledger/keys.py), such as its latest period.
+        periods: the end of each of the account's periods, keyed by the period's start.
+        sums: the period's sums, such as `total`, keyed by name.
         amounts: keyed by session, `epoch counter amount posted flag`, which `read_amount` parses.
         sessions: keyed by session, the records of open sessions.
         ended: keyed by session, the records of closed sessions whose pods still exist.
@@ -60,8 +60,8 @@ class Snapshot:
         hours: keyed by `HOUR DIMENSIONS`, the use `billed core memory used`, whichever period it belongs to. HOUR is
             counted from 1970, and DIMENSIONS are JSON.
         hour_sums: keyed as `hours`, the sums of these rows for each hour, namespace and model.
-        folded: keyed by the hours that they are found by, packed values with the rows of older hours and days around
-            the period.
+        folded: packed values with the rows of older hours and days around the period, keyed by their names, which state
+            their hours.
         before: the total of the preceding period; empty if it is unknown.
         reports: keyed by open session, its report limits and its reports so far, as JSON, read a moment later.
     """
@@ -111,7 +111,8 @@ class Snapshot:
 def present_start(latest: int, periods: Iterable[str], now: Instant) -> Instant:
     """Returns the start of an account's present period.
 
-    That is its latest period. If a clock that was ahead has opened later periods, it is the last that has begun.
+    The present period is the latest one. If a clock that was ahead has opened periods that have not begun, it is the
+    last one that has begun.
 
     Args:
         latest: the start of the latest period, by the account's record.
@@ -150,7 +151,7 @@ class SessionRecord:
         end: the end of the session; None while it is open.
         bases: for each segment its account, the start of its period, and the cost of all use that was reported when it
             began, in microGPU-seconds; empty if reservations are billed.
-        used: the cost of all reported use, in microGPU-seconds; 0 if reservations are billed.
+        used: the cost of all reported use, in microGPU-seconds; 0 if reservations are billed, or without reports.
         missing: two reserved rates: of the devices that no report names, and of all devices.
         elsewhere: whether the pod holds its parts of GPUs by another stack.
         claim: the uid of the ResourceClaim that the session meters; empty for a pod's session.

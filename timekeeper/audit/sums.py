@@ -19,13 +19,13 @@ from timekeeper.ledger.entries import Ending, read_ending
 HOUR = 3_600 * 10**9
 _ROW = re.compile(r"(-?[0-9]+) (-?[0-9]+) (-?[0-9]+) (-|-?[0-9]+)")
 LONGEST_DAYS = 62
-"""The longest period whose hours are all read, in days."""
+"""The longest period, in days, of which a snapshot has all hours; the hours of longer periods are not checked."""
 
 
 def hours_around(start: Instant) -> tuple[int, int]:
-    """Returns the first hour of usage that a period may contain, and the hour after the last.
+    """Returns the hours of usage that a snapshot reads for a period: the first, and the hour after the last.
 
-    Both are whole hours since 1970.
+    Both are counted from 1970.
 
     Args:
         start: the period's start.
@@ -63,7 +63,7 @@ def check_hours(snapshot: Snapshot) -> Iterator[Difference]:
 
 
 def _check_place(snapshot: Snapshot, name: str, blob: bytes) -> Iterator[Difference]:
-    """Checks that the rows of a packed value lie in the hours by which it is found; yields a difference if not."""
+    """Checks that a packed value's rows lie in the hours that its name states; yields a difference if not."""
     part, rows = parse_part(name.encode()), unfold(blob)
     if part is None or not rows:
         return
@@ -127,7 +127,7 @@ def unseen_ends(snapshot: Snapshot) -> Iterator[UnseenEnd]:
 
 
 def _reads_all_hours(snapshot: Snapshot) -> bool:
-    """Whether the snapshot has every hour of the period, which begins and ends with an hour."""
+    """Whether a period's hours can be checked: the snapshot has all, and the period begins and ends with an hour."""
     start, end = snapshot.start, snapshot.end
     if end is None or start % HOUR or end % HOUR:
         return False
@@ -185,7 +185,7 @@ def _row_of(field: str, text: str) -> tuple[int, Dimensions, UsageFigures] | Non
 
 
 def _restored_late(snapshot: Snapshot) -> bool:
-    """Whether the period was restored from a checkpoint after its end: its use then counts in the hour of that."""
+    """Whether the period was restored from a checkpoint after its end, so that its use counts in a later hour."""
     end = snapshot.end or 0
     return any(entry.kind == CHECKPOINT and entry.at >= end for entry in snapshot.entries)
 
@@ -206,7 +206,7 @@ def _rows(snapshot: Snapshot) -> Iterator[tuple[int, int, str, int | None]]:
 
 GRANT, CHECKPOINT, CORRECTION = "grant", "checkpoint", "correction"
 MONEY = frozenset({GRANT, "carry", "lapse"})
-"""The kinds of entries that change the available amount, and not the spent amount."""
+"""The kinds of ledger entries that change the available amount and not the spent amount."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,9 +269,9 @@ def check_sums(snapshot: Snapshot, sums: Sums) -> Iterator[Difference]:
 
 
 def check_closing_balance(snapshot: Snapshot, now: Instant) -> Iterator[Difference]:
-    """Checks the closing balance of the preceding period that the present one has recorded; yields a difference if any.
+    """Checks the closing balance that the present period has recorded of the preceding one; yields a difference if any.
 
-    It must be the total of the preceding period, since money was carried over according to it.
+    The recorded balance must equal the preceding period's total, since money was carried over by it.
 
     Args:
         snapshot: the present period; any other is skipped.
