@@ -1,1 +1,1 @@
-"""Authenticates callers (pods by their tokens, people by TokenReviews or a folder's keys), and checks their rights."""
+"""Authenticates callers and checks their rights: pods by signed tokens, people by TokenReviews or a folder's keys."""

@@ -1,7 +1,7 @@
-"""Checks the token and the rights of people and services, with cached answers and bounded questions.
+"""Checks the tokens and rights of people and services, with cached answers and a bounded rate of reviews.
 
 A reviewer (the API server, or a folder in standalone mode) decides; `CachingAccessControl` asks it at a bounded rate.
-The errors say why a caller is not served; the REST layer turns each into a problem document.
+An error's message states why a caller is not served; the REST layer turns each error into a problem document.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from fairgpu.serving.addresses import limited_address
 
 
 class UnauthenticatedError(RuntimeError):
-    """The error of a request that proves no identity; the message never contains the token."""
+    """A request proves no identity; the message never contains the token."""
 
 
 class ForbiddenError(RuntimeError):
-    """The error of a caller who is known and lacks a right; the message names the right."""
+    """An authenticated caller lacks a right; the message names the right."""
 
 
 class TooManyRequestsError(RuntimeError):
-    """The error of a caller, or a client's address, that has caused too many reviews of tokens and rights.
+    """A caller, or a client's address, has caused too many reviews of tokens and rights.
 
     Other callers are served.
 
@@ -40,7 +40,7 @@ class TooManyRequestsError(RuntimeError):
 
 
 class IdentityUnavailableError(RuntimeError):
-    """The error of a caller who cannot be authenticated now, as the API server or its keys cannot be reached."""
+    """A caller cannot be authenticated now, as the API server or the keys of tokens cannot be read."""
 
 
 Key = TypeVar("Key")
@@ -54,7 +54,7 @@ class ExpiringCache(Generic[Key, Value]):
         self._max_entries = max_entries
         self._entries: dict[Key, tuple[float, Value]] = {}
         self._writing = Lock()
-        """Guards the dropping of the oldest entry against a second thread."""
+        """Held while entries are dropped and added, so that two threads do not drop the same oldest entry."""
 
     def get(self, key: Key, now: float) -> Value | None:
         """Returns the value under a key; None if there is none or it has expired.
@@ -82,7 +82,8 @@ class ExpiringCache(Generic[Key, Value]):
 
 
 MAX_KEPT = 8192
-"""The most buckets. At the limit the least recently used bucket is dropped: it has had the longest time to refill."""
+"""The most buckets. Beyond this number the least recently used bucket is dropped, as it had the longest time to refill.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +119,7 @@ class Buckets:
 
         Args:
             key: the caller or the address that the call counts against.
-            what: the beginning of the error's message, which names the excess.
+            what: the beginning of the error's message, which says of what there were too many.
 
         Raises:
             TooManyRequestsError: the bucket is empty.
@@ -150,7 +151,7 @@ class Buckets:
 
 
 MAX_TOKEN_BYTES = 16 * 1024
-"""The largest token: an API server's take one to two KiB, an OpenID provider's with many groups a few more."""
+"""The largest size of a token, in bytes: an API server's takes one to two KiB, an OpenID provider's a few more."""
 
 _TOKEN = re.compile(r"[A-Za-z0-9\-._~+/]+=*")
 
@@ -183,23 +184,28 @@ def digest(token: str) -> bytes:
 
 
 CALLER_SECONDS = 30.0
-"""The time for which an answered TokenReview is used: a revoked token works for at most this long."""
+"""The seconds for which an answered TokenReview is used; a revoked token works for at most so long."""
 VERDICT_SECONDS = 10.0
-"""The time for which an answered SubjectAccessReview is used, allowed or not: a new role works after it."""
+"""The seconds for which an answered SubjectAccessReview is used, allowed or not; a new role works at the latest after
+them.
+"""
 REFUSAL_SECONDS = 5.0
-"""The time for which a refused token stays refused without a review: a client that repeats it costs little."""
+"""The seconds for which a refused token stays refused without a review, so that a client that repeats it costs little.
+"""
 MAX_CACHED = 8192
 FAMILIAR_SECONDS = 3600.0
-"""The time for which an accepted token counts against its caller, and not against the bucket of its address."""
+"""The seconds for which reviews of an accepted token count against its caller, and not against the client's address."""
 CALLER_REVIEWS = CallRate(burst=300, per_second=10)
-"""The reviews that one caller may cause in each worker: three times as many as one GET /v1/access needs."""
+"""The rate of reviews that one caller may cause in each worker; the burst is three times the most of one GET
+/v1/access.
+"""
 STRANGER_REVIEWS = CallRate(burst=100, per_second=5)
-"""The reviews of invalid tokens that one address may cause in each worker."""
+"""The rate of reviews of invalid tokens that one address may cause in each worker."""
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The user that sends a request, as the API server names it in a TokenReview.
+    """The user who sends a request, as a reviewer identifies them, such as the API server in a TokenReview.
 
     Attributes:
         name: the user's name.
@@ -283,8 +289,8 @@ class CachingAccessControl:
     """Asks a reviewer about tokens and rights at a bounded rate, and caches its answers for a short while.
 
     A caller's reviews count against that caller. Reviews of invalid tokens count against the address from which they
-    came; of an IPv6 address, against its network of 64 bits. So a loop around `GET /v1/access` or invented tokens cost
-    the API server little, and other callers nothing.
+    came; those from an IPv6 address count against its network of 64 bits. Therefore a loop around `GET /v1/access`, or
+    invented tokens, cost the API server little and other callers nothing.
     """
 
     def __init__(self, reviewer: Reviewer, clock: Callable[[], float]) -> None:

@@ -1,4 +1,4 @@
-"""Access control by files of a folder, without an API server: tokens by `jwks.json`, rights by `access.yaml`.
+"""Access control by files of a folder, without an API server: `jwks.json` has the keys of tokens, `access.yaml` rights.
 
 `access.yaml` is a list of rules; a namespace of `*` is cluster scope and with it every namespace:
 
@@ -28,7 +28,7 @@ EVERYWHERE = "*"
 
 
 class Rule(BaseModel):
-    """One rule of access.yaml: the verbs that a person may do in a namespace, or everywhere if that is `*`."""
+    """One rule of access.yaml: the verbs that a person may use in a namespace, or everywhere if `namespace` is `*`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -107,8 +107,8 @@ def read_issuer(folder: Path) -> Issuer:
 
     Raises:
         OSError: jwks.json cannot be read.
-        ValueError: it is not JSON.
-        IdentityUnavailableError: it is not a JSON object.
+        ValueError: jwks.json is not JSON.
+        IdentityUnavailableError: jwks.json is not a JSON object.
     """
     document = json.loads((folder / "jwks.json").read_text(encoding="utf-8"))
     if not isinstance(document, dict):

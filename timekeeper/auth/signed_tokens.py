@@ -1,4 +1,4 @@
-"""Checks signed tokens by their issuer's public keys, without a request to the API server: above all pods' tokens.
+"""Verifies signed tokens, above all those of pods, with their issuer's public keys, and with no request for each token.
 
 A JSON Web Key Set is RFC 7517's; the API server serves its own at /openid/v1/jwks
 (https://kubernetes.io/docs/tasks/configure-pod-container/configure-service-account/#service-account-issuer-discovery).
@@ -34,14 +34,16 @@ from timekeeper.auth.access_control import (
 )
 
 ALGORITHMS = frozenset({"RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"})
-"""The accepted signature algorithms, all with a public key: a shared secret (HS256) in a public set proves nothing."""
+"""The accepted signature algorithms. All use a public key: a shared secret (HS256) in a public key set proves nothing.
+"""
 
 MIN_REFRESH_SECONDS = 10.0
-"""The shortest time between two fetches, however many forged tokens name invented keys."""
+"""The fewest seconds between two fetches of keys, also if many forged tokens name invented keys."""
 FIRST_RETRY_SECONDS = 1.0
-"""The time between fetches while there are no keys, and no token can be verified."""
+"""The seconds between two fetches as long as no keys were fetched yet, so that no token can be verified."""
 MAX_AGE_SECONDS = 300.0
-"""The time after which keys are fetched again: a withdrawn key is trusted no longer, if the issuer answers."""
+"""The seconds after which keys are fetched again, so that a withdrawn key is trusted no longer if the issuer answers.
+"""
 
 _log = structlog.get_logger()
 
@@ -93,10 +95,10 @@ class KeySet:
         return key_id in self._keys
 
     def wants_refresh(self, key_id: str) -> bool:
-        """Returns whether to fetch the keys again before a key is looked up.
+        """Returns whether the keys should be fetched again before a key is looked up.
 
-        That is so if the key is unknown or the keys are old, unless a fetch was tried in the last ten seconds; in the
-        last second while there are no keys.
+        They should if the key is unknown or the keys are older than MAX_AGE_SECONDS, unless a fetch was tried within
+        MIN_REFRESH_SECONDS (within FIRST_RETRY_SECONDS as long as no fetch has succeeded).
 
         Args:
             key_id: the id that the token names.
@@ -142,7 +144,7 @@ def usable_keys(document: Mapping[str, Any]) -> dict[str, PyJWK]:
 
 
 LEEWAY_SECONDS = 10
-"""The largest allowed difference between the clocks of the API server and of this machine."""
+"""The largest allowed difference between the clocks of the API server and of this machine, in seconds."""
 MAX_CACHED_TOKENS = 65_536
 """The most verified tokens in the cache, of some 500 bytes each; a dropped one is verified again."""
 
@@ -265,7 +267,9 @@ def _key_id(token: str) -> str:
 
 
 PATIENCE_SECONDS = 1.0
-"""The longest wait for fresh keys when a token's key is known; the fetch would show that the key was withdrawn."""
+"""The most seconds to wait for a fetch of keys if the token's key is known; the fetch can only show that it was
+withdrawn.
+"""
 
 
 class PodAuthenticator:

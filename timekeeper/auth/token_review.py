@@ -18,10 +18,10 @@ from timekeeper.auth.signed_tokens import LEEWAY_SECONDS, Issuer, KeySet
 
 
 def is_forged(token: str, keys: KeySet) -> bool:
-    """Returns whether a token names the cluster's issuer, and its signature or its times are not valid.
+    """Returns whether a token claims to be of the cluster's issuer, but has an invalid signature or has expired.
 
-    It fetches the issuer's keys if they are due. Tokens of other issuers (OpenID Connect, static files) are left to the
-    API server, and so are all tokens while no keys are known.
+    The issuer's keys are fetched first if that is due. The result is False for tokens of other issuers (OpenID Connect,
+    static files), and as long as no keys are known: the API server decides on such tokens.
     """
     try:
         header = jwt.get_unverified_header(token)
@@ -74,7 +74,8 @@ class ClusterReviewer:
     def authenticate(self, token: str) -> Caller:
         """Returns the caller whom a token identifies.
 
-        The token's audience must be the timekeeper or, unless only that is accepted, the API server.
+        The token's audience must be the timekeeper. That of the API server is accepted, too, unless
+        `own_audience_alone` is set.
 
         Raises:
             UnauthenticatedError: the token is forged, or the API server does not accept it.
@@ -138,7 +139,7 @@ def fetch_issuer(api: KubernetesAPI) -> Issuer:
 
 
 def _stated_audiences(token: str) -> list[str]:
-    """Returns a token's audiences, unverified; they only select the audience of the review."""
+    """Returns the audiences that a token states, unverified; they only choose the audience of the review."""
     try:
         stated = jwt.decode(token, options={"verify_signature": False}).get("aud")
     except PyJWTError:

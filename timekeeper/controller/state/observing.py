@@ -123,8 +123,7 @@ class BudgetView:
         )
 
     def _keep(self, name: str, item: Json) -> None:
-        """Remembers a budget's object as its last valid version if it is valid; else lets the last valid version count.
-        """
+        """Remembers a budget's object as its last valid version if it is valid; else the last valid version counts."""
         if name not in self.budget_faults:
             lasting = _lasting(item)
             if self.last_valid.get(name) != lasting:
