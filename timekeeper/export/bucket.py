@@ -1,8 +1,10 @@
-"""Stores months in an S3-compatible bucket through obstore: signed, retried, bounded in time, conditional writes.
+"""Stores files of exported months in an S3-compatible bucket, through the library obstore.
 
-Credentials come from a folder that a Secret is mounted at, else from where the AWS SDKs look: AWS_ACCESS_KEY_ID and
-AWS_SECRET_ACCESS_KEY in the environment, the role of a service account (AWS_WEB_IDENTITY_TOKEN_FILE, AWS_ROLE_ARN), the
-container's or the instance's role.
+Requests are signed, retried, and bounded in time. A write is conditional: it fails if the file is not the expected one.
+
+Credentials come from a folder at which a Secret is mounted. Without such a folder, they come from where the AWS SDKs
+look: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment, the role of a service account
+(AWS_WEB_IDENTITY_TOKEN_FILE, AWS_ROLE_ARN), or the role of the container or of the instance.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
 CONNECT_SECONDS = 5
 RETRIES = 3
 CREDENTIALS = ("access_key_id", "secret_access_key", "session_token")
-"""The names of the files in the folder of credentials; the last may be missing."""
+"""The names of the files in the folder of credentials; the session token may be missing."""
 
 Found = TypeVar("Found")
 
@@ -64,7 +66,7 @@ class Bucket:
         return self._if_there(run)
 
     def write(self, name: str, body: bytes, replacing: str | None, may_write: MayWrite) -> str:
-        """Writes a file into the bucket and returns its ETag; a file that has changed is not overwritten.
+        """Writes a file into the bucket and returns its ETag; a file that is not the expected one stays as it is.
 
         Args:
             replacing: the ETag of the file to replace (If-Match); None for a new file (If-None-Match).
@@ -146,7 +148,7 @@ def _read(file: Path) -> str:
 
 
 def _reason(error: Exception) -> str:
-    """Returns the part of an error without credentials: the store's code, its status, or the failed connection step."""
+    """Returns the part of an error without credentials: the store's code or status, or the failed connection step."""
     text = str(error)
     for pattern in (r"<Code>([A-Za-z]{1,60})</Code>", r"status code: ([0-9]{3} [A-Za-z ]{1,40})", r"kind: ([A-Za-z]+)"):
         match = re.search(pattern, text)

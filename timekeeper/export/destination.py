@@ -1,4 +1,4 @@
-"""The destination of exported months: its interface, and a folder that implements it."""
+"""The interface of a destination of exported months, and a destination that is a folder."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ BESIDE = ".new"
 
 
 class ExportError(RuntimeError):
-    """The error of a destination of exported months that cannot be read or written now.
+    """A destination of exported months cannot be read or written now.
 
     The message contains no credentials.
     """
 
 
 class ChangedError(ExportError):
-    """The error of a write to a file that is not the expected one; the file stays as it is."""
+    """A file to overwrite is not the expected one; it stays as it is."""
 
 
 class MonthUnavailableError(ExportError):
-    """The error of an exported month that cannot be read now; the message names only the month.
+    """An exported month cannot be read now; the message names only the month.
 
     Attributes:
         reason: the reason, for the log.
@@ -41,11 +41,11 @@ class MonthUnavailableError(ExportError):
 
 
 class DeposedError(ExportError):
-    """The error of a write by a leader that has been replaced: it writes no file any more."""
+    """A leader that has been replaced tried to write a file; the file stays as it is."""
 
 
 MayWrite = Callable[[], bool]
-"""Returns whether the writer still leads: after a pause, another process may lead."""
+"""Returns whether this process still leads: while it was paused, another process may have become the leader."""
 
 
 class Stored(NamedTuple):
@@ -88,7 +88,7 @@ class Destination(Protocol):
 class Folder:
     """A folder for the files of exported months, such as a mounted volume.
 
-    A lock on a file lets one process at a time write to it.
+    One process at a time may write to it: it holds a lock on one file in it.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -104,7 +104,7 @@ class Folder:
     def tag(self, name: str) -> str | None:
         """Returns the tag of the file with this name; None if there is no such file.
 
-        The tag consists of the file's inode, time of change and size.
+        The tag consists of the file's inode number, time of modification, and size.
         """
         try:
             return _tag((self._folder / name).stat())
@@ -126,9 +126,11 @@ class Folder:
     def write(self, name: str, body: bytes, replacing: str | None, may_write: MayWrite) -> str:
         """Writes a file into the folder whole or not at all; returns its new tag.
 
-        It writes a temporary file, and renames it once it is on the disk. No other process writes between the
-        comparison with the present file and the rename: a process that is paused in between keeps the lock, and
-        `may_write` says whether it still leads. The kernel releases the lock when the process ends.
+        The new content goes into a temporary file, which is renamed once it is on the disk.
+
+        The process takes a lock before it compares the present file with the expected one, and until after the
+        rename, so no other process writes in between. A process that is paused in between keeps the lock, but may lose
+        its lead, so `may_write` is called before the rename. The kernel releases the lock when the process ends.
 
         Args:
             replacing: the tag of the file to replace; None for a new file.

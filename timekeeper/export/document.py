@@ -1,4 +1,6 @@
-"""The months that are due for export, and the names and contents of their files: pure functions.
+"""Computes which months are due for export, and the names and contents of their files.
+
+The functions are pure.
 
 A month is text: 2026-10.
 """
@@ -52,8 +54,8 @@ def month_named(name: str) -> str | None:
 def closed_until(now: Instant, hourly_days: int) -> Instant:
     """Returns the instant up to which months are closed.
 
-    All hours before that instant were compacted to days at least a day ago. Usage that is compacted into a closed month
-    later arrived late, and changes the month's file.
+    All hours before that instant were compacted to days at least a day ago. If late usage of a closed month is
+    compacted after that, the month's file changes.
 
     Args:
         hourly_days: the number of whole days before today whose usage is kept by the hour.
@@ -62,7 +64,7 @@ def closed_until(now: Instant, hourly_days: int) -> Instant:
 
 
 def closed_months(now: Instant, hourly_days: int, known: Iterable[str]) -> list[str]:
-    """Returns every closed month from the first known month on, in order, such as 2026-10.
+    """Returns every closed month, in order, from the first known month on.
 
     Args:
         hourly_days: the number of whole days before today whose usage is kept by the hour.
@@ -86,14 +88,14 @@ FIGURES = ("billed", "core", "memory", "used")
 UNITS = ("gpu_hours", "micro_gpu_seconds")
 HEADER = (*PLACE, *(f"{name}_{unit}" for name in FIGURES for unit in UNITS))
 ESCAPED = ("=", "+", "-", "@", "\t", "\r", "'")
-"""Characters that a spreadsheet takes for the beginning of a formula (OWASP, CSV injection), and the escape itself."""
+"""A cell that begins with one of these gets an escape: a formula (OWASP, CSV injection), or the escape itself."""
 
 Account = tuple[str, Sequence[Row]]
 """An account's name, which is its budget's or `namespace:NAME`, and its rows of use in order."""
 
 
 class DocumentError(ValueError):
-    """The error of a file that holds no month of usage; the message states the fault."""
+    """A file holds no month of usage; the message states the fault."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +174,7 @@ def content_sha256(body: bytes) -> str:
 def merge(kept: Iterable[tuple[str, Row]], new: Iterable[Account], *, allow_loss: bool = False) -> Iterator[Account]:
     """Yields each account with its new rows, or with its rows in the month's file if it has no new ones.
 
-    The store has deleted the rows of an account without new ones.
+    An account without new rows is one whose rows the store has deleted.
 
     Args:
         kept: the rows of the file, each after its account, sorted by account.
@@ -180,8 +182,8 @@ def merge(kept: Iterable[tuple[str, Row]], new: Iterable[Account], *, allow_loss
         allow_loss: whether the new rows of an account may have less GPU time than the file.
 
     Raises:
-        DocumentError: the file has more of an account's time than the new rows, and `allow_loss` is not set. Money may
-            be taken back, but a closed month's time shrinks only if a part of it was lost.
+        DocumentError: the file has more of an account's time than the new rows, and `allow_loss` is not set. A charge
+            may be taken back, but the time of a closed month shrinks only if a part of it was lost.
     """
     fresh = ((name, 0, rows) for name, rows in new if rows)
     old = ((name, 1, [row for _, row in rows]) for name, rows in groupby(kept, key=lambda pair: pair[0]))
@@ -213,7 +215,10 @@ def _time_by_dimensions(rows: Iterable[Row]) -> dict[Dimensions, tuple[int, int]
 
 
 def _texts(accounts: Iterable[Account]) -> Iterator[tuple[str, int]]:
-    """Yields the CSV in pieces, each with its number of rows; names may hold line ends, so lines cannot be counted."""
+    """Yields the CSV in pieces, each with its number of rows.
+
+    Rows cannot be counted by lines, as names may hold line ends.
+    """
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\r\n")  # RFC 4180
     writer.writerow(HEADER)
