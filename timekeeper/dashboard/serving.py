@@ -1,7 +1,7 @@
-"""Serves the dashboard's files: read from the package once, compressed, under paths with their version.
+"""Serves the dashboard's files from memory, compressed, under paths that contain a version.
 
-There is no build step. Every path contains the version of all files, so that browsers may cache them for ever; only the
-document is asked for again.
+The files are read from the installed package once; there is no build step. The version is a hash of all files, so
+browsers may cache each file for ever. They ask again only for the HTML document, whose path has no version.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CONTENT_TYPES = {
     ".svg": "image/svg+xml",
     "": "text/plain; charset=utf-8",
 }
-"""The media type of each suffix; a file without one is a licence."""
+"""The media type of a file, keyed by the suffix of its name; a file without a suffix is a licence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Assets:
     Attributes:
         version: a hash of all files, which is a part of their paths.
         document: the HTML document.
-        by_name: the other files by path.
+        by_name: all other files, keyed by path.
     """
 
     version: str
@@ -73,10 +73,10 @@ def read_assets() -> Assets:
 
 
 def assets_of(contents: Mapping[str, bytes]) -> Assets:
-    """Prepares the dashboard's files for serving.
+    """Hashes and compresses the dashboard's files, to serve them.
 
     Args:
-        contents: the bytes of each file by its path.
+        contents: the bytes of each file, keyed by its path.
 
     Raises:
         KeyError: there is no document, or a file is of an unknown type.
@@ -109,7 +109,7 @@ POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; "
     "form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
 )
-"""The content security policy: nothing from elsewhere, no inline script or style, forms, frames or markup from text.
+"""The content security policy: nothing from elsewhere, no inline script or style, forms, frames, or markup from text.
 
 https://www.w3.org/TR/CSP3/, https://www.w3.org/TR/trusted-types/.
 """
@@ -142,11 +142,11 @@ def page_routes(assets: Assets) -> dict[tuple[str, str], Route]:
 def of_another_version(assets: Assets, name: str, accept_encoding: str) -> Response | None:
     """Answers a request for the dashboard file `name` under the path of another version; None if there is no such file.
 
-    During a rolling update, a document from one replica may ask the other replica for its files. Browsers must not
-    cache the answer.
+    During a rolling update, the document of one replica may ask a replica of another version for its files. Browsers
+    must not cache the answer.
 
     Args:
-        accept_encoding: the request's header; empty where there is none.
+        accept_encoding: the request's header; empty if there is none.
     """
     asset = assets.by_name.get(name)
     if asset is None:
@@ -155,14 +155,14 @@ def of_another_version(assets: Assets, name: str, accept_encoding: str) -> Respo
 
 
 def answer(asset: Asset, caching: bytes, accept_encoding: str, if_none_match: str) -> Response:
-    """Returns the response with a dashboard file, or with status 304 where the client has the file already.
+    """Returns the response with a dashboard file, or with status 304 if the client has the file already.
 
-    The file is compressed where the client accepts that (RFC 9110 sections 12.5.3 and 13.1.2).
+    The file is compressed if the client accepts that (RFC 9110 sections 12.5.3 and 13.1.2).
 
     Args:
         caching: the value of the header Cache-Control.
-        accept_encoding: the request's header; empty where there is none.
-        if_none_match: the request's header; empty where there is none.
+        accept_encoding: the request's header; empty if there is none.
+        if_none_match: the request's header; empty if there is none.
     """
     headers = (*PROTECTION, (b"cache-control", caching), (b"etag", asset.etag.encode()))
     content_type = asset.content_type.encode()
