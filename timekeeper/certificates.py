@@ -1,7 +1,7 @@
 """Makes and renews the timekeeper's certificates: an authority for ten years, and server certificates under it.
 
-Sidecars carry the authority's certificate in their environment for as long as their pods live, so the authority stays.
-Only the server certificates rotate, and no sidecar notices.
+A sidecar gets the authority's certificate in its environment when its pod starts, and keeps it for the life of the pod.
+So the authority is never replaced; only the server certificates are, which no sidecar notices.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _log = structlog.get_logger()
 
 
 class VaultError(RuntimeError):
-    """The error of a certificate with its key that a Vault cannot read or write now."""
+    """A Vault cannot read or write a certificate with its key now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class StoredPair:
 
     Attributes:
         pair: the certificate and the key, in PEM.
-        version: identifies what was read; `Vault.replace` writes only if the store still has this version.
+        version: a text that changes with the pair; `Vault.replace` writes only if the store still has this version.
     """
 
     pair: Pair
@@ -53,7 +53,7 @@ class StoredPair:
 
 
 class Vault(Protocol):
-    """Stores certificates with their keys by name; several replicas may use it at once.
+    """A store of certificates with their keys, each under a name; several replicas may use it at once.
 
     Every method may raise VaultError.
     """
@@ -83,7 +83,7 @@ def service_names(service: str = names.TIMEKEEPER_SERVICE) -> list[str]:
 
 
 def read_chain(vault: Vault, server_names: Sequence[str], now: Callable[[], datetime]) -> Chain:
-    """Returns the REST API's certificate with its authority's, and its key; makes or renews what is missing or due.
+    """Returns the REST API's certificate with its authority's, and its key; makes a missing one, and renews one if due.
 
     Args:
         vault: stores the certificates.
@@ -102,7 +102,7 @@ def read_chain(vault: Vault, server_names: Sequence[str], now: Callable[[], date
 
 
 def keep_store_certificate(vault: Vault, server_names: Sequence[str], now: Callable[[], datetime]) -> None:
-    """Makes the certificate of the Redis that FairGPU's manifests bring, or renews it if that is due.
+    """Makes the certificate of the Redis that FairGPU's manifests bring if it is missing, or renews it if that is due.
 
     Args:
         vault: stores the certificates.

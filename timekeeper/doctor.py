@@ -1,4 +1,4 @@
-"""`fairgpu doctor`: which GPU stacks a cluster has, which pods hold GPUs by them, and what they would cost an hour."""
+"""The command `fairgpu doctor`: finds a cluster's GPU stacks, and the pods that hold GPUs by them, with their costs."""
 
 from __future__ import annotations
 
@@ -91,8 +91,9 @@ class HoldingPod:
         name: its name; of a claim, `resourceclaim/NAME`.
         stacks: the stacks by which it holds them.
         models: the models of these GPUs; `*` stands for a model that no label names.
-        rate: its cost, in microGPU-seconds a second.
-        doubts: the reasons why the cluster's objects do not state its GPUs completely, so that it is charged by a rule.
+        rate: the cost that FairGPU would charge for it, in microGPU-seconds a second.
+        doubts: the reasons for which its GPUs are estimated by a rule, as the cluster's objects do not state them
+            completely.
         node: the node with these GPUs; of a claim, the node of its first device that names one.
     """
 
@@ -113,7 +114,7 @@ class Findings:
         version: the version of the API server.
         stacks: keyed by stack, the number of nodes that have it.
         pods: the pods and ResourceClaims that hold GPUs, the most expensive first.
-        waiting: the number of pods that ask for GPUs and have no node.
+        waiting: the number of pods that ask for GPUs and have no node yet.
         unlisted: the drivers of Dynamic Resource Allocation whose devices are not metered.
         policies: keyed by the name of a ValidatingAdmissionPolicy of FairGPU's, its fault as a phrase; policies without
             a fault are left out.
@@ -149,7 +150,7 @@ def run(api: KubernetesAPI, settings: TimekeeperSettings, output: str, now: int)
 
 @dataclass(frozen=True, slots=True)
 class _Report:
-    """The report of `fairgpu doctor`: what pods hold, what each mode would change and lacks, what is installed."""
+    """What `fairgpu doctor` reports: what pods hold, what each mode would change and lacks, and what is installed."""
 
     findings: Findings
     changes: ModeChanges
@@ -189,7 +190,8 @@ def _examined(api: KubernetesAPI, settings: TimekeeperSettings, rules: Controlle
 def _holders(api: KubernetesAPI, rules: ControllerRules, now: int) -> tuple[Findings, dict[str, PoolNode]]:
     """Reads the cluster; returns the findings, and the nodes that offer GPUs, keyed by name.
 
-    `rules` have the prices, which count as of `now`, and the extended resources of other stacks that the admin lists.
+    `rules` has the prices, of which those at `now` count, and the extended resources of other stacks that the admin
+    lists.
 
     Raises:
         CommandError: the API server refuses the list of pods or of nodes, or does not answer.
@@ -243,8 +245,8 @@ def _pools(
 ) -> tuple[NodePool, ...]:
     """Returns the nodes grouped by pool, stacks and models, with the pods that hold GPUs or ask for them.
 
-    `holding` are the pods that hold GPUs, and `changes` have those that ask for them. Pods that ask in a namespace in
-    `left_alone` do not count: they need not move with the nodes.
+    `holding` are the pods that hold GPUs, and `changes` have those that ask for them. Pods that ask for GPUs in a
+    namespace of `left_alone` do not count: they need not move with the nodes.
     """
     held = (HeldThere(pod.node, pod.namespace, pod.rate) for pod in holding)
     asked = (AskedThere(pod.node, pod.namespace, pod.readable) for pod in changes.pods)
@@ -286,7 +288,7 @@ def _fields(own: Mapping[str, Listed], pod: Json) -> Json | None:
 def _dynamic(api: KubernetesAPI, unread: list[str]) -> tuple[list[Json], list[Json]]:
     """Returns the ResourceClaims and the ResourceSlices; none if the API server does not have these collections.
 
-    It adds to `unread` the names of collections that the API server refuses to show, or cannot show now.
+    The names of collections that the API server refuses to show, or cannot show now, are added to `unread`.
     """
     try:
         version = resource_claims.RESOURCE.served_version(api)
@@ -313,8 +315,8 @@ def _dynamic(api: KubernetesAPI, unread: list[str]) -> tuple[list[Json], list[Js
 def _policies(api: KubernetesAPI) -> dict[str, str]:
     """Returns the faults of FairGPU's own ValidatingAdmissionPolicies as phrases, keyed by the policy's name.
 
-    A policy is at fault if it is missing, or if a condition in it says that it differs from the webhook's settings. The
-    webhook writes that condition. The result is empty if none of these policies is installed.
+    A policy is at fault if it is missing, or if it differs from the webhook's settings, which the webhook states as a
+    condition in it. The result is empty if none of these policies is installed.
     """
     faults: dict[str, str] = {}
     for name in (*names.POLICIES, *names.COMPONENT_POLICIES):

@@ -1,7 +1,7 @@
-"""The state of an installation for `fairgpu doctor`: its parts, their versions, the leader, certificates and statuses.
+"""Examines an installation of FairGPU for `fairgpu doctor`: its parts, versions, leader, certificates and statuses.
 
-All of it is read from the API server. The timekeeper's pods are ready once Redis answers them and they know the
-cluster, so their readiness says that, too.
+Everything is read from the API server; Redis is not asked. A pod of the timekeeper is ready only if Redis answers it
+and it knows the cluster's objects, so its readiness shows whether Redis works.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ SCHEDULER: Final = names.SCHEDULER_NAME
 WEBHOOKS: Final = "zz-fairgpu"
 BUDGETS_FROM: Final = environment_name(("timekeeper", "budgets_from"))
 NEAR_END: Final = timedelta(days=14)
-"""A CA that ends within this time should have been renewed; for a short-lived one it is a sixth of its life."""
+"""A CA that ends within this time should have been renewed; if a sixth of its life is shorter, that counts."""
 LEASES_TO_WAIT: Final = 2
-"""No replica leads if the Lease was not renewed for this many of its lengths: a follower takes over within one."""
+"""A Lease that was not renewed for this many of its durations has no leader: a follower takes over within one."""
 BEHIND: Final = 3
-"""The most names of budgets that a sentence lists."""
+"""The most names of budgets or namespaces that a sentence lists."""
 OWN_CONTAINERS: Final = frozenset({"certificates", "extender", "jobs", "nodeagent", "rest", "webhook"})
-"""The containers of FairGPU's images by the names in its manifests: a mirror may give an image any name."""
+"""The names of FairGPU's own containers in its manifests. They count, since a mirror may give an image any name."""
 _VERSION: Final = re.compile(r"v?[0-9]+\.[0-9]+.*")
 _CERTIFICATE: Final = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----\s*", re.DOTALL)
 _SYSTEM: Final = f"/apis/apps/v1/namespaces/{names.SYSTEM_NAMESPACE}"
@@ -60,7 +60,7 @@ class InstalledPart:
     Attributes:
         name: its name.
         ready: the number of its pods that are ready.
-        wanted: the number of pods that it is to have.
+        wanted: the number of pods that it should have.
         versions: the versions of FairGPU in its images, as far as their tags state one.
     """
 
@@ -80,10 +80,12 @@ class Observed:
         bundles: keyed by service, such as `the webhook`, the CAs (PEM) that its clients trust; empty if none is
             published yet.
         behind: the names of the budgets whose status describes an older spec.
-        lines: the names of the budgets that are written in the mode look's ConfigMap alone, and have no effect since
-            this installation takes its budgets from GPUBudgets; empty if it takes them from the ConfigMap.
-        modes: the labels that choose a mode, keyed by namespace; empty without the webhook, which reads them.
-        unknown: the words of the annotation of permissions that grant nothing, keyed by namespace.
+        lines: the names of the budgets without effect: they are only in the mode look's ConfigMap, but this
+            installation takes its budgets from GPUBudgets. Empty if it takes them from the ConfigMap.
+        modes: keyed by namespace, the value of the label that chooses its mode; empty without the webhook, which reads
+            it.
+        unknown: keyed by namespace, the words in its annotation of permissions that are no permission, and so grant
+            nothing.
         unreadable: the collections and objects that could not be read.
     """
 

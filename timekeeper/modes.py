@@ -1,9 +1,9 @@
-"""The modes for `fairgpu doctor`: the rights and features that they need, and the changes that they would bring.
+"""Finds for `fairgpu doctor` the rights and features that each mode needs, and the changes that it would bring.
 
-It reads rights by access reviews, which the API server answers and does not store.
+Rights are read by access reviews, which the API server answers and does not store.
 
-A node works for one stack. A team that moves to the mode share takes nodes with it, so every team with pods on these
-nodes moves, too. So all pools of nodes on which one namespace has pods move together.
+A node can serve only one stack. When a team moves to the mode share, its nodes move with it, and so must every other
+team that has pods on these nodes. So all node pools on which one namespace has pods move together.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ FOR_LOOK: Final = (
     Needed("apps", "deployments", names.SYSTEM_NAMESPACE),
     Needed("apps", "statefulsets", names.SYSTEM_NAMESPACE),
 )
-"""The rights to create the objects of the mode look. Objects that take the same right as another are left out."""
+"""The rights to create the objects of the mode look, each listed once."""
 FOR_ACCOUNT: Final = (
     Needed("apiextensions.k8s.io", "customresourcedefinitions"),
     Needed("scheduling.k8s.io", "priorityclasses"),
@@ -75,7 +75,7 @@ FOR_ACCOUNT: Final = (
     Needed(_POLICIES, "mutatingwebhookconfigurations"),
     Needed(_POLICIES, "validatingwebhookconfigurations"),
 )
-"""The further rights to create the objects of the modes account and share."""
+"""The rights to create the objects of the modes account and share, besides those of the mode look."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class Missing:
 
     Attributes:
         rights_for_look: the rights that the caller lacks to install the mode look.
-        rights_for_account: the rights that the caller lacks besides, to install the mode account or share.
+        rights_for_account: the further rights that the caller lacks to install the mode account or share.
         features: the features that the cluster lacks for the modes account and share, or a volume for Redis.
     """
 
@@ -204,9 +204,12 @@ WRITERS: Final = {
     "aliyun": ("kube-system:gpushare-schd-extender",),
     "ascend": ("kube-system:hami-ascend",),
 }
-"""Keyed by stack: the service accounts, as NAMESPACE:NAME, with which its scheduler and its device plugin write the
-status of pods, or the annotations by which pods are charged or given devices. The stack's own manifests name them. The
-one for Ascend is HAMi's (Project-HAMi/ascend-device-plugin ed35e1c, ascend-device-plugin.yaml)."""
+"""The service accounts of each stack's scheduler and device plugin, as NAMESPACE:NAME, keyed by stack.
+
+With these accounts, they write the status of pods, or the annotations by which pods are charged or given devices. The
+stack's own manifests name them. The one for Ascend is HAMi's (Project-HAMi/ascend-device-plugin ed35e1c,
+ascend-device-plugin.yaml).
+"""
 _SCHEDULERS: Final = {"hami-scheduler": "hami", "volcano": "volcano", "kai-scheduler": "kai"}
 _CLASSES: Final = "/apis/scheduling.k8s.io/v1/priorityclasses"
 
@@ -256,12 +259,12 @@ class ModeChanges:
 
     Attributes:
         pods: the pods that ask for GPUs.
-        refused_schedulers: keyed by scheduler, the number of its pods. While a pod's budget is held, the mode account
-            refuses the pods of these schedulers, as it is not known that they start no pod with a scheduling gate.
+        refused_schedulers: keyed by scheduler, the number of its pods. While a budget is held, the mode account refuses
+            its pods with these schedulers, which might start a pod in spite of a scheduling gate.
         writers: keyed by stack, the service accounts, as NAMESPACE:NAME, that write the status or annotations by which
             GPU pods are charged, and still lack the right to do so.
-        nothing_yields: the names of the budgets without any effect: they only lower the priority of pods, and the
-            settings give pods no priority classes.
+        nothing_yields: the names of the budgets that have no effect: they would only lower the priority of pods, but
+            the settings give pods no priority classes.
         idle_quotas: the namespaces with a quota on FairGPU's own resources, which counts no pod in the mode account.
         queues: Kueue's ClusterQueues that cover GPUs.
         unreadable: the collections that could not be read.
@@ -282,7 +285,8 @@ def read_mode_changes(
     """Returns the changes that the modes account and share would bring to a cluster, which is only read.
 
     Args:
-        existing: the settings for pods of other stacks: which resources they name, which schedulers start no gated pod.
+        existing: the settings for pods of other stacks: which resources they name, and which schedulers start no pod
+            with a scheduling gate.
         stacks: the names of the cluster's stacks.
         own: the extended resources of other stacks that the admin lists, keyed by name.
 
@@ -317,9 +321,9 @@ def read_mode_changes(
 
 
 def _lacking(api: KubernetesAPI, stacks: AbstractSet[str]) -> dict[str, tuple[str, ...]]:
-    """Returns the service accounts of stacks that lack the right to write what GPU pods are charged by, keyed by stack.
+    """Returns the service accounts, keyed by stack, that lack the right to write what decides how GPU pods are charged.
 
-    Only the given stacks count. WRITERS has the service accounts that need the right.
+    The service accounts are those of WRITERS, of the given stacks alone.
     """
     lacking = {
         stack: tuple(account for account in accounts if not may_write_gpu_pods(api, account))
@@ -445,10 +449,10 @@ def changes_document(changes: ModeChanges) -> dict[str, Any]:
 
 
 def _asking(stack: StackNames, pod: Json) -> Json | None:
-    """Returns the fields of an AskingPod as JSON; `class`, the pod's priority class, is in place of `own_class`.
+    """Returns the fields of an AskingPod as JSON, with the pod's priority class, `class`, in place of `own_class`.
 
-    None for a pod that has ended, or that asks for a GPU neither by a claim nor by the names in `stack`: the resources
-    and annotations of other stacks.
+    The result is None for a pod that has ended, or that asks for a GPU neither by a claim nor by the names in `stack`:
+    the resources and annotations of other stacks.
     """
     metadata, spec = mapping(pod.get("metadata")), mapping(pod.get("spec"))
     claims = len(mappings(spec.get("resourceClaims")))
@@ -469,7 +473,7 @@ def _asking(stack: StackNames, pod: Json) -> Json | None:
 def _optional(api: KubernetesAPI, path: str, unreadable: list[str]) -> list[Json]:
     """Returns the objects of the collection at a path of the API; none if it cannot be read.
 
-    Then the collection's name is added to `unreadable`, unless the API server does not have the collection.
+    The name of a collection that cannot be read is added to `unreadable`, unless the API server does not have it.
     """
     try:
         items, _ = list_collection(api, Collection(path, {}))
@@ -506,7 +510,7 @@ UNNAMED: Final = "no pool label"
 MIG: Final = "nvidia with MIG"
 CLAIMS: Final = "claims of gpu.nvidia.com"
 PLUGINS: Final = frozenset({"nvidia", "nvidia with shared GPUs", MIG, "hami", "volcano", "aliyun", "gpu-manager"})
-"""The stacks that offer NVIDIA's GPUs by a device plugin. The mode share can use no GPUs of other makers."""
+"""The stacks that offer NVIDIA's GPUs by a device plugin; the mode share can use only NVIDIA's GPUs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -554,7 +558,7 @@ class AskedThere(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class NodePool:
-    """Nodes with the same pool, stacks and GPU models, and the GPU pods on them.
+    """The nodes that have the same pool, stacks and GPU models, and the GPU pods on them.
 
     Attributes:
         alike: the pool's name, the stacks and the models that these nodes share.
@@ -572,7 +576,7 @@ class NodePool:
 
     @property
     def name(self) -> str:
-        """The pool's name for people; a placeholder if no label names it."""
+        """The pool's name as shown to people; a placeholder if no label names it."""
         return self.alike.pool or UNNAMED
 
     @property
@@ -604,8 +608,8 @@ def node_pools(
 
     Args:
         nodes: keyed by name, the nodes with GPUs.
-        held: the pods and claims that hold GPUs; the ones on nodes that are not in `nodes` are left out.
-        asked: the pods that ask for GPUs and move with a team; the ones on nodes that are not in `nodes` are left out.
+        held: the pods and claims that hold GPUs; those on nodes that are not in `nodes` do not count.
+        asked: the pods that ask for GPUs and move with their team; those on nodes that are not in `nodes` do not count.
     """
     counts: dict[PoolNode, int] = {}
     for node in nodes.values():
@@ -709,6 +713,6 @@ def _move(group: Sequence[NodePool]) -> str:
 
 
 def _named(pool: NodePool) -> str:
-    """Returns a pool's name for people, with its stacks; a pool without a name has its models, too."""
+    """Returns a pool's name and stacks, as shown to people; for a pool without a name, its models, too."""
     stacks = ", ".join(pool.alike.stacks)
     return f"{pool.name} ({stacks})" if pool.alike.pool else f"{UNNAMED} ({stacks}: {', '.join(pool.alike.models)})"

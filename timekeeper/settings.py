@@ -40,7 +40,7 @@ BUNDLED_URL = "rediss://fairgpu-redis.fairgpu-system.svc:6379/0"
 """The URL of the Redis that FairGPU's manifests bring."""
 BUNDLED_USER = "timekeeper"
 BUNDLED_CA_FILE = "/etc/fairgpu-timekeeper-ca/ca.crt"
-"""The path at which the Deployment mounts the certificate of the authority that signed for that Redis."""
+"""The path of that Redis's CA certificate, which the Deployment mounts."""
 MAX_DNS_NAME = 253
 _LABEL = r"[A-Za-z0-9]([-A-Za-z0-9]{0,61}[A-Za-z0-9])?"
 _DNS_NAME = re.compile(rf"(\*\.)?{_LABEL}(\.{_LABEL})*")
@@ -53,10 +53,10 @@ def address(node: str, port: int) -> tuple[str, int]:
 
     Args:
         node: `host`, `host:port` or `[IPv6]:port`.
-        port: the port where the text names none.
+        port: the port to return if the text names none.
 
     Raises:
-        ValueError: the text is no such address.
+        ValueError: the text has none of these forms.
     """
     parts = urlsplit(f"//{node}")
     written = parts.port  # raises ValueError where it is no port
@@ -540,7 +540,7 @@ class TimekeeperSettings(Section):
 
     @property
     def own_resources(self) -> dict[str, Listed] | None:
-        """The resources of other stacks that the admin lists, keyed by name; None if their pods are not metered."""
+        """The resources of other stacks that the admin lists, keyed by name; None if none of their pods is metered."""
         if self.mode == "share":
             return None
         return {
@@ -565,7 +565,7 @@ class Settings(Section):
 
 
 def read_settings(environ: Mapping[str, str], file: Path | None, usual: Path = USUAL_FILE) -> TimekeeperSettings:
-    """Reads the timekeeper's settings from the environment and a file; the environment counts more.
+    """Reads the timekeeper's settings from the environment and a file; if both have a setting, the environment counts.
 
     Args:
         file: the settings file; None for the one at `usual`, if it exists.
