@@ -1,6 +1,7 @@
 """The allocation that the bind call writes on a pod: the pieces of devices that each container holds.
 
-The annotation `fairgpu.io/allocation` has it as compact JSON; it alone decides what a pod holds:
+The annotation `fairgpu.io/allocation` has the allocation as compact JSON. It alone decides which devices a pod holds:
+
 `{"v":1,"node":"n1","containers":[{"name":"main","devices":[{"uuid":"GPU-...","model":"A100","totalMiB":81920,
 "core":30,"memoryMiB":4096}]}]}`.
 """

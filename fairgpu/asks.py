@@ -22,13 +22,15 @@ from fairgpu.quantity import MIB, QuantityError, parse_count, parse_quantity
 from fairgpu.request import GPURequest
 
 MOST_UNITS: Final = 10**6
-"""The most units of a resource that count; no node has as many."""
+"""The most units of one resource that are charged; a larger request is charged as this many. No node has as many."""
 _NUMBERS: Final = frozenset({hami.COUNT, volcano.COUNT, volcano.WHOLE_GPUS, aliyun.COUNT})
 SIZES: Final = registry.FOREIGN.resources - _NUMBERS
-"""The resources that say how much of each GPU a container asks for, and not of how many."""
+"""The resources of dialects that state a size, such as memory, that a container asks for of each GPU: no number of
+GPUs."""
 _INTEL_SIZES: Final = frozenset({"gpu.intel.com/millicores", "gpu.intel.com/tiles", "gpu.intel.com/memory.max"})
 _ASCEND, _ASCEND_SIZES = "huawei.com/Ascend", ("-memory", "-core")
-"""Sizes that stand beside the resource of a device, by Intel's resource manager and by HAMi for Huawei's devices."""
+"""The names of sizes that a container requests beside the device itself: those of Intel's resource manager, and, by
+prefix and endings, those of HAMi for Huawei's devices."""
 
 
 class StackNames:
@@ -183,7 +185,8 @@ def _named(resources: Mapping[str, Any], names: StackNames) -> list[str]:
 def _share(request: GPURequest | None, resources: Mapping[str, Any], gpu_names: list[str]) -> UnplacedShare | None:
     """Returns the share of GPUs that a container's resources ask for; None if they ask for none.
 
-    It is the request that a dialect reads, and a whole GPU for each unit of any other resource in `gpu_names`.
+    The share is the sum of the request that a dialect reads, and of a whole GPU for each unit of any other resource in
+    `gpu_names`.
 
     Args:
         request: the request that a dialect reads from the container; None if no dialect does.

@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 BACKDATED = timedelta(minutes=5)
-"""The time before its making from which a certificate is valid, since clocks differ."""
+"""The time by which a new certificate is valid before it is made, since the clocks of machines differ."""
 
 RENEW_AT = 2 / 3
 """The part of a certificate's life after which it is renewed."""
@@ -172,10 +172,10 @@ def load(certificate_pem: bytes) -> x509.Certificate:
 
 
 def published_bundle(value: object) -> bytes:
-    """Returns the certificates in a field `caBundle` of a Kubernetes object, in PEM.
+    """Returns the certificates in a field `caBundle` of a Kubernetes object, in PEM; empty if the field is no base64.
 
     Args:
-        value: the field's value, PEM in base64. Empty bytes are returned for a value that is none.
+        value: the field's value, PEM in base64.
     """
     try:
         return base64.b64decode(value) if isinstance(value, str) else b""

@@ -30,7 +30,8 @@ MODEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._()/+-]{0,62}")
 UUID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,62}")
 """A GPU's uuid as the driver names it, such as `GPU-8dcd427f-483b-b48f-d7e5-75fb19a52b76`."""
 MAX_LISTED = 256
-"""The most names in one list, which is read for each container and compared name by name."""
+"""The most names in the list of one annotation. The limit exists since lists are read for each container, name by
+name."""
 LIST_ALLOWED = (
     f"at most {MAX_LISTED} names with commas between them, each of 1 to 63 letters, digits, spaces and ._()/+-"
 )
@@ -223,7 +224,13 @@ class _Reader:
     def read(self, key: str, parse: Callable[[str], _Value], allowed: str, instead: str) -> _Value | None:
         """Returns an annotation's value as `parse` returns it; None if it is absent or `parse` raises ValueError.
 
-        In the latter case a fault is added, with these texts for what is allowed and what to write instead.
+        If `parse` raises ValueError, a fault is added.
+
+        Args:
+            key: the annotation.
+            parse: makes the value of the annotation's text.
+            allowed: the fault's text for what is allowed.
+            instead: the fault's text for what to write instead.
         """
         value = self.annotations.get(key)
         if value is None and key not in self.annotations:

@@ -1,8 +1,9 @@
 """The demand of a whole pod, whose containers run partly one after the other.
 
 The rule is the scheduler's own for pods with native sidecars
-(https://kubernetes.io/docs/concepts/workloads/pods/sidecar-containers/#resource-sharing-within-containers): the demand
-is the larger of what runs together in the end, and of each init step with the native sidecars started before it.
+(https://kubernetes.io/docs/concepts/workloads/pods/sidecar-containers/#resource-sharing-within-containers). The demand
+is the larger of two figures: the sum of the main containers and all native sidecars, and the largest sum of one init
+container and the native sidecars that were started before it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The settings of GPUs that other stacks share: the names by which pods ask for them, and the accounts that act there.
 
-The list stands here once. Policies and webhook rules cannot read settings: `fairgpu render` writes them from it.
+The names are listed here once. Policies and webhook rules cannot read settings: `fairgpu render` writes the names into
+them.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from fairgpu.names import SYSTEM_NAMESPACE
 from fairgpu.settings import Section
 
 SYSTEM: Final = ("kube-system", "kube-public", "kube-node-lease", SYSTEM_NAMESPACE)
-"""The namespaces whose pods nothing of FairGPU acts on."""
+"""The namespaces whose pods no part of FairGPU acts on."""
 ResourceName = Annotated[str, Field(pattern=r"^[a-z0-9][-a-z0-9.]*/[A-Za-z0-9][-A-Za-z0-9_.]*$", max_length=317)]
 ResourcePrefix = Annotated[str, Field(pattern=r"^[a-z0-9][-a-z0-9.]*/[-A-Za-z0-9_.]*$", max_length=317)]
 Key = Annotated[str, Field(pattern=r"^([a-z0-9][-a-z0-9.]*/)?[A-Za-z0-9][-A-Za-z0-9_.]*$", max_length=317)]
@@ -59,7 +60,8 @@ ASCEND_CORES: Final = "npu-core"
 """MindCluster's resource for AI cores of a chip that is divided when a pod starts."""
 _ASCEND: Final = (*ASCEND_CHIPS, *ASCEND_TEMPLATES, ASCEND_CORES)
 _NOT_METERED: Final = frozenset({"aliyun.com/gpu-count", "volcano.sh/gpu-memory", "volcano.sh/gpu-number"})
-"""Resources that the share mode's dialects read, and by which no present release of their stacks gives devices."""
+"""The resources that the share mode's dialects read, but that no present release of their stacks answers with
+devices."""
 RESOURCES: Final = (
     *sorted(FOREIGN.resources - _NOT_METERED),
     "nvidia.com/gpu.shared",
@@ -98,9 +100,9 @@ SCHEDULERS_ANNOTATIONS: Final = (
     # pkg/device-plugin/nvidiadevice/nvinternal/plugin/util.go, GetContainerDeviceStrArray.
     "hami.io/vgpu-mig-allocations",
 )
-"""The annotations in which schedulers say what a pod got or is to get, and by which it is charged or given devices."""
+"""The annotations that state the devices which a pod got or is to get: by them pods are charged, or given devices."""
 RESERVATIONS: Final = ("kai-resource-reservation", "runai-reservation")
-"""The namespaces in which KAI's pods only keep GPUs for others, the second one up to v0.5. Nothing is charged there."""
+"""The namespaces of the pods by which KAI only keeps GPUs for others, the second one up to v0.5. They cost nothing."""
 LEFT_ALONE: Final = (
     "gpu-operator",
     *RESERVATIONS,

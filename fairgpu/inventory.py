@@ -1,10 +1,11 @@
 """The inventory that the node agent writes on its Node: the devices that the node offers, and their links.
 
-The annotation `fairgpu.io/inventory` has it as compact JSON:
+The annotation `fairgpu.io/inventory` has the inventory as compact JSON:
+
 `{"v":1,"vendor":"nvidia","driver":"580.95.05","slots":64,"devices":[{"uuid":"GPU-...","model":"NVIDIA A100-SXM4-80GB",
 "memoryMiB":81038,"numa":0,"pci":"00000000:07:00.0","health":"ok"}],"links":[[0]]}`.
 
-A reader that cannot decode it leaves the node out: a device of unknown size or identity cannot be divided.
+A reader that cannot decode it ignores the node: a device of unknown size or identity cannot be divided.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Reads values of raw JSON whose type is not certain.
 
-For `mapping`, `list_of` and `mappings`, a value of another type counts as empty. `versioned` and the functions that
-begin with `required_` refuse it.
+`mapping`, `list_of` and `mappings` return an empty value in the place of one of another type. `versioned` and the
+functions that begin with `required_` raise JsonValueError.
 """
 
 from __future__ import annotations

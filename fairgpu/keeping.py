@@ -9,7 +9,8 @@ from collections.abc import Callable
 import structlog
 
 Wait = Callable[[float], bool]
-"""Sleeps for a number of seconds, or until the process ends; returns whether it ends, like `Event.wait`."""
+"""A function that sleeps for a number of seconds, or until the process ends; like `Event.wait`, it returns true at the
+end."""
 
 _log = structlog.get_logger(__name__)
 

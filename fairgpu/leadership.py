@@ -1,4 +1,4 @@
-"""Leader election by a Lease, and for how long a process may rely on its term without asking again."""
+"""Leader election by a Lease. The leader of a term relies on a renewal of the Lease for a limited time only."""
 
 from __future__ import annotations
 
@@ -43,9 +43,7 @@ class Term:
             return self._number if self._clock() < self._until else None
 
     def hold(self, number: int, until: float, looked_at: float = float("inf")) -> None:
-        """Begins or renews a term.
-
-        It changes nothing if the Lease was read before this process last lost a term.
+        """Begins or renews a term; does nothing if the Lease was read before this process last lost a term.
 
         Args:
             number: the number of the term.
@@ -170,9 +168,10 @@ class _Attempt(NamedTuple):
     """The result of one attempt to take or renew the Lease.
 
     Attributes:
-        observed: the Lease as last observed.
-        held: the number of the term that is held; None if none is.
-        trouble: why none is held, in words that stay the same as long as the cause does, so that it is logged once.
+        observed: the Lease as last observed; None if there is none.
+        held: the number of the term in which this process now leads; None if it does not lead.
+        trouble: the cause of a failure, in words that stay the same while the cause lasts, so that it is logged once;
+            empty without one.
         error: the error's own text, which may differ each time.
     """
 

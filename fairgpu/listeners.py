@@ -14,7 +14,7 @@ Keys = tuple[str, ...]
 """The path of a setting: its keys in the file, from the section on."""
 
 ANY_FREE = 0
-"""The port for which the kernel chooses one that is free; any number of servers may have it."""
+"""The port number by which the kernel is asked for any free port; several servers may be set to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +39,9 @@ class _Listener:
 def shared_ports(settings: BaseModel, variables: Mapping[Keys, str]) -> Iterator[str]:
     """Yields one line for each setting that gives a server the port of a server before it.
 
-    The operating system refuses the second of two servers that listen on one port, at the same address or one of them
-    at all addresses of the machine. By then the first server runs. The containers of a pod share their ports, and the
-    servers of one section are in one pod.
+    The operating system refuses the second of two servers on one port, if both have the same address, or one of them
+    has all addresses of the machine. The first server runs by then. The servers of one section share their ports, since
+    their containers are in one pod.
 
     Args:
         settings: the settings of a service, whose ports are marked with `Listens`.
@@ -74,12 +74,12 @@ def _listener(settings: BaseModel, path: Keys) -> _Listener | None:
 
 
 def _same(one: _Listener, other: _Listener) -> bool:
-    """Returns whether both have one port, at one address or at an address that stands for all."""
+    """Returns whether two servers have one port at the same address, or at all addresses of the machine."""
     return one.port == other.port and (one.host == other.host or _is_every(one.host) or _is_every(other.host))
 
 
 def _is_every(host: str) -> bool:
-    """Returns whether this is every address of the machine: none, `0.0.0.0` or `::`."""
+    """Returns whether an address stands for every address of the machine: an empty one, `0.0.0.0` or `::`."""
     try:
         return not host or ipaddress.ip_address(host).is_unspecified
     except ValueError:

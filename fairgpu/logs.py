@@ -1,4 +1,4 @@
-"""Configures logs: one JSON event a line, with ids in place of prose."""
+"""Configures logs: one JSON object a line for each event, with ids in place of prose."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Matches names of GPU models: to a pod's choice of models, and to the keys of a price list.
 
 A choice matches each model whose name contains it, whatever the case of the letters, as HAMi's `use-gputype` does:
-`a10` matches an A100, too. A price must not match that way, so its key matches whole words: the price of `A10` is not
-that of an A100.
+`a10` matches an A100, too. A key of a price list matches whole words only, so that the price of `A10` is not that of an
+A100.
 """
 
 from __future__ import annotations
@@ -115,10 +115,10 @@ def best_key(keys: Iterable[str], model: str) -> str | None:
 
 
 def tie(keys: Sequence[str]) -> tuple[str, str, str] | None:
-    """Returns two keys of a price list that fit one GPU model equally well, then the model; None if there are none.
+    """Returns two keys of a price list that fit one GPU model equally well, and the model; None if there are none.
 
-    Two keys fit equally well if they have equally many words of the name of a model in DRIVER_NAMES. Two keys of the
-    same words always do: the third text is then the first of the two keys.
+    Two keys fit equally well if they have equally many words of the name of a model in DRIVER_NAMES. If the two keys
+    have the same words, they fit equally well whatever the model; the third text is then the first key.
     """
     seen: dict[tuple[str, ...], str] = {}
     for key in keys:

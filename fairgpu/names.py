@@ -81,7 +81,8 @@ NAMESPACE_MODE: Final = "fairgpu.io/mode"
 """On a Namespace: `account` or `share`; without it, the setting `webhook.mode` counts."""
 
 RENDERED_CONDITION: Final = "RenderedFromSettings"
-"""The condition of FairGPU's policies that says whether they, webhook rules and bindings are what the settings make."""
+"""The condition of FairGPU's policies that says whether the cluster's policies, bindings and webhook rules follow the
+settings."""
 POLICIES: Final = (
     "fairgpu-spec",
     "fairgpu-metadata",
@@ -96,9 +97,9 @@ POLICIES: Final = (
     "fairgpu-eviction",
     "fairgpu-orders",
 )
-"""The policies of each installation that has a webhook. The settings are written into the first six."""
+"""The admission policies of each installation that has a webhook. The settings are written into the first six."""
 COMPONENT_POLICIES: Final = ("fairgpu-nodeagent", "fairgpu-preemption")
-"""The policies that come with the node agent and with preemption by kube-scheduler."""
+"""The admission policies that come with the node agent, and with preemption by kube-scheduler."""
 
 BUDGET_GATE: Final = "fairgpu.io/budget"
 """The scheduling gate that holds a pod until its budget can pay for it."""

@@ -30,8 +30,9 @@ class PermissionRequest:
         permission: the permission that the choice needs.
         path: the field path of the choice.
         given: the field's value.
-        foreign: whether another project's key states it. Its author need not know FairGPU's permissions, so without one
-            the pod is admitted with the default and a warning; the same choice in FairGPU's annotation is refused.
+        foreign: whether the choice is stated in another project's key. Authors of such keys need not know FairGPU's
+            permissions: without the permission, their pod is admitted with the default and a warning. In FairGPU's own
+            annotation the same choice is refused.
     """
 
     permission: Permission
@@ -78,10 +79,12 @@ def grant(choices: PodChoices, requests: Iterable[PermissionRequest], permission
     """Applies a namespace's permissions to the choices of a pod's author.
 
     Args:
+        choices: the choices of the pod's author.
         requests: the choices that need a permission.
+        permissions: the permissions of the namespace.
 
     Returns:
-        The choices, of which those without their permission are replaced by the default, with faults and warnings.
+        The choices; the default replaces each choice whose permission the namespace lacks, with a fault or a warning.
     """
     faults: list[Fault] = []
     warnings: list[str] = []

@@ -1,7 +1,7 @@
 """Reads a whole pod: its containers' GPU requests, its choices, its demand and its faults.
 
-It works on the raw JSON object and accepts any: a field that is missing or of another type asks for nothing, since the
-API server itself refuses those.
+The pod is raw JSON of any content. A field that is missing or of another type counts as no request, since the API
+server itself refuses such a pod.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def _joined(
     demand: Demand,
     pod: _Pod,
 ) -> PodReading:
-    """Returns the reading of a whole pod, from those of its containers and the pod's own annotations.
+    """Returns the reading of a whole pod, from the readings of its containers and the pod's own annotations.
 
     The choices of a container that requests no GPU have no effect.
     """

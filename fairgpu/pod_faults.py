@@ -33,7 +33,8 @@ MAX_DEBUGGERS_BYTES: Final = 128 * 1024
 _STATUS_OF_A_CONTAINER: Final = 700
 """Bytes of a container's status that do not depend on its author: ids, states and instants, also of its last run."""
 _STATUS_OF_A_CLAIM: Final = 320
-"""Bytes: the name of a claim that Kubernetes makes has up to 253 characters, of which its template's may be a few."""
+"""Bytes of a claim in a pod's status: Kubernetes makes its name, of up to 253 characters, even from a short name of its
+template."""
 _STATUS_OF_A_GATE: Final = 80
 """Bytes: the condition Ready has a sentence about each readiness gate that is not met."""
 _STATUS_OF_A_GROUP: Final = 12
@@ -44,7 +45,7 @@ MAX_ANNOTATIONS_LENGTH: Final = 256 * 1024
 
 
 def oversized(annotations: dict[str, Any], root: Path) -> tuple[Fault, ...]:
-    """Returns the fault of annotations that are longer together than the API server allows; empty for any others.
+    """Returns the fault of annotations that are together longer than the API server allows; empty if they are not.
 
     The API server checks its limit only after admission.
 
@@ -117,7 +118,7 @@ def _characters(annotations: dict[str, Any]) -> int:
 def oversized_pod(size: int, spec: Mapping[str, Any]) -> list[Fault]:
     """Returns the fault of a GPU pod larger than MAX_POD_BYTES, since etcd may refuse to store it later; else none.
 
-    A pod that its kubelet has made as large as etcd takes can be given no notice, and cannot be evicted.
+    The kubelet adds the pod's status. A pod that thereby reaches etcd's limit can get no notice, and cannot be evicted.
 
     Args:
         size: the bytes of the pod as JSON.
@@ -165,12 +166,12 @@ def oversized_debuggers(spec: Mapping[str, Any]) -> list[Fault]:
 
 
 def status_bytes(spec: Mapping[str, Any]) -> int:
-    """Returns the most bytes, about, that a pod's status has of what the pod's author wrote into its spec.
+    """Returns, roughly, the most bytes of a pod's status that repeat parts of its spec.
 
-    A kubelet repeats each container's name, image, mounts and resources, and with each the pod's groups. An image that
-    it cannot have is named twice more in the reason why the container waits, and containers and gates that are not
-    ready in conditions (pkg/kubelet/kubelet_pods.go and status/generate.go of Kubernetes 1.36). Controllers add the
-    names of the claims that they make of templates.
+    A kubelet repeats each container's name, image, mounts and resources, and with each container the pod's groups. An
+    image that cannot be pulled is named twice more, in the reason why the container waits. Conditions name the
+    containers and gates that are not ready (pkg/kubelet/kubelet_pods.go and status/generate.go of Kubernetes 1.36).
+    Controllers add the names of the claims that they make of templates.
 
     Args:
         spec: the pod's spec, as JSON.
@@ -181,7 +182,7 @@ def status_bytes(spec: Mapping[str, Any]) -> int:
 
 
 def _status_by_numbers(spec: Mapping[str, Any]) -> int:
-    """Returns the part of `status_bytes` that does not depend on how long texts are."""
+    """Returns the part of `status_bytes` that depends on how many containers, groups, claims and gates the pod has."""
     containers = len(list_of(spec.get("containers"))) + len(list_of(spec.get("initContainers")))
     groups = len(list_of(mapping(spec.get("securityContext")).get("supplementalGroups")))
     return (

@@ -21,7 +21,7 @@ _QUANTITY = re.compile(
     r"(?:(?P<suffix>Ki|Mi|Gi|Ti|Pi|Ei|[numkMGTPE])|[eE](?P<exponent>[+-]?[0-9]{1,4}))?"
 )
 PLAIN_DIGITS: Final = 18
-"""A number of digits that always fits into an int64; nearly every manifest has fewer."""
+"""The most digits of a number that always fits into an int64; nearly every manifest has fewer."""
 _SCALE = {
     **{suffix: Fraction(1024**power) for power, suffix in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"), start=1)},
     **{suffix: Fraction(1000**power) for power, suffix in enumerate(("k", "M", "G", "T", "P", "E"), start=1)},

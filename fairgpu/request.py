@@ -45,7 +45,7 @@ class GPURequest(NamedTuple):
 
 
 class CorePolicy(StrEnum):
-    """The rule for GPU time beyond a container's share: never (hard), or while the GPU is idle (elastic)."""
+    """The rule for GPU time beyond a container's share: `hard` gives none, `elastic` gives it while the GPU is idle."""
 
     HARD = "hard"
     ELASTIC = "elastic"
@@ -75,7 +75,8 @@ class Gang(NamedTuple):
 
 
 MAX_GANG = 512
-"""kube-scheduler holds a connection to the extender open for each member that waits for the others."""
+"""The most pods of a gang: for each pod that waits for the others, kube-scheduler keeps a connection to the extender
+open."""
 
 HIGH_PRIORITY = 0
 NORMAL_PRIORITY = 1

@@ -1,4 +1,4 @@
-"""Says in a person's words what is wrong with a setting: its key, what was given, what is allowed, what to write."""
+"""Says for a person what is wrong with a setting: its key, the given value, the allowed values, and what to write."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Keys = tuple[str, ...]
 """The path of a setting: its keys in the file, from the section on."""
 
 TIME = "a time with its offset, such as 2026-01-01T00:00:00Z"
-"""Which times a setting may have."""
+"""The times that a setting may have, as a message names them."""
 _BOUNDS = ((Ge, "ge", "from"), (Gt, "gt", "above"), (Le, "le", "to"))
 """The kinds of bounds of a number, with their attribute and their word."""
 

@@ -28,7 +28,7 @@ from fairgpu.listeners import shared_ports
 from fairgpu.setting_faults import explain
 
 USUAL_FILE = Path("/etc/fairgpu/settings.yaml")
-"""The file of a service that is not given another one."""
+"""The settings file of a service that is started without the name of one."""
 ENVIRONMENT_PREFIX = "FAIRGPU"
 MAX_FILE_BYTES = 1 << 20
 

@@ -15,8 +15,9 @@ ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
 def end_while_starting() -> None:
     """Lets SIGTERM end this process until it has a handler. The main thread calls this first of all.
 
-    The kernel drops a signal that the first process of a container has no handler for (pid_namespaces(7)). A service
-    that starts would go on until the end of its pod's grace period. Each other process ends by default.
+    The kernel drops a signal for which the first process of a container has no handler (pid_namespaces(7)). A service
+    that is starting would go on until the end of its pod's grace period. In any other process, SIGTERM ends the process
+    by default.
     """
     if os.getpid() == 1:
         signal.signal(signal.SIGTERM, _end_at_once)
@@ -29,9 +30,9 @@ def _end_at_once(number: int, _frame: FrameType | None) -> None:
 def end_forked_by_default() -> None:
     """Lets SIGTERM, SIGINT and SIGQUIT end each process that this one forks later, until it has its own handlers.
 
-    A forked process has its parent's handlers: a signal that comes before it has its own would be lost. A signal that
-    comes during the fork waits until the fork is done. One for the parent then reaches the parent's handler, and one
-    for the new process ends it.
+    A forked process has its parent's handlers: a signal that comes before the process sets its own would be lost. A
+    signal that comes during the fork waits until the fork is done. If it is for the parent, the parent's handler gets
+    it; if it is for the new process, it ends that process.
     """
 
     def let_end() -> None:
@@ -50,12 +51,12 @@ def end_forked_by_default() -> None:
 def call_at_end(end: Callable[[], object], longest_seconds: float | None = None) -> None:
     """Calls a function once, in a thread of its own, after SIGTERM or SIGINT. Only the main thread may call this.
 
-    A process that goes on for `longest_seconds` after that is broken off, as by SIGKILL, with the status 0: a thread
-    that waits for a server keeps Python from ending for as long as the server is silent.
+    If the process goes on for `longest_seconds` after the function returns, it is ended as by SIGKILL, with the status
+    0: a thread that waits for a server keeps Python from ending for as long as the server is silent.
 
     Python runs a signal's handler in the main thread, between two of its instructions: a handler that takes a lock, as
-    `Event.set` does, waits for ever if the main thread has it. This handler only puts into a queue, which may be
-    done while the same thread does so (https://docs.python.org/3.11/library/queue.html#queue.SimpleQueue.put).
+    `Event.set` does, waits for ever if the main thread has it. This handler only puts into a queue, which may be done
+    while the same thread does so (https://docs.python.org/3.11/library/queue.html#queue.SimpleQueue.put).
 
     Args:
         end: the function.

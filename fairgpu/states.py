@@ -1,8 +1,9 @@
 """Budget states as the timekeeper publishes them and admission reads them: `GET /v1/states`.
 
 A document is `{"cursor": "STOREID.VERSION", "full": bool, "states": [...], "prices": {...}, "charge": {...}, "default":
-"unlimited"}`. With `full`, namespaces that it does not name are in the default state; otherwise it has only the states
-that changed since the cursor of the request. Amounts are microGPU-seconds in decimal strings.
+"unlimited"}`. If `full` is true, each namespace that the document does not name is in the default state. Otherwise the
+document has only the states that changed since the cursor of the request. Amounts are microGPU-seconds in decimal
+strings.
 """
 
 from __future__ import annotations
@@ -35,8 +36,9 @@ class SafeAdmission:
 
     Attributes:
         committed: the amount that admitted pods may still spend and that pods at the gate need, in microGPU-seconds.
-        default_commit_seconds: the length of the run that counts for a pod without activeDeadlineSeconds.
-        hold: whether a pod whose run the money does not pay for waits; else it is admitted as over budget.
+        default_commit_seconds: the length of the run that is assumed for a pod without activeDeadlineSeconds.
+        hold: whether a pod whose whole run the money does not pay for waits at the gate; if false, it is admitted as
+            over budget.
     """
 
     committed: int

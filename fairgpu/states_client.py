@@ -22,7 +22,7 @@ _log = structlog.get_logger(__name__)
 FIRST_RETRY_SECONDS = 0.5
 LAST_RETRY_SECONDS = 15.0
 LONG_POLL_SECONDS = 0.5
-"""The time before which an answer without changes is not taken for that of a long poll."""
+"""The least time that a long poll takes if nothing changes; an answer without changes before that did not wait."""
 AT_ONCE_PAUSE_SECONDS = 0.5
 CONNECT_SECONDS = 3.0
 SLACK_SECONDS = 10.0
@@ -53,7 +53,7 @@ class StatesCache(Protocol):
 
 
 class FollowError(RuntimeError):
-    """The timekeeper does not answer, or its CA or the token is missing; the message says which."""
+    """The timekeeper does not answer, or its CA or the token for it is missing; the message says which."""
 
 
 def authority_file(file: Path) -> ReadAuthority:

@@ -171,9 +171,9 @@ def _correct(arguments: argparse.Namespace) -> int:
 
 
 def _order(path: str, body: Json, name: str | None) -> tuple[Json, bool]:
-    """Posts a grant or a correction to its path of the REST API; returns the answer, and whether it made an order.
+    """Posts a grant or a correction to its path of the REST API; returns the answer, and whether an order was made.
 
-    It makes none if an order of this name exists already. Without a name the request gets a random Idempotency-Key, so
+    None is made if an order of this name exists already. A request without a name gets a random Idempotency-Key, so
     that each call makes another order.
     """
     server = from_environment(os.environ)

@@ -38,7 +38,8 @@ _ASKED = (
     ("GET /v1/namespaces/NAME/usage", "with -n NAME"),
     ("if aggregate has it", "if --by has it"),
 )
-"""Questions to the REST API in the advice of a refusal, and how the command asks them."""
+"""Requests to the REST API that the advice of a refusal may name, each with the words that replace it for the
+command."""
 _NEXT = re.compile(r'<(/[^>]*)>; rel="next"')
 
 Json = dict[str, Any]

@@ -30,14 +30,18 @@ The library reads a rotated token, and also sets its whole configuration anew an
 at every request this took a fifth of the processor time.
 """
 UNANSWERED = "Unanswered"
-"""The reason of an ApiError of status 0 whose request was sent, and which the API server may have carried out."""
+"""The reason of an ApiError of status 0 if the request was sent and not answered: the API server may have carried it
+out."""
 
 _OBJECT = re.compile(r"^(<[^>]*>|\w+\(host=[^)]*\)): ")
-"""The connection or the pool that urllib3 names before it says what failed."""
+"""The name of a connection or pool, with which urllib3 begins its message about a failure."""
 
 Json = dict[str, Any]
 Decode = Callable[[bytes], Any]
-"""Makes objects of a JSON document, or of what its caller reads of it; raises ValueError where it is no JSON."""
+"""A function that parses a JSON document, or only the fields that its caller needs.
+
+It raises ValueError if the document is no JSON.
+"""
 
 
 class ApiError(RuntimeError):
@@ -218,7 +222,7 @@ class KubernetesAPI:
         Args:
             query: the watch's parameters; `watch` is added.
             idle_seconds: the time without a byte after which the connection counts as dead.
-            decode: decodes each event.
+            decode: parses one event from JSON.
 
         Raises:
             ApiError: the watch was refused or interrupted.
@@ -275,7 +279,7 @@ class KubernetesAPI:
         return response
 
     def _authorization(self) -> str:
-        """Returns the value of the header Authorization; empty without a token. It is at most TOKEN_SECONDS old."""
+        """Returns the value of the header Authorization, at most TOKEN_SECONDS old; empty without a token."""
         value, asked_at = self._token
         now = time.monotonic()
         if now - asked_at >= TOKEN_SECONDS:

@@ -86,8 +86,8 @@ def unreadable(error: ApiError, what: str, rights: str = "") -> UnreadableCluste
 def namespace_of_context(environ: Mapping[str, str]) -> str:
     """Returns the namespace that kubectl takes without `-n`: the one of the kubeconfig's current context.
 
-    In a pod it is the pod's. It is `default` where no context names one, and where the kubeconfig cannot be read;
-    `connect` says why it cannot.
+    In a pod without KUBECONFIG, that is the pod's namespace. If the context names none, or the kubeconfig cannot be
+    read, it is `default`; `connect` reports the unreadable kubeconfig.
     """
     from kubernetes import config  # noqa: PLC0415 - as in connect
 
@@ -133,7 +133,7 @@ def read_kubeconfig(file: str | None) -> client.Configuration:
 
 
 class _LibraryErrors(logging.Filter):
-    """Collects, in `errors`, what the Kubernetes library only logs before it goes on without credentials."""
+    """Collects in `errors` the errors that the Kubernetes library only logs, before it goes on without credentials."""
 
     def __init__(self) -> None:
         super().__init__()

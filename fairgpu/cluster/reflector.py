@@ -71,10 +71,10 @@ class Collection:
     Attributes:
         path: its path, such as `/api/v1/pods`.
         selectors: its selectors, such as `{"fieldSelector": "..."}`.
-        read: returns the part of an object that the view gets, so that no list is whole in memory. If it returns
-            None, a list leaves the object out, while an event of the object still reaches the view unchanged.
-        decode_page: decodes a page of a list. If `read` needs a few fields alone, a decoder that skips the others
-            takes a tenth of the time.
+        read: returns the part of an object that the view gets, so that no list is whole in memory. If it returns None
+            for an object, the view's list lacks the object; an event of such an object still reaches the view, whole.
+        decode_page: decodes a page of a list. If `read` needs a few fields alone, a decoder that skips the others takes
+            a tenth of the time.
         decode_event: decodes an event of a watch, in the same way.
     """
 

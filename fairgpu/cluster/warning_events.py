@@ -1,4 +1,4 @@
-"""Warnings as core/v1 Events, which `kubectl describe` shows with the object that they are about."""
+"""Warnings as core/v1 Events; `kubectl describe` shows each with the object that it is about."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ MOST_WAITING = 256
 """The most warnings that wait for the API server."""
 REMEMBERED = 1024
 NEVER_TAKEN = frozenset({400, 404, 422})
-"""Answers of the API server that a second try would get as well: a malformed event, or a namespace that is gone."""
+"""The HTTP statuses with which the API server would refuse a second try, too: for a malformed event, or a deleted
+namespace."""
 
 
 class Creating(Protocol):
@@ -122,9 +123,10 @@ class _Waiting:
     """A warning that the API server has not taken yet. Times are seconds of a monotonic clock.
 
     Attributes:
-        event: the event. Each try has its name, so that a try without an answer makes no second event.
+        event: the event. Each try writes it under the same name, so that a repetition after a lost answer makes no
+            second event.
         since_seconds: when the component warned.
-        due_seconds: when it is to be tried.
+        due_seconds: when the next try is due.
     """
 
     event: Json
@@ -133,10 +135,10 @@ class _Waiting:
 
 
 class RepeatedWarnings:
-    """Warnings of one component on one node as events, the same one at most once in REPEAT_SECONDS.
+    """Writes the warnings of one component on one node as events, the same warning at most once in REPEAT_SECONDS.
 
-    Any thread may warn, and waits for no server. One thread calls `write`, which writes the events, and tries those
-    again that the API server does not take: it raises no error for them.
+    Any thread may call `warn`, which waits for no server. One thread calls `write`. It writes the events, tries those
+    again that the API server does not take, and raises no error for them.
     """
 
     def __init__(self, api: Creating, component: str, node: str, clock: Callable[[], float] = time.monotonic) -> None:
@@ -164,7 +166,7 @@ class RepeatedWarnings:
             now: the present time, with a time zone, which the event states.
 
         Returns:
-            Whether it was due.
+            Whether the warning is to be written; False if the same one waits or came lately.
         """
         key: Key = about, reason, message
         with self._changed:
@@ -207,7 +209,7 @@ class RepeatedWarnings:
             return max(min(due) - self._clock(), 0.0) if due else None
 
     def end(self) -> None:
-        """Lets `write` return once the try that is under way has ended. What still waits is not written."""
+        """Lets `write` return after the try that is under way. Warnings that still wait are not written."""
         with self._changed:
             self._has_ended = True
             self._changed.notify_all()
@@ -238,7 +240,7 @@ class RepeatedWarnings:
                     _log.warning("node event not written", object=about.name, reason=reason, error=str(error))
 
     def _give_up(self, key: Key, why: str) -> None:
-        """Drops a warning, which is due again where its cause lasts; the caller holds the lock."""
+        """Drops a waiting warning, so that the same one is due at once if it comes again; the caller holds the lock."""
         del self._waiting[key]
         self._quiet_until.pop(key, None)
         about, reason, _ = key

@@ -112,9 +112,9 @@ def _parse(path_of: Callable[[str], str], resource: str, value: Any, units: Unit
 
 
 def _in_unit(resource: str, value: Any, units: Units) -> str | None:
-    """Returns, for a fault, what to write for an invalid amount such as `2Gi` or `30%`, in the resource's own unit.
+    """Returns what a fault advises to write for an amount such as `2Gi` or `30%`, in the resource's own unit.
 
-    None if the value is no amount of memory or percent that the resource could count.
+    It is None if the value is no amount of memory, or no percentage, that the resource could count.
     """
     if not isinstance(value, str):
         return None

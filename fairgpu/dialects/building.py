@@ -15,7 +15,7 @@ MAX_GPU_MEMORY_MIB: Final = 1024 * 1024
 
 
 class Ask:
-    """A GPU request for each vGPU, as most dialects state it, with the keys that a fault names.
+    """A GPU request as most dialects state it, with figures for each vGPU, and the keys that faults name.
 
     Attributes:
         gpus: the number of vGPUs.
@@ -65,8 +65,8 @@ class Ask:
 def build_request(container: Container, ask: Ask, settings: DialectSettings, reading: Reading) -> Reading:
     """Returns a reading with the canonical request, summed over the vGPUs, or with all faults of the request.
 
-    A container with neither memory nor percentage gets the same percent of memory as of core; best effort (core 0) has
-    no percentage to take it from, and must state its memory.
+    A container that states no memory gets the same percent of memory as of core. Best effort (core 0) has no such
+    percentage, so that its memory must be stated.
 
     Args:
         ask: the request as the dialect states it.
@@ -151,7 +151,7 @@ def _faults_of_memory(container: Container, ask: Ask) -> list[Fault]:
 
 
 def _in_unit(ask: Ask, memory_mib: int) -> str:
-    """Returns, for the fault of a memory that no GPU has, the amount to write if the author meant a smaller unit.
+    """Returns advice for a fault: the amount to write for a memory that no GPU has, if the author meant a smaller unit.
 
     `memory_mib` is the amount on each GPU as it was read, in MiB.
     """

@@ -1,7 +1,7 @@
 """HAMi: https://github.com/Project-HAMi/website/blob/master/docs/userguide/configure.md and its NVIDIA device.
 
-NVIDIA's own device plugin and most manifests use `nvidia.com/gpu`, too. Alone it requests whole GPUs, or is left to
-that plugin if the admin chooses so.
+NVIDIA's own device plugin and most manifests use `nvidia.com/gpu`, too. Without HAMi's other resources, it requests
+whole GPUs, or is left to NVIDIA's plugin if the admin chooses so.
 """
 
 from __future__ import annotations

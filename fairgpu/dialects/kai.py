@@ -24,10 +24,10 @@ REQUESTING = (FRACTION, MEMORY, DEVICES)
 OTHERS = (CONTAINER_NAME, FRACTION_LIMIT, MEMORY_LIMIT)
 ANNOTATIONS = REQUESTING + OTHERS
 OF_CONTAINER = "nvidia.com/container."
-"""Begins the annotations of KAI's mode NvFractions (v0.18), which have the name of a container behind it."""
+"""The beginning of the annotations of KAI's mode NvFractions (v0.18); the name of a container follows."""
 MEMORY_REQUEST = ".gpu-memory.request"
 MEMORY_LIMITED = ".gpu-memory.limit"
-"""These end the annotations with the memory that the container asks for and may have, as quantities of bytes.
+"""The ends of the annotations for the memory that the container asks for and may have, as quantities of bytes.
 
 Source: KAI-Scheduler v0.18, pkg/common/resources/gpu_sharing.go and docs/gpu-sharing/README.md.
 """
@@ -95,7 +95,8 @@ def _whole(container: Container, key: str, wanted: tuple[str, str], faults: list
 
 
 def _in_mib(text: str) -> str:
-    """Returns, for a fault, the number to write for an amount of memory with a unit, such as `4Gi`; else an example."""
+    """Returns advice for a fault: the number of MiB to write for a memory with a unit, such as `4Gi`; else an
+    example."""
     mib = in_memory_units(text, 1)
     return '"4096"' if mib is None else f'"{mib}", as the annotation counts in MiB'
 
@@ -103,7 +104,7 @@ def _in_mib(text: str) -> str:
 def _percent(container: Container, faults: list[Fault], warnings: list[str]) -> int | None:
     """Returns the share of a GPU in the annotation for a fraction, in whole percent; None, and a fault, if invalid.
 
-    It is rounded down, with a warning: three times a third must still fit on one GPU.
+    A share between whole percents is rounded down, with a warning: three times a third must still fit on one GPU.
     """
     path = container.annotation_path(FRACTION)
     given = container.annotations[FRACTION]

@@ -1,7 +1,7 @@
-"""Names of NVIDIA's GPUs that contain one another, to warn authors who name the shorter one.
+"""Names of NVIDIA's GPUs that contain one another: an author who names the shorter one is warned.
 
-The names are the driver's (https://github.com/NVIDIA/open-gpu-kernel-modules#compatible-gpus), without "NVIDIA" before
-them and the form and the memory behind.
+The names are the driver's (https://github.com/NVIDIA/open-gpu-kernel-modules#compatible-gpus), without the leading
+"NVIDIA", and without the form and the memory at the end.
 """
 
 from __future__ import annotations
@@ -66,9 +66,9 @@ _MAKERS = ("nvidia ", "tesla ", "quadro ", "geforce ")
 
 
 def other_models(name: str) -> tuple[str, ...]:
-    """Returns the known GPU models whose names contain a known model's name, whatever the case of the letters.
+    """Returns the other GPU models whose names contain the name of a known model, whatever the case of the letters.
 
-    A name that is not known gives none.
+    It is empty if the given name is not a known model's.
 
     Args:
         name: the name, such as `A10`, which A100 contains.

@@ -1,6 +1,7 @@
 """nvidia-gpu-scheduler: whole GPUs of one model (https://github.com/caden2016/nvidia-gpu-scheduler).
 
-Its annotation names the model of the GPUs that `nvidia.com/gpu` counts; beside HAMi's shares, the model of the shares.
+Its annotation names the model of the GPUs that `nvidia.com/gpu` counts. In a container with HAMi's shares, the
+annotation names the model of the shares.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ _PLACEMENTS = {
     "topology-aware": Placement.TOPOLOGY,
 }
 _SHARED_IN_SOFTWARE = "hami-core"
-"""The mode in which a library enforces shares, as FairGPU enforces its own."""
+"""The value of the mode annotations by which a library in the container enforces shares, as FairGPU's shim does."""
 
 
 MAX_POLICIES = 8
@@ -43,7 +43,7 @@ MAX_POLICIES = 8
 
 
 class Selection:
-    """The choices that were read from another project's annotations.
+    """The choices that a pod states in annotations of other projects.
 
     Attributes:
         choices: the choices as FairGPU's own.
@@ -121,7 +121,7 @@ def _placement(container: Container, present: tuple[str, ...], selection: Select
 
 
 def _taken_as_well(container: Container, wanted: tuple[str, ...]) -> list[str]:
-    """Returns a warning about each of the `wanted` names of models that names of other models contain.
+    """Returns a warning about each of the `wanted` model names that is contained in names of other models.
 
     nvidia-gpu-scheduler compares whole names; FairGPU's choice takes each model whose name contains the given one.
     """

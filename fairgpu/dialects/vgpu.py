@@ -1,7 +1,7 @@
 """The common part of HAMi and Volcano: a count, and for each vGPU an amount of memory and a percentage of cores.
 
-Both have the same defaults: no count is one GPU, no memory is all of it, no cores is no guarantee. An amount of 0
-counts as not given, and an amount wins over a percentage.
+Both have the same defaults: without a count the container gets one GPU, without memory all memory of the GPU, and
+without cores no guaranteed time. An amount of 0 counts as not given, and an amount wins over a percentage.
 
 HAMi differs in two things (https://github.com/Project-HAMi/HAMi/blob/master/pkg/device/nvidia/device.go): since its
 version 2.7, 100 percent of the memory without cores is an exclusive GPU, and 0 percent counts as not given.

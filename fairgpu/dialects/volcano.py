@@ -1,6 +1,6 @@
 """Volcano's GPUs: vGPUs, and the older sharing by memory or by whole GPUs.
 
-https://github.com/volcano-sh/volcano/blob/master/docs/user-guide/how_to_use_volcano_vgpu.md for vGPUs. The older way is
+vGPUs: https://github.com/volcano-sh/volcano/blob/master/docs/user-guide/how_to_use_volcano_vgpu.md. The older way is
 deprecated since version 1.9, and still documented: `gpu-memory` is MiB on one GPU
 (https://github.com/volcano-sh/volcano/blob/master/docs/user-guide/how_to_use_gpu_sharing.md), `gpu-number` whole GPUs
 (https://github.com/volcano-sh/volcano/blob/master/docs/user-guide/how_to_use_gpu_number.md).

@@ -1,4 +1,4 @@
-"""Accepts connections from a listener that several processes share, so that each process gets its part."""
+"""Accepts connections from a listener that several processes share, so that each process serves some of them."""
 
 from __future__ import annotations
 
@@ -21,16 +21,17 @@ MAX_BATCH = 256
 PAUSE_SECONDS = 1.0
 
 Serve = Callable[[socket.socket], Awaitable[object]]
-"""Completes the handshake of a connection, and serves the connection."""
+"""A coroutine function that completes the TLS handshake of a connection, and serves the connection."""
 
 
 class Acceptor:
     """Accepts a server's connections one at a time; a process that has more of them waits longer before the next.
 
     An event loop's own server accepts all waiting connections at once. Clients keep their connections: the process that
-    wakes up first would have all of the work from then on, and the others none. So each process waits some milliseconds
-    before it accepts one. A client that opens connections faster than that needs no fairness: while the queue does not
-    empty, each turn accepts twice as many as the one before, so that no client waits long behind many silent ones.
+    wakes up first would get all of the work from then on, and the other processes none. So each process waits up to
+    some milliseconds before it accepts one. While a client opens connections faster than that, fairness does not
+    matter: from PATIENT_TURNS on, each turn accepts twice as many as the one before. A client then does not wait long
+    behind many silent ones.
     """
 
     def __init__(
@@ -99,7 +100,8 @@ class Acceptor:
 async def first_bytes(loop: asyncio.AbstractEventLoop, connection: socket.socket, seconds: float) -> bool:
     """Waits until a client has sent its first bytes, which stay unread; returns whether they came in time.
 
-    In a TLS handshake the client sends first. A server that waits for it keeps no TLS state for silent clients.
+    In a TLS handshake the client sends first. A server that waits for these bytes keeps no TLS state for silent
+    clients.
 
     Args:
         connection: the client's connection.
@@ -118,10 +120,10 @@ async def first_bytes(loop: asyncio.AbstractEventLoop, connection: socket.socket
 
 
 def batch(turns: int) -> int:
-    """Returns the number of connections to accept at once.
+    """Returns the number of connections that a turn accepts at once.
 
     Args:
-        turns: the number of times in a row that connections were left waiting in the queue.
+        turns: the number of turns in a row that left connections waiting in the queue.
     """
     return min(1 << max(turns - PATIENT_TURNS, 0), MAX_BATCH)
 

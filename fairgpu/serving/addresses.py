@@ -6,7 +6,7 @@ import ipaddress
 import socket
 
 FAMILIES = {socket.AF_INET: "0.0.0.0", socket.AF_INET6: "::"}  # noqa: S104 - a pod's address is not known before
-"""The address that stands for all of this machine's of a family."""
+"""The address that stands for all addresses of this machine, keyed by address family."""
 
 
 def every_address() -> tuple[str, ...]:

@@ -40,8 +40,8 @@ WSGIApplication = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]
 class Application:
     """The ASGI application of a service: it answers some routes in the event loop, and the others in threads.
 
-    The others go to a WSGI application, which runs in the threads. Every body is read before a handler is called, so
-    that the limits hold for all routes. A handler's exception is logged, and answered with a problem document without
+    A WSGI application in these threads answers the other routes. Every body is read before a handler is called, so that
+    the limits hold for all routes. A handler's exception is logged, and answered with a problem document without
     internals.
 
     Attributes:

@@ -32,7 +32,7 @@ class BoundedConnection(ASGIProtocol):  # type: ignore[misc] # gunicorn ships no
 
     @classmethod
     def _check_h1c_protocol_available(cls) -> bool:
-        """Returns whether gunicorn's parser in C is there.
+        """Returns whether gunicorn's parser in C is available.
 
         The base class is asked, since gunicorn stores the answer on the class that it is called on.
         """
@@ -41,7 +41,8 @@ class BoundedConnection(ASGIProtocol):  # type: ignore[misc] # gunicorn ships no
     def connection_made(self, transport: asyncio.Transport) -> None:
         """Starts the time limit of a new connection's first request.
 
-        At the limit of connections, it closes the one that is idle for longest; if none is idle, the new one.
+        If the worker has its most connections, the one that has been idle for longest is closed; if none is idle, the
+        new one is.
         """
         super().connection_made(transport)
         self._received_at = self._idle_since = self.worker.loop.time()
@@ -99,9 +100,9 @@ class BoundedConnection(ASGIProtocol):  # type: ignore[misc] # gunicorn ships no
         return done
 
     def _free_a_place(self) -> bool:
-        """Closes the connection that has been idle for longest; returns whether there was one.
+        """Closes the connection that has been idle for longest; returns False if none is idle.
 
-        So no client shuts out others by holding connections.
+        A client therefore cannot shut out others by holding idle connections.
         """
         idle = [other for other in self._connections if other.is_idle]
         if not idle:

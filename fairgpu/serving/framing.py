@@ -1,4 +1,4 @@
-"""Refuses requests whose end this parser and a proxy in front might see differently.
+"""Refuses requests whose end gunicorn's parser and a proxy in front of it might see differently.
 
 gunicorn_h1c counts lengths in 64 bits and lets longer numbers wrap, in Content-Length and in the sizes of chunks alike:
 of a body of 2^64 + 5 bytes it reads five, and takes the rest for the next request. A client could smuggle in a request

@@ -16,8 +16,8 @@ class Sender(Protocol):
 class Arrivals:
     """Limits the memory of unfinished requests; beyond it, the connection whose request began first is closed.
 
-    A body may be long, and there may be many connections: both together are more memory than there is. An honest client
-    sends its request within milliseconds, so that its request is never the one that began first.
+    The limits on one body and on the number of connections do not suffice: multiplied, they exceed the memory. An
+    honest client sends its request within milliseconds, so that its request is never the one that began first.
     """
 
     def __init__(self, most_bytes: int) -> None:
@@ -59,8 +59,8 @@ Pending = dict[Handshake, None]
 class Handshakes:
     """Limits the unfinished TLS handshakes of a server; at the limit, ends the oldest of the address with the most.
 
-    An honest client takes milliseconds, so that the oldest handshake is a slow client's. A client that holds many
-    places loses its own handshakes first.
+    An honest client takes milliseconds, so that the oldest handshake is a slow client's. A client with many handshakes
+    loses its own first.
     """
 
     def __init__(self, limit: int, limit_of_address: int) -> None:

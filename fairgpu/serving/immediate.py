@@ -21,10 +21,10 @@ UNUSUAL_HEADERS = frozenset((b"expect", b"transfer-encoding", b"upgrade"))
 class ImmediateConnection(BoundedConnection):
     """An HTTP/1.1 connection of gunicorn that answers plain requests at once, if their answer waits for nothing.
 
-    gunicorn creates a scope, a task and a future for every request and wakes two coroutines. This costs more than many
-    an answer. gunicorn still answers a request with an unusual header or with a body too long or of unknown length. It
-    answers a request on a connection that is to close, behind one that is still being answered, or of a client that
-    is slow to read. It answers all requests if requests are logged or the worker is ending.
+    For every request, gunicorn creates a scope, a task and a future and wakes two coroutines, which often costs more
+    than the answer itself. These requests are still left to gunicorn: those with an unusual header, or with a body that
+    is too long or of unknown length; those on a connection that is to close, behind a request that is still being
+    answered, or of a client that is slow to read; and all requests while requests are logged or the worker is ending.
 
     The parser's callbacks run while it is fed, and must not change it: they only note the event.
     """

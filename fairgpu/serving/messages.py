@@ -73,7 +73,7 @@ class Response(NamedTuple):
 
 
 class Stream(NamedTuple):
-    """An answer of status 200 whose body is sent in parts as they come. It ends early if the client leaves.
+    """An answer of status 200 whose body is sent in parts as they come. The answer ends early if the client leaves.
 
     Attributes:
         parts: yields the parts of the body.
@@ -88,7 +88,7 @@ class Stream(NamedTuple):
 
 Handler = Callable[[Request], Awaitable[Response | Stream]]
 ImmediateAnswer = Callable[[bytes], Response]
-"""Returns the answer to a whole body, without waiting for anything."""
+"""A function from a request's whole body to the answer; it waits for nothing."""
 
 
 class BodyError(RuntimeError):
@@ -151,7 +151,7 @@ async def read_body(scope: Scope, receive: Receive, max_bytes: int, seconds: flo
 
 
 async def discard_body(receive: Receive, seconds: float) -> None:
-    """Reads and drops the rest of a request's body; a close at once would lose the answer.
+    """Reads and drops the rest of a request's body; if the connection were closed at once, the answer would be lost.
 
     Args:
         receive: returns the next ASGI message of the request.
@@ -224,7 +224,7 @@ async def _leaves(receive: Receive) -> None:
 
 
 def body_came_late(seconds: float) -> Response:
-    """Returns the answer (408) to a request whose body did not arrive within so many seconds."""
+    """Returns the answer (408) to a request whose body did not arrive in the given number of seconds."""
     return problem(408, HTTPStatus(408).phrase, LATE_BODY.format(seconds=seconds))
 
 

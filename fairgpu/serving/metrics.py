@@ -17,9 +17,10 @@ FOLDER_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 
 
 def share_metrics() -> tempfile.TemporaryDirectory[str]:
-    """Lets metrics that are created from now on add up over all processes forked from this one.
+    """Has metrics that are created from now on add up over all processes forked from this one.
 
-    The returned folder holds the metrics. It must outlive the processes; the caller removes it.
+    Returns:
+        The folder that holds the metrics. It must outlive the processes; the caller removes it.
     """
     folder = tempfile.TemporaryDirectory(prefix="fairgpu-metrics-", dir=memory_folder(), ignore_cleanup_errors=True)
     os.environ[FOLDER_VARIABLE] = folder.name
@@ -36,7 +37,7 @@ def forget_process(pid: int) -> None:
 def memory_folder() -> str | None:
     """Returns the path of a folder in memory; None if there is none.
 
-    Heartbeats and counters in it wait for no disk.
+    Writing heartbeats and counters there does not wait for a disk.
     """
     return str(SHARED_MEMORY) if os.access(SHARED_MEMORY, os.W_OK) else None
 
@@ -44,7 +45,7 @@ def memory_folder() -> str | None:
 class MetricsApplication:
     """Answers `GET /metrics` in Prometheus's text format, summed over the workers; another application answers probes.
 
-    A kubelet reaches no port on loopback, so a service that listens there is probed here.
+    If a service listens on loopback, the kubelet cannot reach its port; it sends the probes to this one.
     """
 
     def __init__(self, probed: ASGIApplication) -> None:

@@ -16,7 +16,7 @@ HEALTH = ("GET", "/healthz")
 READINESS = ("GET", "/readyz")
 
 Missing = Callable[[], tuple[str, ...]]
-"""Names what a worker waits for before it is ready; empty once it waits for nothing."""
+"""A function that names the things that a worker still waits for before it is ready; empty once it is ready."""
 
 
 def build_probes(lifecycle: Lifecycle, missing: Missing) -> dict[tuple[str, str], ImmediateAnswer]:

@@ -23,8 +23,8 @@ _log = structlog.get_logger(__name__)
 class Progress:
     """The time at which the thread of a loop last made progress. Safe to use from several threads.
 
-    A thread that hangs notes nothing. For a thread that waits for a slow server each answer is progress, however many
-    there are in a pass of its loop.
+    A thread that hangs notes no progress. For a thread that waits for a slow server each answer is progress, however
+    many answers a pass of its loop takes.
     """
 
     def __init__(self, most_seconds: float, clock: Callable[[], float] = time.monotonic) -> None:

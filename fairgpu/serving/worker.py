@@ -35,9 +35,8 @@ OTHER_DESCRIPTORS = 256
 class ServingWorker(ASGIWorker):  # type: ignore[misc] # gunicorn ships no types
     """A worker process of gunicorn that serves the application on the first listeners and metrics on the others.
 
-    It shuts down in this order: after SIGTERM, every answer closes its connection, and new connections are still
-    accepted until load balancers know of the shutdown. Then the worker stops listening, closes idle connections, and
-    waits for requests under way.
+    After SIGTERM it accepts new connections until load balancers know of the shutdown, and every answer closes its
+    connection. Then it stops listening, closes idle connections, and waits for requests under way.
     """
 
     def __init__(self, *arguments: Any, **keywords: Any) -> None:
@@ -138,7 +137,7 @@ class ServingWorker(ASGIWorker):  # type: ignore[misc] # gunicorn ships no types
         return sent
 
     async def _beat(self, seconds: float) -> None:
-        """Sends the heartbeat to gunicorn's arbiter; then waits some seconds, or until the worker is to end."""
+        """Sends the heartbeat to gunicorn's arbiter; then waits for `seconds`, or until the worker is to end."""
         self.notify()
         try:
             async with asyncio.timeout(seconds):
