@@ -209,7 +209,7 @@ def _length(value: Any) -> int:
 
 
 def too_many(spec: Mapping[str, Any], root: Path) -> list[Fault]:
-    """Returns a fault for each list of a GPU pod with more than MAX_CONTAINERS containers beside FairGPU's sidecar.
+    """Returns a fault for each list of a GPU pod with over MAX_CONTAINERS containers; FairGPU's sidecar is not counted.
 
     Args:
         root: the field path of a pod template in its object; empty for a pod.

@@ -100,7 +100,7 @@ def parse_count(value: Any) -> int:
 
 
 def memory_unit_name(unit_mib: int) -> str:
-    """Returns the name of a unit of memory of this size: `MiB`, `GiB`, or a text such as `blocks of 256 MiB`."""
+    """Returns the name of a unit of memory of a given size in MiB: `MiB`, `GiB`, or such as `blocks of 256 MiB`."""
     return {1: "MiB", 1024: "GiB"}.get(unit_mib, f"blocks of {unit_mib} MiB")
 
 

@@ -1,4 +1,4 @@
-"""Reads YAML that a person wrote: a key that stands twice in a map is an error, and not silently the last one."""
+"""Reads YAML that a person wrote: a key that appears twice in a map is an error; PyYAML alone takes the last one."""
 
 from __future__ import annotations
 

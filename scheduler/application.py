@@ -52,7 +52,7 @@ from scheduler.settings import ExtenderSettings, LeaseSettings, SchedulerSetting
 _log = structlog.get_logger(__name__)
 
 LEARN_AT = (100, 250, 500, 1000, 2000, 4000, 8000)
-"""The numbers of requests after which the worth of nodes is learned; later, every LEARN_EVERY."""
+"""The numbers of requests after which the worth of nodes is computed anew; later, after every LEARN_EVERY."""
 LEARN_EVERY = 8000
 LEARN_LOOK_SECONDS = 1.0
 LEARN_PAUSE_SECONDS = 0.005
@@ -66,12 +66,13 @@ OVERLAP_LOOK_SECONDS = 2.0
 SWITCH_SECONDS = 0.001
 """The time after which a thread lets the event loop run: learning and planning take 40 to 100 ms of processor time.
 
-Python's own is 5 ms, which each of several threads may take before a pod is answered.
+Python's default is 5 ms. Each of several threads may take that long before a pod is answered.
 """
 ANSWER_SECONDS = ATTEMPT_SECONDS + 2.0
 """The longest wait for the API server's answer in a bind."""
 BINDS_AT_ONCE = 32
-"""The most Bindings that wait for the API server at once; asyncio's own threads are 4 more than the machine's CPUs."""
+"""The most Bindings that wait for the API server at once. asyncio's own pool, with 4 threads more than the machine has
+CPUs, would be too small."""
 RunPart = Callable[[str, Callable[[], None]], None]
 """Runs a part of the scheduler, one of scheduler.measures.PARTS, in a thread of its own."""
 NOT_ACTING = "this replica does not lead"
@@ -150,7 +151,7 @@ class Acts(Protocol):
     """A function that returns whether this replica may act: answer kube-scheduler, and change objects."""
 
     def __call__(self, seconds: float = 0.0) -> bool:
-        """Returns whether this replica may act now, and its leader Lease lasts for `seconds` seconds more."""
+        """Returns whether this replica may act now, and its leader Lease lasts for at least `seconds` more."""
 
 
 class Routes:
@@ -240,9 +241,12 @@ class Routes:
         return Response(200, encode(BindResult(error_text)))
 
     async def _wait_for_gang(self, arguments: BindArguments) -> str:
-        """Waits until kube-scheduler is about to bind all pods of a pod's gang; returns why it is not, or "".
+        """Waits until kube-scheduler is about to bind all pods of a pod's gang.
 
-        The devices held for the gang are freed if that takes too long. A pod without a gang does not wait.
+        If that takes too long, the devices held for the gang are freed. A pod without a gang does not wait.
+
+        Returns:
+            The reason why the pod must not be bound; empty if it may be.
         """
         hold = arrive(self._state, arguments.pod_uid, arguments.node, self._clock.now())
         if hold is None:
@@ -274,14 +278,14 @@ class Routes:
 
 
 def keep_worth_current(state: State, wait: Wait) -> None:
-    """Keeps the figures current by which nodes are scored, until the process ends.
+    """Keeps the figures by which nodes are scored current, until the process ends.
 
-    They say how useful a free part of a GPU is for the requests that usually come, and are computed from the requests
-    of all pods so far. Every LEARN_LOOK_SECONDS it is checked whether they must be computed again: after many more
-    requests, or when a new model of GPU has appeared.
+    The figures say how useful a free part of a GPU is for the requests that usually come; they are computed from the
+    requests of all pods so far. Every LEARN_LOOK_SECONDS it is checked whether they must be computed again: after many
+    more requests, or when a new model of GPU has appeared.
 
     Args:
-        state: counts the requests and knows the models of GPUs; keeps the figures.
+        state: counts the requests and knows the models of GPUs; stores the figures.
     """
     learned = learned_classes = 0
     generator = np.random.default_rng()

@@ -151,7 +151,7 @@ def _faults_of_memory(container: Container, ask: Ask) -> list[Fault]:
 
 
 def _in_unit(ask: Ask, memory_mib: int) -> str:
-    """Returns advice for a fault: the amount to write for a memory that no GPU has, if the author meant a smaller unit.
+    """Returns what a fault advises for a memory that no GPU has: the amount to write if the author meant another unit.
 
     `memory_mib` is the amount on each GPU as it was read, in MiB.
     """

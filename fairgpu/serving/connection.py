@@ -67,11 +67,11 @@ class BoundedConnection(ASGIProtocol):  # type: ignore[misc] # gunicorn ships no
             super().data_received(data)
 
     def cut_off_if_unread(self) -> None:
-        """Closes the connection if answers waited at the last call of this method and the client took nothing since.
+        """Closes the connection if answers waited at this method's last call and the client has taken nothing since.
 
-        The kernel's TCP_USER_TIMEOUT would keep a client that sends and never reads: each acknowledgement restarts the
-        timer of its window probes. asyncio's flow control keeps it, too: an answer counts as written once the kernel
-        has it whole.
+        The kernel's TCP_USER_TIMEOUT does not close the connection of a client that sends but never reads: each
+        acknowledgement restarts the timer of its window probes. Neither does asyncio's flow control: it takes an answer
+        as written once the kernel has the whole answer.
         """
         connection = self.transport.get_extra_info("socket")
         try:

@@ -23,7 +23,7 @@ class Arrivals:
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes = most_bytes
         self._bytes: dict[Sender, int] = {}
-        """In the order in which the requests began."""
+        """The bytes received so far, keyed by connection, in the order in which the requests began."""
         self._total = 0
 
     def add(self, sender: Sender, count: int) -> bool:

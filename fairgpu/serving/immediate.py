@@ -84,7 +84,7 @@ class ImmediateConnection(BoundedConnection):
         return going
 
     def _immediate_answer(self) -> ImmediateAnswer | None:
-        """Returns the function that answers the request whose headers were just parsed; None if gunicorn answers it."""
+        """Returns the function that answers the request whose headers were just parsed; None leaves it to gunicorn."""
         parser = self._callback_parser
         answer: ImmediateAnswer | None = self._immediate.get((parser.method, parser.path.partition(b"?")[0]))
         if answer is None or not self._is_free():

@@ -1,9 +1,12 @@
 """Decides whether this extender may act: kube-scheduler's Lease names its pod, and its watch has caught up.
 
-kube-scheduler in the same pod elects by that Lease. This replica's own clock times its renewals as they are observed:
-no clock of another machine decides (https://kubernetes.io/docs/concepts/architecture/leases/). Bindings of another
-replica may still be on their way through the watch of pods when this one begins to lead. So it first writes a mark on
-its own pod: the watch shows changes of pods in order, and once it shows the mark it has shown all earlier Bindings.
+The kube-scheduler in the same pod elects its leader by that Lease. This replica measures the age of a renewal by its
+own clock, from when it reads the renewal: no clock of another machine decides
+(https://kubernetes.io/docs/concepts/architecture/leases/).
+
+When this replica begins to lead, Bindings of another replica may still be on their way through the watch of pods. So it
+first writes a mark, a random text, on its own pod. The watch shows changes of pods in order: once it shows the mark, it
+has shown all earlier Bindings.
 
 The replica that led before, or an earlier process of this pod, may have sent Bindings until its Lease would have run
 out: a kube-scheduler that is ended gives its Lease away sooner, and a killed extender leaves its pod's Lease as it is.
@@ -48,7 +51,7 @@ class Acting:
         self._shown = ""
 
     def see(self, spec: dict[str, Any], now: float) -> None:
-        """Stores kube-scheduler's leader Lease as it was just read; `acts` and `wanted_mark` follow from it.
+        """Stores kube-scheduler's leader Lease as it was just read, for later calls of `acts` and `wanted_mark`.
 
         Args:
             spec: the Lease's `spec`.
@@ -89,7 +92,7 @@ class Acting:
     def acts(self, now: float, seconds: float = 0.0) -> bool:
         """Returns whether this replica may answer kube-scheduler at a time, and its Lease lasts for some seconds more.
 
-        A replica that loses this right needs a new mark before it may answer again.
+        A replica that no longer may needs a new mark before it may answer again.
 
         Args:
             now: the time, in seconds of a monotonic clock.
@@ -101,7 +104,7 @@ class Acting:
 
 
 def _pod_of(holder: str) -> str:
-    """Returns the pod of the kube-scheduler that holds the Lease: its identity is the pod's name, `_` and a uuid."""
+    """Returns the name of the pod whose kube-scheduler holds the Lease: the part of `holder` before `_` and a uuid."""
     return holder.rpartition("_")[0]
 
 

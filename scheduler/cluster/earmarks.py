@@ -1,8 +1,8 @@
 """Reads and writes `fairgpu.io/earmark`: the devices that are freed and kept for a waiting pod.
 
-The annotation is on that pod, so that a replica that takes over knows for which pod the devices are once the victims
-are gone. It also names the nodes on which what was freed did not help the pod: no pod is evicted there for it again.
-Once no devices are kept any more, the annotation names these nodes alone, and its own node is empty.
+The annotation is on the waiting pod: from it, a replica that takes over knows which pod gets the devices once the
+victims are gone. It also names the nodes on which evictions did not help the pod: no pod is evicted there for it again.
+Once no devices are kept any more, the annotation names these nodes alone, and its field `node` is empty.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from scheduler.placement.request import Request
 VERSION = 1
 MAX_BYTES = 64 << 10
 MOST = 1 << 40
-"""The most percent, MiB or containers of one device that are read: the sum of a million such fits into 64 bits."""
+"""The most percent, MiB or containers of one device that an earmark may state: the sum of a million such fits into 64
+bits."""
 MAX_LEFT_OUT = 64
-"""The most nodes that are named as left out. No pod is evicted any more for a waiting pod with as many."""
+"""The most nodes that an earmark names as left out. For a waiting pod with as many, no pod is evicted any more."""
 
 
 class EarmarkError(ValueError):
@@ -49,7 +50,7 @@ class Earmark:
         """Returns the kept devices as the part of the node that the waiting pod will hold.
 
         Args:
-            request: the waiting pod's request, whose processor time and memory of the node are part of the answer.
+            request: the waiting pod's request; its processor time and memory of the node are added to the devices.
         """
         return Holding(self.node, self.pieces, request.cpu_milli, request.host_mib)
 
@@ -88,8 +89,9 @@ def fallen(left_out: tuple[str, ...]) -> str | None:
     """Returns the annotation `fairgpu.io/earmark` of a waiting pod for which no devices are kept any more.
 
     Args:
-        left_out: the names of the nodes on which no pod is evicted again for the waiting pod. Without any, the
-            answer is None: the pod needs no annotation.
+        left_out: the names of the nodes on which no pod is evicted again for the waiting pod. If there are none, None
+            is
+        returned: the pod needs no annotation.
     """
     return encode(Earmark("", (), (), 0, left_out)) if left_out else None
 

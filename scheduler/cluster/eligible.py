@@ -1,10 +1,10 @@
 """Finds the nodes on which a pod may run once there is room, according to kube-scheduler's rules.
 
-kube-scheduler drops nodes that are short in aggregate before it asks an extender, so it never names a node full of
-victims. Its rules of unschedulable nodes, taints, node selectors and required node affinity are applied here
-(https://kubernetes.io/docs/concepts/scheduling-eviction/), and a node must offer as much as the pod asks for of each
-other resource, such as `rdma/hca`; a plan counts what pods hold of it. Rules that depend on other pods or on
-volumes are not applied: a pod with such rules is planned only on nodes that kube-scheduler has named for it.
+kube-scheduler drops nodes that are short in aggregate before it asks an extender, so it never names a node that is full
+of victims. Its rules of unschedulable nodes, taints, node selectors and required node affinity are applied here
+(https://kubernetes.io/docs/concepts/scheduling-eviction/). A node must also offer, in all, as much as the pod requests
+of each other resource, such as `rdma/hca`; the plan subtracts later what pods hold of it. Rules that depend on other
+pods or on volumes are not applied: a pod with such rules is planned only on nodes that kube-scheduler has named for it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Json = Mapping[str, Any]
 UNSCHEDULABLE = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
 """The taint of a cordoned node, which a pod may tolerate."""
 COUNTED_ELSEWHERE = frozenset({"cpu", "memory", "pods", *names.CANONICAL_RESOURCES})
-"""The resources that are counted with what pods hold of them, and are not among a node's other resources."""
+"""The resources that the fleet itself counts; a node's other resources do not include them."""
 MOST = 1 << 62
 """The most of another resource that is counted, so that any amount fits into 64 bits."""
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -64,9 +64,10 @@ class Rules:
         node_selector: the labels that a node must have.
         tolerations: the pod's tolerations of taints, as in its spec.
         node_terms: the terms of the required node affinity, of which a node must meet one; None if the pod has none.
-        only_where_named: whether the pod is planned only on nodes that kube-scheduler has named for it, since other
-            pods, volumes, resource claims or the node's network also decide.
-        others: how much the pod asks for of each other resource, such as `rdma/hca`, in the order of their names.
+        only_where_named: whether the pod is planned only on nodes that kube-scheduler has named for it. It is true if
+            other pods, volumes, resource claims or the node's network also decide.
+        others: pairs of another resource, such as `rdma/hca`, and the amount of it that the pod requests, ordered by
+            name.
     """
 
     node_selector: Json = field(default_factory=dict)
@@ -100,7 +101,7 @@ def rules_of(spec: Json) -> Rules:
 
 
 def others_of(amounts: Json) -> dict[str, int]:
-    """Returns the other resources among these amounts, without those of which there is nothing.
+    """Returns the positive amounts of other resources, keyed by resource; GPUs, cpu, memory and pods are left out.
 
     Args:
         amounts: quantities keyed by resource, as in a node's status or a container's requests.
@@ -148,12 +149,12 @@ def _amount_of(text: str) -> int:
 class Sites:
     """Finds the nodes whose labels and taints a pod's rules allow, for all nodes at once.
 
-    A look takes a few operations for each rule. A pod's author decides how many rules it has: 1.5 MiB are some 15,000
+    A search takes a few operations for each rule. A pod's author decides how many rules it has: 1.5 MiB are some 15,000
     terms. So each rule is looked up for all nodes at once, and none is compared with each node.
     """
 
     def __init__(self, sites: Sequence[Site]) -> None:
-        """Takes the nodes; `open_to` answers in their order."""
+        """Takes the nodes; `open_to` returns its flags in their order."""
         count = len(sites)
         self._open = np.ones(count, np.bool_)
         self._labels = _Values(count, (site.labels for site in sites))
@@ -174,7 +175,7 @@ class Sites:
     def open_to(self, rules: Rules) -> Flags:
         """Returns, for each node in the order given to `Sites`, whether a pod with these rules may run on it.
 
-        Pods that run there do not count.
+        The pods that already run on a node are not considered.
         """
         flags = self._open.copy()
         for taint, places in self._tainted.values():
@@ -237,7 +238,7 @@ class _Values:
         return self._none
 
     def among(self, key: str, values: Iterable[Any]) -> Flags:
-        """Returns, for each node, whether its value of the key is one of these."""
+        """Returns, for each node, whether its value of a key is one of the given values."""
         places = self._places.get(key)
         if places is None:
             return self._none
@@ -277,7 +278,7 @@ _NOWHERE: tuple[Ints, Ints] = (np.zeros(0, np.int64), np.zeros((0, 2), np.int64)
 
 
 def _number(text: Any) -> int | None:
-    """Returns a label's value as a number below 2^62 in size; None for any other text."""
+    """Returns a label's value as a number; None if it is no number, or not below 2^62 in size."""
     try:
         number = int(text)
     except (TypeError, ValueError):

@@ -1,8 +1,9 @@
 """The fields of pods and nodes that the scheduler reads; the decoder skips all others without making objects of them.
 
-40,000 pods are 372 MB of JSON, most of it managedFields, probes, volumes and statuses that nothing here reads. A field
-that is not listed does not exist for the scheduler. `Any` stands for a value of any type, with all that is in it. A
-document with a value of another type than here is decoded whole, so that every field means the same in it.
+40,000 pods are 372 MB of JSON, most of it managedFields, probes, volumes and statuses that the scheduler does not read.
+A field that is not listed here does not exist for the scheduler. `Any` stands for a value of any type, with all that is
+in it. If a value in a document has another type than its field here, the document is decoded whole, so that every field
+means the same in it.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class GangRefusal:
-    """The reason why a gang could not be placed, and the state of the cluster in which it holds.
+    """The reason why a gang could not be placed, and the state of the cluster for which the reason holds.
 
     Attributes:
         text: the reason; empty if the gang could be placed.

@@ -1,4 +1,4 @@
-"""Keeps all nodes' inventories. Nodes that offer the same device are all left out: it is not known which has it."""
+"""Keeps all nodes' inventories. Nodes that offer the same device are all left out: which one has it is unknown."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from scheduler.placement.fleet import Fleet, Node
 
 
 class Inventories:
-    """All nodes with their inventories of devices; the sound ones are kept in the scheduler's fleet.
+    """All nodes with their inventories of devices; those whose devices are unique are added to the scheduler's fleet.
 
     A node is left out of the fleet if another node offers one of its devices as well.
     """
@@ -46,7 +46,7 @@ class Inventories:
         return touched
 
     def refuse(self, name: str) -> set[str]:
-        """Removes a node from the fleet, because its inventory is invalid.
+        """Removes a node from the fleet, because its inventory is invalid, and counts it as refused.
 
         Returns:
             The node's name, and the names of the nodes that offered one of its devices as well.
@@ -56,7 +56,7 @@ class Inventories:
         return touched
 
     def left_out(self) -> tuple[int, int]:
-        """Returns the number of nodes with an invalid inventory, and of nodes that offer another node's device."""
+        """Returns two numbers of nodes: those with an invalid inventory, and those that offer another node's device."""
         return len(self._refused), sum(name not in self._fleet.rows for name in self._nodes)
 
     def shared(self, name: str) -> str | None:
@@ -81,7 +81,7 @@ class Inventories:
         return {name for device in node.inventory.devices for name in self._offering[device.uuid]}
 
     def _settle(self, touched: set[str]) -> None:
-        """Adds those of the named nodes to the fleet that share no device with another node, and removes the others.
+        """Adds those of the named nodes to the fleet whose devices no other node offers, and removes the others.
 
         Removals come first, so that the fleet never has a device twice.
         """

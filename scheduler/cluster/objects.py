@@ -31,9 +31,10 @@ from scheduler.placement.request import MAX_GPUS_OF_A_CONTAINER, Request, Wanted
 Json = Mapping[str, Any]
 
 PLACEABLE = "fairgpu.io/Placeable"
-"""The condition that says whether a waiting pod fits now, and if not, why."""
+"""The type of the condition that says whether a waiting pod fits now, and if not, why."""
 MOST = 1 << 40
-"""The most processor time (milli), memory (MiB) and number of pods that are counted, as no node has more.
+"""The most processor time (thousandths of a core), memory (MiB) and number of pods that are counted, as no node has
+more.
 
 The API server admits `cpu: 9E`. The fleet counts in whole numbers of 64 bits, which hold the sum of a million such.
 """
@@ -147,7 +148,7 @@ class PodNote:
 
 
 def read_waiting(pod: Json) -> WaitingPod:
-    """Returns what the scheduler must know to place a pod, read from the pod's JSON object.
+    """Returns the facts about a pod that placing it takes, read from the pod's JSON object.
 
     Raises:
         PodError: the pod requests no GPU by FairGPU's resources, or its request is impossible.
@@ -189,9 +190,9 @@ def read_waiting(pod: Json) -> WaitingPod:
 def read_note(pod: Json) -> PodNote:
     """Returns the facts about a pod that the scheduler keeps, read from the pod's JSON object.
 
-    A bound pod holds the devices of its allocation if that is sound. FairGPU's annotations count on pods with its
-    label, and on pods that ask for its resources: the extender places these without the label, too. On any other pod
-    they do not count, since the policies let its author write them.
+    A bound pod holds the devices of its allocation if the allocation is valid. FairGPU's annotations count on pods with
+    its label, and on pods that ask for its resources, since the extender places these without the label, too. On any
+    other pod they do not count, since the policies let its author write them.
     """
     metadata, spec, status = mapping(pod.get("metadata")), mapping(pod.get("spec")), mapping(pod.get("status"))
     written, node = mapping(metadata.get("annotations")), spec.get("nodeName")
@@ -231,9 +232,10 @@ def read_note(pod: Json) -> PodNote:
 
 
 def _holding(node: str, annotations: Json, spec: Json) -> tuple[Holding, tuple[tuple[Piece, ...], ...], str]:
-    """Returns what a bound pod holds, the same grouped as `PodNote.starts`, and the fault of its allocation.
+    """Returns the part of its node that a bound pod holds, its devices grouped as in `PodNote.starts`, and a fault.
 
-    The fault is empty if the allocation is sound or absent. With a fault, the pod counts as holding no devices.
+    The fault is that of the pod's allocation; it is empty if the allocation is valid or absent. With a fault, the pod
+    counts as holding no devices.
     """
     cpu_milli, host_mib = host_demand(spec)
     text = annotations.get(names.ALLOCATION)
@@ -352,7 +354,7 @@ def _gang(annotations: Json) -> Gang | None:
 
 
 def _asks_for_gpu(spec: Json) -> bool:
-    """Returns whether a container asks for a resource of FairGPU's: fairgpu-spec demands the label of such pods."""
+    """Returns whether a container asks for a resource of FairGPU's; the policy fairgpu-spec then demands the label."""
     containers = (*mappings(spec.get("containers")), *mappings(spec.get("initContainers")))
     return any(
         resource in names.CANONICAL_RESOURCES and str(amount) != "0"
@@ -388,9 +390,9 @@ def _asked(pod: Json) -> WaitingPod | None:
 
 
 def _asking(reading: PodReading) -> tuple[list[tuple[str, Any]], list[tuple[str, Any, bool]]]:
-    """Returns name and need of each main container with a GPU request, and the same of each init container.
+    """Returns the main containers with a GPU request, as pairs of name and need, and the init containers, as triples.
 
-    An init container has as third value whether it is a native sidecar.
+    The third value of an init container is whether it is a native sidecar.
     """
     main = [(one.name, need_of(one.request)) for one in reading.containers if one.request is not None]
     init = [(one.name, need_of(one.request), one.native_sidecar) for one in reading.init if one.request is not None]
@@ -400,7 +402,8 @@ def _asking(reading: PodReading) -> tuple[list[tuple[str, Any]], list[tuple[str,
 def _shares_of(text: str) -> tuple[str, dict[str, list[Share]]]:
     """Returns an allocation's node, and the shares of each container by its name.
 
-    A sound allocation is decoded in a tenth of the time that `allocation.decode` takes, which names faults.
+    A valid allocation takes a tenth of the time of `allocation.decode`. Only an invalid one is decoded by that
+    function, whose error names the fault.
 
     Raises:
         AllocationError: the text is not an allocation.

@@ -1,6 +1,6 @@
 """Caches the reasons why a kind of request fits on none of a set of nodes, until the fleet changes.
 
-Pods of one kind wait together, and are asked about again and again.
+Pods with equal requests wait together, and kube-scheduler asks about them again and again.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from scheduler.placement.fleet import Ints
 from scheduler.placement.request import Request
 
 MAX_KEPT = 256
-"""The most kinds of requests whose refusals are kept."""
+"""The most refusals that the cache keeps: one for each request and set of nodes."""
 MAX_TEXTS = 16
-"""The most answers with one text for all nodes that are kept."""
+"""The most answers in the cache that give the same text for all their nodes."""
 
 
 @dataclass(frozen=True)
@@ -30,12 +30,12 @@ class Refusal:
     """The reasons why a request fits on none of a set of nodes.
 
     Attributes:
-        version: the version of the fleet (`Fleet.version`) for which they hold.
+        version: the version of the fleet (`Fleet.version`) for which the reasons hold.
         texts: the reasons, each once.
-        lasting: for each text, whether it would still hold if other pods ended.
+        lasting: for each text, whether the reason would still hold if other pods ended.
         cause: for each node, in the fleet's order, the index of its text; -1 for nodes that were not asked about.
         names: the names of all nodes, in the fleet's order.
-        fragmented: whether some node has enough free in sum, but in pieces on several GPUs.
+        fragmented: whether some node has enough free in sum, but in parts on several GPUs.
     """
 
     version: int

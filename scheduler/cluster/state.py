@@ -1,9 +1,9 @@
 """The state by which the extender decides: the fleet, kept current by watches, and its reservations for pods.
 
 kube-scheduler asks about the next pod before it binds the last one, and the API server shows a Binding a little later
-than it was made. So a pod's devices are held from the answer of filter on: until the API server shows its allocation,
-until it ends, or until no bind has come for HOLD_SECONDS. Once a Binding was sent they are held until the watch
-shows it, or the pod, read SETTLE_SECONDS later, is not bound.
+than it was made. So a pod's devices are reserved from the answer of filter on. They are freed once the API server shows
+the pod's allocation, once the pod ends, or if no bind has come for HOLD_SECONDS. After a Binding was sent, they stay
+reserved until the watch shows it, or until the pod, read SETTLE_SECONDS later, is not bound.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ SETTLE_SECONDS = 65.0
 MAX_ASKED = 20_000
 """The most pods whose requests are remembered."""
 MAX_RULES = 256
-"""The most sets of rules whose nodes are kept."""
+"""The most sets of rules for which the nodes that they allow are kept."""
 MAX_QUESTIONS = 16
-"""The most sets of nodes whose rows are kept."""
+"""The most sets of nodes for which the indexes in the fleet are kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,13 +88,14 @@ class Asked:
 
 
 EARMARKED = "earmark/"
-"""Before the uid of a pod, under which the fleet holds what is kept for it."""
+"""The prefix of a waiting pod's uid, under which the fleet holds the devices that are kept for the pod."""
 
 
 class State:
     """All that the scheduler's decisions need, in memory: nodes, pods, reservations and budgets. Thread-safe.
 
-    Some attributes are numbers that grow with each change of a kind, so that a reader sees whether there was one.
+    Some attributes are numbers that grow with each change of one kind: a reader who compares one with its earlier value
+    sees whether there was such a change.
 
     Attributes:
         lock: held for each decision.
@@ -105,9 +106,9 @@ class State:
         budgets: the states of budgets.
         waiting: the pods that wait for a node.
         gangs: the gangs that pods name.
-        gang_seconds: for how many seconds devices are held for all pods of a gang.
+        gang_seconds: the seconds for which devices are held for all pods of a gang.
         offers: grows when a node offers other devices than before.
-        frees: grows when the API server shows that a pod which held devices has ended.
+        frees: grows when the API server shows that a pod that held devices has ended.
         keeps: grows when an earmark is made or dropped, or the reservation of a pod that was not bound is freed.
         yields: grows when pods of spent budgets need no longer wait for some pods within budget (`lowest_in_budget`).
         sites: grows when a node's labels, taints, limit of pods or other resources change.
@@ -162,9 +163,9 @@ class State:
             self._listed.add(collection)
 
     def missing(self) -> tuple[str, ...]:
-        """Returns which of the collections `nodes` and `pods` were never read completely.
+        """Returns those of the collections `nodes` and `pods` that were never read completely.
 
-        Until both are read, every device looks free.
+        Until both have been read, every device looks free.
         """
         return tuple(name for name in ("nodes", "pods") if name not in self._listed)
 
@@ -312,7 +313,7 @@ class State:
     def _take_earmark(self, note: PodNote) -> None:
         """Keeps the devices that a waiting pod's annotation names, and frees those kept so far if they differ.
 
-        The annotation of a pod that does not wait yet counts once the pod waits.
+        While the pod does not wait yet, its annotation has no effect; it takes effect once the pod waits.
         """
         pod, earmark = note.waits or note.member or self._asked.get(note.uid), None
         try:
@@ -334,7 +335,10 @@ class State:
             self.fleet.hold(f"{EARMARKED}{uid}", pod_and_earmark[1].holding(pod_and_earmark[0].request))
 
     def left_out(self, uid: str) -> tuple[str, ...]:
-        """Returns the names of the nodes on which no pod is evicted again for the pod with this uid, by its earmark."""
+        """Returns the names of the nodes on which no pod is evicted again for the pod with this uid.
+
+        The pod's earmark names them.
+        """
         return self._left_out.get(uid, ())
 
     def name_nodes(self, pod: WaitingPod, rows: Ints) -> None:
@@ -358,8 +362,8 @@ class State:
     def eligible(self, pod: WaitingPod) -> Ints:
         """Returns the indexes in the fleet of the nodes on which a pod may run once there is room.
 
-        They meet the pod's rules. A pod whose node depends on other pods or on volumes gets only nodes that
-        kube-scheduler has named for it.
+        All of them meet the pod's rules. If other pods or volumes also decide on the pod's node, only nodes that
+        kube-scheduler has named for the pod are returned.
         """
         rows = self.allowed(pod.rules)
         if not pod.rules.only_where_named:
@@ -394,7 +398,10 @@ class State:
         return spare
 
     def others(self) -> dict[str, dict[str, int]]:
-        """Returns what bound pods hold of other resources of their nodes, keyed by uid; most pods hold none."""
+        """Returns the amounts that bound pods hold of other resources of their nodes, such as `rdma/hca`.
+
+        They are keyed by the pod's uid, then by resource. Pods that hold none are not in it.
+        """
         return self._others
 
     def spare_others(self, resources: AbstractSet[str]) -> dict[int, dict[str, int]]:
@@ -417,7 +424,7 @@ class State:
         return spare
 
     def not_offered(self, note: PodNote) -> str:
-        """Returns a text that names a GPU of a bound pod's allocation which its node does not offer.
+        """Returns a text that names a GPU of a bound pod's allocation that its node does not offer.
 
         The text is empty if the node offers all of them, or is not known.
         """
@@ -450,8 +457,8 @@ class State:
     def overlaps(self) -> list[tuple[PodNote, Overlap]]:
         """Returns each bound pod that holds more of a GPU than the pods bound before it have left, with that overlap.
 
-        Reservations and devices kept for waiting pods do not count: the parts that they hold may still be held by pods
-        that are to go.
+        Reservations and devices that are kept for waiting pods do not count: pods that are to be evicted may still hold
+        the same parts.
         """
         with self.lock:
             fleet, found = self.fleet, list[tuple[PodNote, Overlap]]()
@@ -509,10 +516,10 @@ class State:
 
         Args:
             named: returns whether kube-scheduler asks about the node of a name.
-            looks: how many of the best nodes of the fleet are looked at.
+            looks: the number of the fleet's best nodes that are looked at.
 
         Returns:
-            The node; None if kube-scheduler asks about none of the best `looks` nodes.
+            The index; None if kube-scheduler asks about none of these nodes.
         """
         names = self.fleet.names
         return next((row for row in islice(self.chooser.in_order(pod.request), looks) if named(names[row])), None)
@@ -533,7 +540,8 @@ class State:
             names: the JSON list of names in the call `prioritize`.
 
         Returns:
-            The nodes; None if they have other names than these, or a node's devices have changed since.
+            The indexes, in the order of the names; None if `names` is another list, or a node's devices have changed
+                since.
         """
         offers, known, rows = self._scored
         return rows if (offers, known) == (self.offers, names) else None
@@ -594,7 +602,7 @@ class State:
         return uid in self._bound
 
     def withdrawn(self, kept: Reservation) -> str:
-        """Returns why a pod can no longer go where devices are reserved for it; empty if it can.
+        """Returns why a pod can no longer go to the node and devices of its reservation; empty if it can.
 
         Since the devices were chosen the node may have been deleted, cordoned or tainted, and a GPU lost or fenced.
         """
@@ -746,7 +754,7 @@ class State:
             )
 
     def mix(self) -> Mix:
-        """Returns the requests so far, counted by kind."""
+        """Returns the requests of all pods so far, counted by kind."""
         with self.lock:
             return self._mix.mix()
 

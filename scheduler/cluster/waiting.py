@@ -1,7 +1,8 @@
 """The pods that wait for a node, and the reasons that their conditions show.
 
-kube-scheduler asks again about a pod that fitted nowhere when something changes that its own plugins know of, and else
-after five minutes. A change of a pod's own condition brings it back at once, and shows its user why it waits.
+kube-scheduler asks again about a pod that fitted nowhere when its own plugins see a relevant change, and otherwise
+after five minutes. A change of the pod's own condition makes kube-scheduler ask at once, and shows the pod's user why
+it waits.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ class Waiting:
         pod: the pod, with its request.
         text: the message of its condition fairgpu.io/Placeable; empty if it has none.
         answer: the reason that the extender last gave to kube-scheduler; empty if this replica has not refused it.
-        fragmented: whether, at the last refusal, some node had enough free in sum but in pieces on several GPUs.
+        fragmented: whether, at the last refusal, some node had enough free in sum, but in parts on several GPUs.
         kept_from: the nodes that had room at the last refusal, though kube-scheduler did not ask about them; None for
             none.
     """
@@ -65,8 +66,8 @@ class WaitingPods:
 
         Args:
             answer: the reason that kube-scheduler was given.
-            fragmented: whether some node has enough free in sum, but in pieces on several GPUs.
-            kept_from: the nodes that have room, though kube-scheduler did not ask about them.
+            fragmented: whether some node has enough free in sum, but in parts on several GPUs.
+            kept_from: the nodes that have room, though kube-scheduler did not ask about them; None for none.
         """
         self.add(pod)
         self._pods[pod.uid] = replace(self._pods[pod.uid], answer=answer, fragmented=fragmented, kept_from=kept_from)
@@ -96,7 +97,7 @@ class WaitingPods:
 
     @property
     def fragmented(self) -> int:
-        """The number of waiting pods for which some node has enough free in sum, but in pieces on several GPUs."""
+        """The number of waiting pods for which some node has enough free in sum, but in parts on several GPUs."""
         return sum(one.fragmented for one in self._pods.values())
 
     def uids(self) -> set[str]:
@@ -108,5 +109,5 @@ class WaitingPods:
         return (one.pod for one in self._pods.values())
 
     def in_order(self) -> list[Waiting]:
-        """Returns all waiting pods with why each waits: the highest priority first, then the oldest."""
+        """Returns all waiting pods with the reasons why they wait: the highest priority first, then the oldest."""
         return sorted(self._pods.values(), key=lambda one: (-one.pod.priority, one.pod.created, one.pod.uid))

@@ -59,8 +59,9 @@ NODES = Collection("/api/v1/nodes", {}, _slim, excerpt(NodeList), excerpt(NodeEv
 class AllocationFaults:
     """Reports bound pods whose allocation is not counted, names a GPU that their node does not offer, or exceeds a GPU.
 
-    Each pod is reported once while its fault lasts: in the log, and by an event about the pod. Of more than MAX_WARNED
-    faulty pods at once the others are only logged. Thread-safe; one thread looks for overlaps.
+    Each pod is reported once while its fault lasts: in the log, and by an event about the pod. If more than MAX_WARNED
+    pods are faulty at once, the others are only logged. Any thread may call the methods but `look_for_overlaps`, which
+    one thread calls.
     """
 
     def __init__(self, state: State, warn: WarnOfPod = lambda *_: None) -> None:
@@ -125,8 +126,8 @@ class AllocationFaults:
 class PodsView:
     """Stores the cluster's pods in the scheduler's state, as `fairgpu.cluster.reflector.reflect` reads them.
 
-    It also hands the annotation that this replica wrote on its own pod to `show`: once the watch has delivered it, the
-    state is as new as that write (scheduler.cluster.acting).
+    It also hands the mark in a condition of this replica's own pod to `show`: once the watch has delivered the mark,
+    the state is as new as the write of the mark (scheduler.cluster.acting).
     """
 
     def __init__(
@@ -195,7 +196,7 @@ class NodeWarnings:
     def warn(self, node: str, uid: str, reason: str, message: str) -> None:
         """Writes a warning event about a node; a failure is logged.
 
-        An event of another replica about the same finding is not written twice.
+        If another replica has written the same event, no second one is made.
         """
         try:
             post(self._api, warning_event(About("Node", node, uid), reason, message, self._stamp(), SOURCE))

@@ -1,9 +1,9 @@
 """Binds a pod: sends one Binding with the pod's uid and its allocation, and finds out its outcome.
 
 A Binding that the API server refuses was not made, and its devices are free. After a time-out or a 5xx it may have been
-made, or may still be made: the same one is posted again until the answer is definite, and the devices are held
-meanwhile. A refusal after such an answer is about the last attempt alone, so the devices stay held until the earlier
-attempts are over. The uid in a Binding is a precondition, so that it never meets another pod of that name
+made, or may still be made: the same Binding is posted again until the answer is definite, and the devices are held
+meanwhile. If a refusal follows such an answer, it is about the last attempt alone: the devices stay held until the
+earlier attempts are over. The uid in a Binding is a precondition, so that it never meets another pod of that name
 (https://github.com/kubernetes/kubernetes/blob/v1.34.2/pkg/registry/core/pod/storage/storage.go).
 
 Each attempt is sent only while this replica leads for longer than the API server may work on the attempt. So no Binding

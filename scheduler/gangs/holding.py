@@ -1,9 +1,9 @@
 """Holds devices for all pods of a gang at once; no pod is bound before kube-scheduler is about to bind all.
 
-kube-scheduler places one pod at a time. So with the first pod of a gang that it asks about, all of them are placed, or
-none is. Each then gets the node that is held for it, and its bind waits for those of the others, as permit plugins do
-(https://kubernetes.io/docs/concepts/scheduling-eviction/scheduling-framework/#permit). Devices that are held and not
-bound in time are freed together, so that two gangs never each hold a half.
+kube-scheduler places one pod at a time. So when it first asks about a pod of a gang, all pods of the gang are placed,
+or none is. Each pod then gets the node that is held for it, and its bind waits for the binds of the others, as permit
+plugins do (https://kubernetes.io/docs/concepts/scheduling-eviction/scheduling-framework/#permit). Devices that are held
+and not bound in time are freed together, so that two gangs never each hold a half.
 """
 
 from __future__ import annotations
@@ -57,11 +57,12 @@ def arrive(state: State, uid: str, node: str, now: float) -> Hold | None:
     Once all pods for which devices are held have arrived, the hold ends and their binds continue.
 
     Args:
-        node: the name of the node to which it is to be bound.
+        uid: the pod's uid.
+        node: the name of the node to which the pod is to be bound.
         now: the present time, in seconds of a monotonic clock.
 
     Returns:
-        The hold for whose outcome the bind waits; None if the bind need not wait.
+        The hold whose outcome the bind must wait for; None if it need not wait.
     """
     with state.lock:
         key = state.gangs.key_of(uid)
@@ -129,22 +130,22 @@ def release(state: State, key: GangKey, gang: Gang, text: str) -> None:
 
 
 def cause(key: GangKey, fitting: int) -> str:
-    """Returns the text that says why a gang waits.
+    """Returns the text that says why a gang waits: how many of its pods fit.
 
     Args:
         key: the gang's key, with the number of its pods.
-        fitting: how many of its pods fit at once.
+        fitting: the number of its pods that fit at once.
     """
     return f"gang: {fitting} of {key.pods} fit"
 
 
 def explain_member(state: State, pod: WaitingPod, rows: Ints) -> str:
-    """Returns why a pod waits because of its gang; empty if the gang fits now. It reserves nothing.
+    """Returns why a pod waits because of its gang; empty if the gang fits now. No devices are reserved.
 
     Args:
         state: the scheduler's state; the caller holds its lock.
-        rows: the indexes in the fleet of the nodes on which the pod may be placed. Other pods of the gang may be placed
-            if their rules allow.
+        rows: the indexes in the fleet of the nodes on which the pod may be placed. The gang's other pods may be placed
+            wherever their own rules allow.
     """
     key = _key(pod)
     gang = state.gangs.of(key)
