@@ -18,11 +18,12 @@ OUTCOMES = {
 RECLAIMS = ("placed", "called_off", "in_vain")
 """The outcomes of an earmark: the pod was placed, the need was gone, or it was not placed on what was freed."""
 EVICTIONS = ("evicted", "blocked", "gone", "failed")
-"""The outcomes of an eviction; blocked by a PodDisruptionBudget."""
+"""The outcomes of an eviction; `blocked` is one that a PodDisruptionBudget forbids."""
 WRITES = ("written", "refused", "failed")
 """The outcomes of writing a condition of a waiting pod."""
 GANG_STATES = ("waiting", "held")
-"""The states of a gang that is not placed: no devices are held for it, or its pods have not all come to be bound."""
+"""The states of a gang that is not placed: no devices are held for it, or they are held until all its pods are about to
+be bound."""
 HOLDS = ("placed", "released")
 """The outcomes of holding devices for a gang: all pods were about to be bound, or the devices were freed."""
 
@@ -34,13 +35,12 @@ class Figures:
     Attributes:
         nodes: the number of nodes that offer devices.
         refused: the number of nodes whose inventory is invalid.
-        shared: the number of nodes that offer a device which another node offers as well.
+        shared: the number of nodes that offer a device that another node offers as well.
         gpus: the number of devices on which containers may be placed.
         held: the sum of the parts of devices that pods hold, in GPUs: each part counts by the larger of its shares of
             GPU time and memory.
         waiting: the number of pods that wait for a node.
-        fragmented: the number of waiting pods for which some node has enough free in sum, but in pieces on several
-            GPUs.
+        fragmented: the number of waiting pods for which some node has enough free in sum, but in parts on several GPUs.
         gangs: the number of gangs that are not placed, keyed by state, one of GANG_STATES.
         gang_outcomes: the number of holds for gangs that have ended since the start, keyed by outcome, one of HOLDS.
         searches_cut: how often since the start a node was left out because the search for devices reached its limit.

@@ -95,8 +95,7 @@ def _whole(container: Container, key: str, wanted: tuple[str, str], faults: list
 
 
 def _in_mib(text: str) -> str:
-    """Returns advice for a fault: the number of MiB to write for a memory with a unit, such as `4Gi`; else an
-    example."""
+    """Returns what a fault advises to write for a memory such as `4Gi`: the number of MiB, else an example."""
     mib = in_memory_units(text, 1)
     return '"4096"' if mib is None else f'"{mib}", as the annotation counts in MiB'
 

@@ -293,7 +293,7 @@ class State:
 
     @contextmanager
     def without(self, uids: list[str]) -> Iterator[None]:
-        """Frees the devices that are kept for these pods within a with block, and keeps them again afterwards."""
+        """Frees the devices that are kept for the pods with these uids in a with block; then keeps them again."""
         for uid in uids:
             self.fleet.release(f"{EARMARKED}{uid}")
         try:
@@ -352,9 +352,12 @@ class State:
         self._named[pod.uid] = self.fleet.set_of(rows)
 
     def named(self, uid: str) -> bytes:
-        """Returns which nodes `name_nodes` stored for the pod with this uid: for each row of the fleet, 1 or 0.
+        """Returns a flag (1 or 0) for each row of the fleet: whether `name_nodes` stored the node for a pod.
 
-        It is empty for any other pod. A node that was removed since does not count.
+        It is empty for a pod without stored nodes. A node that was removed since does not count.
+
+        Args:
+            uid: the pod's uid.
         """
         nodes = self._named.get(uid)
         return b"" if nodes is None else self.fleet.within(nodes).tobytes()
@@ -405,10 +408,10 @@ class State:
         return self._others
 
     def spare_others(self, resources: AbstractSet[str]) -> dict[int, dict[str, int]]:
-        """Returns what each node has left of some other resources, keyed by the node's index in the fleet.
+        """Returns the amounts that nodes have left of other resources, keyed by the node's index, then by resource.
 
         Args:
-            resources: the names of the resources; the answer is empty without any.
+            resources: the names of the resources; without any, the answer is empty.
         """
         if not resources:
             return {}
@@ -681,10 +684,10 @@ class State:
         return [(uid, kept) for uid, kept in self._reservations.items() if kept.until is not None and kept.until <= now]
 
     def lowest_in_budget(self) -> int | None:
-        """Returns the lowest priority of the pods within their budgets that wait for devices; None for none.
+        """Returns the lowest priority of the pods within their budgets that wait for devices; None if none waits.
 
-        A pod that would fit nowhere even if other pods ended does not wait for devices. Neither does a pod of a gang of
-        which pods are still to be created.
+        Two kinds of pods do not count: those that would fit nowhere even if all other pods ended, and those whose gang
+        still lacks pods.
         """
         known = (self.budgets.version, self.waiting.version, self.offers, self.gangs.membership)
         if self._lowest[0] != known:

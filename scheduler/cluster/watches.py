@@ -101,7 +101,7 @@ class AllocationFaults:
             self.look(note.uid)
 
     def look_for_overlaps(self) -> None:
-        """Reports pods that newly hold more of a GPU than those bound before have left, in the log and by events."""
+        """Reports, in the log and by events, pods that newly hold more of a GPU than earlier bound pods have left."""
         found = {note.uid: (note, overlap) for note, overlap in reversed(self._state.overlaps())}
         count = len(self._overlapping & found.keys())
         for note, overlap in (found[uid] for uid in found.keys() - self._overlapping):
@@ -263,7 +263,7 @@ class NodesView:
         _log.warning("nodes cannot be watched", error=str(error))
 
     def _put(self, item: Json) -> None:
-        """Stores a node whose inventory or capacity changed; kubelets write other parts every few minutes."""
+        """Stores a node whose inventory or capacity has changed; kubelets change other fields every few minutes."""
         name = item["metadata"]["name"]
         self._state.put_site(read_site(item))
         written = (item["metadata"].get("annotations"), item["status"]["allocatable"])

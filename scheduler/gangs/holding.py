@@ -182,7 +182,7 @@ def _missing(key: GangKey, gang: Gang) -> str:
 
 
 def _others_first(key: GangKey, gang: Gang, pod: WaitingPod) -> str:
-    """Returns why a pod waits that is one more than its gang needs; empty for any other pod."""
+    """Returns why a pod must wait because its gang needs only pods other than it; empty for any other pod."""
     held = 0 if gang.hold is None else len(gang.hold.uids - {pod.uid})
     return f"gang: {key.pods} of its pods are placed before any other" if len(gang.placed) + held >= key.pods else ""
 
@@ -207,7 +207,8 @@ def _try(state: State, key: GangKey, pod: WaitingPod, rows: Ints, now: float) ->
 def _hold(state: State, key: GangKey, gang: Gang, pod: WaitingPod, now: float) -> int:
     """Holds devices for all pods that a gang lacks, `pod` among them, or for none.
 
-    Returns how many of the gang's pods fit, those that are placed included: `key.pods` if the devices are held.
+    Returns the number of the gang's pods that fit, those that are placed included. It is `key.pods` if the devices are
+    held.
     """
     hold = state.gangs.begin_hold(key, now + state.gang_seconds)
     # Those that arrived stay: kube-scheduler has counted them to their nodes.
@@ -243,8 +244,8 @@ def _first(first: Sequence[WaitingPod], others: Iterable[WaitingPod], count: int
 def _rows_of(state: State, gang: Gang, pod: WaitingPod, asked: WaitingPod) -> Ints:
     """Returns the indexes in the fleet of the nodes on which a pod of a gang may be placed.
 
-    These are the nodes that kube-scheduler named for it, and those that it named for `asked`, the pod that it asks
-    about now, if both request the same; all nodes if it named none.
+    kube-scheduler asks about the pod `asked` now. The answer has the nodes that kube-scheduler named for `pod` and, if
+    both pods request the same, those that it named for `asked`. If it named none, the answer has all nodes.
     """
     known = [gang.rows[uid] for uid in dict.fromkeys((pod.uid, asked.uid)) if uid in gang.rows]
     if pod.request != asked.request:

@@ -1,7 +1,7 @@
 """Chooses a node and its devices for a request, or names the cause that keeps it from each node.
 
-The gain of each node is kept by kind of request, and computed again only for nodes that changed since. Ties go to the
-lowest row, so that the answer follows from what there is and from nothing else.
+The gain of each node is kept by kind of request, and computed again only for nodes that have changed. Of nodes with
+equal gains, the one with the lowest row is chosen, so that the answer follows from the state of the fleet alone.
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ MAX_KEPT = 256
 """The most kinds of requests whose gains are kept."""
 NONE = -np.inf
 CALL_TRIES = 400
-"""The most tries of one computation of gains, over all nodes; about 15 ms, in which no other pod is placed."""
+"""The most tries of the search for devices in one computation of gains, over all nodes. They take about 15 ms, in which
+no other pod is placed."""
 FAR_APART = 1e7
-"""The cost of one step of distance where links decide: more than any gain."""
+"""The cost of one step of distance between devices where their links decide: it exceeds any gain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,7 @@ class Placed:
 
 
 _Computed: TypeAlias = tuple[Floats, Flags, Flags, Ints]
-"""The figures of some rows in the order of the fields of _Figures."""
+"""The figures of some rows: the arrays `of_row`, `cut`, `unreached` and `device` of _Figures."""
 
 
 @dataclass(slots=True)
@@ -67,7 +68,7 @@ class _Figures:
     """A figure for each node of the fleet: the gain of one kind of request, or the worth of the node's free parts.
 
     Attributes:
-        version: the version of the fleet for which they were computed.
+        version: the version of the fleet for which the figures were computed.
         of_row: the figures, in percent of a GPU; a gain is NONE if the request does not fit on the node.
         cut: for each node, whether the search for devices reached its limit, so that the node counts as not fitting.
         unreached: for each node, whether no try was left for it, so that the next refresh searches it.
@@ -81,7 +82,7 @@ class _Figures:
     device: Ints
 
     def refresh(self, fleet: Fleet, compute: Callable[[Ints], _Computed]) -> None:
-        """Computes the figures of the nodes that have changed since the last time, or that were not reached then.
+        """Computes the figures of the nodes that have changed since the last refresh, or that it did not reach.
 
         `compute` takes these nodes' rows and returns the four arrays for them.
         """
@@ -104,7 +105,7 @@ def _nothing() -> _Figures:
 
 
 def _decided(figures: Floats, device: Ints | None = None) -> _Computed:
-    """Returns the four arrays of `_Figures` for figures that needed no search: none is cut or unreached."""
+    """Returns the four arrays of `_Computed` for figures that needed no search: no node is cut or unreached."""
     none = np.zeros(len(figures), np.bool_)
     return figures, none, none, np.zeros(len(figures), np.int64) if device is None else device
 
@@ -206,7 +207,7 @@ class Chooser:
 
         Args:
             row: the node's index in the fleet.
-            tries: the limit of the search, which ends when no try is left.
+            tries: the tries that the search may use; it ends when none is left.
         """
         node = self.fleet.nodes[row]
         if node is not None:
@@ -242,9 +243,9 @@ class Chooser:
         return found
 
     def in_sum(self, request: Request, rows: Ints) -> Flags:
-        """Returns, for each node, whether its usable GPUs together have as much free as a request needs in sum.
+        """Returns, for each node, whether its usable GPUs together have as much free as the main containers need.
 
-        Only the needs of the main containers count.
+        The node may still not fit, since the free parts may lie on several GPUs.
 
         Args:
             rows: the nodes' indexes in the fleet.
@@ -308,7 +309,8 @@ class Chooser:
         """Groups nodes on which the request's containers get devices alike, so that one of each group is searched.
 
         Returns:
-            For each group, the place in `rows` of its first row, in order; and for each row, the index of its group.
+            For each group, the position in `rows` of its first node, in order; and for each node, the index of its
+                group.
         """
         wanted, everything = request.wanted, np.arange(len(rows))
         by_links = wanted.placement is Placement.TOPOLOGY
@@ -348,7 +350,7 @@ class Chooser:
         return rounded(values(self._worth, left) - self._values(self._worth)[rows])
 
     def _apart_of_several(self, request: Request, rows: Ints, taken: Flags) -> Floats:
-        """Returns, for each node in `rows`, how far apart the devices within each container are; less is nearer.
+        """Returns, for each node in `rows`, the distance between the devices within each container; less is nearer.
 
         The worst link counts first, then the sum of links, then the number of NUMA nodes.
 
@@ -471,7 +473,7 @@ class Chooser:
         return np.asarray(fleet.idle[rows].sum(axis=1) / np.maximum(fleet.offered[rows].sum(axis=1), 1))
 
     def _apart(self, need: Need, rows: Ints, fitting: Flags) -> Floats:
-        """Returns, for each node in `rows`, how far apart its best linked `fitting` devices are; less is nearer."""
+        """Returns, for each node in `rows`, the distance between its best linked `fitting` devices; less is nearer."""
         known: dict[tuple[int, bytes], float] = {}
         apart = np.zeros(len(rows))
         for at, (link, free) in enumerate(zip(self.fleet.links[rows].tolist(), fitting, strict=True)):
@@ -485,7 +487,7 @@ class Chooser:
         return apart
 
     def _devices(self, request: Request, need: Need, row: int) -> tuple[int, ...] | None:
-        """Returns a node's devices for the only container of a request, which needs several; None if too few fit."""
+        """Returns a node's devices for the only container of a request for several GPUs; None if too few fit."""
         free = np.flatnonzero(self._fitting(request, need, np.array([row]))[0]).tolist()
         if len(free) < need.gpus:
             return None
@@ -501,7 +503,10 @@ class Chooser:
         return best_set(links, numa, alike, need.gpus - len(fixed), fixed)
 
     def _rooms(self, request: Request, row: int) -> list[Room]:
-        """Returns the free parts of a node's devices that a request may use, the fullest first (with `spread` last)."""
+        """Returns the free parts of the devices of a node that a request may use, the fullest device first.
+
+        With the placement `spread` the emptiest device is first.
+        """
         fleet = self.fleet
         core, memory, slots, total = fleet.core[row], fleet.memory[row], fleet.slots[row], fleet.total[row]
         wanted = np.flatnonzero(self.usable(request, np.array([row]))[0]).tolist()

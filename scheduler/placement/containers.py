@@ -1,8 +1,9 @@
 """Gives devices to the containers of a pod that has several, on many nodes at once.
 
-The containers that run together take theirs in turn, the largest first, by a function that scores devices (Pick). If
-devices run out so, each takes the emptiest devices instead, which leaves room for those that need several each. What
-neither way places and no sum or count rules out is searched node by node (scheduler/placement/search.py).
+The containers that run together take their devices in turn, the largest container first, by a function that scores
+devices (Pick). If devices run out this way, each container takes the emptiest devices instead: that leaves devices for
+the containers that need several each. A node on which both ways fail, though no sum or count rules it out, is searched
+by itself (scheduler/placement/search.py).
 """
 
 from __future__ import annotations
@@ -18,15 +19,16 @@ from scheduler.placement.request import Need, Request
 from scheduler.placement.search import Assignment, Room, Tries, assign, emptiest_first, turns
 
 MAX_STEPS = 100_000
-"""The most containers times nodes that one call gives devices; about 50 ms."""
+"""The most containers times nodes to which one call gives devices; about 50 ms."""
 
 NO_TOTAL = np.int64(1 << 60)
-"""More MiB than a device offers."""
+"""A number of MiB that is more than any device offers."""
 MOST_IN_32_BITS = np.iinfo(np.int32).max // 100
 """The most MiB whose hundredfold is a whole number of 32 bits: 20 TiB."""
 LINKED, MORE, LENT, HELD = 10_000_000, 1e4, 1e8, 1e9
-"""The scores, for an init container, of a best linked device, of a percent more of one, of one that an init container
-before it takes, and of one that the main ones hold."""
+"""The terms of an init container's score of a device: for one of the best linked set, for each percent that it needs
+less beyond what the pod holds, for one that an earlier init container takes, and for one that the main containers
+hold."""
 
 
 class Free(NamedTuple):
@@ -62,7 +64,7 @@ class Free(NamedTuple):
         )
 
     def with_small_integers(self) -> Free:
-        """Returns a copy with integers of 16 and 32 bits in place of 64, so that scoring the nodes takes half the time.
+        """Returns a copy with integers of 16 and 32 bits instead of 64, so that scoring the nodes takes half the time.
 
         Every figure below 0 (pods hold more of a device than it has) becomes -1, which no request fits either. The
         figures of memory keep 64 bits if a device has more MiB than 32 bits can count.
@@ -145,9 +147,12 @@ class Free(NamedTuple):
 
 Scores: TypeAlias = Floats | Ints
 Pick = Callable[[int, Flags, Free, Ints], Scores]
-"""Returns a score for each device, a whole number, by the container's place among the steps, the devices on which it
-fits, what is left of all, and the percent that would be left of each if the container took it. The devices with the
-highest scores are taken, of equal scores the first."""
+"""A function that scores devices for a container: the devices with the highest scores are taken, of equal scores the
+first.
+
+Its arguments are the container's index in `Request.steps`, flags of the devices on which the container fits, the free
+parts of all devices, and the percent that would be left of each if the container took it. A score is a whole number.
+"""
 
 
 class Given(NamedTuple):
@@ -171,9 +176,9 @@ class Given(NamedTuple):
 
 
 class Way(NamedTuple):
-    """The devices that a pod's containers get if they take them one after the other, on each of many nodes by itself.
+    """The devices that a pod's containers get if they take them one after the other, on each of many nodes.
 
-    Each container takes the devices that a function (Pick) gives the highest scores.
+    Each container takes the devices to which a function (Pick) gives the highest scores.
 
     Attributes:
         fits: for each node, whether every container gets its devices.
@@ -189,7 +194,7 @@ class Way(NamedTuple):
 def give_all(request: Request, free: Free, picks: Sequence[Pick], tries: Tries) -> Given:
     """Returns, for each node by itself, whether all containers of a pod fit there, and the devices that each would get.
 
-    `free` stays as it is. A node on which they fit is missed only if its search reaches the limit of tries.
+    `free` is not changed. A node on which the containers fit is missed only if its search reaches the limit of tries.
 
     Args:
         free: the free parts of the nodes' devices.
@@ -261,11 +266,11 @@ def _search(request: Request, free: Free, rest: Ints, tries: Tries, given: Given
 def give(request: Request, free: Free, pick: Pick) -> Way:
     """Returns the devices that a pod's containers get if they take them one after the other, on each of many nodes.
 
-    The largest container comes first; init containers that end come last. `free` stays as it is.
+    The largest container comes first; init containers that end come last. `free` is not changed.
 
     Args:
         free: the free parts of the nodes' devices.
-        pick: scores the devices on which a container fits; it takes those with the highest scores.
+        pick: scores the devices on which a container fits; the container takes those with the highest scores.
     """
     fits, steps = np.ones(len(free.usable), np.bool_), request.steps
     taken = np.zeros((len(steps), *free.usable.shape), np.bool_)
@@ -320,7 +325,7 @@ def _give_init(request: Request, free: Free, pick: Pick, taken: Flags) -> Flags:
 
 
 def fullest(_at: int, _able: Flags, left: Free, _then: Ints) -> Ints:
-    """Returns a score for each device: the less is free of it, the higher.
+    """Returns a score for each device: the less of the device is free, the higher.
 
     Only `left`, the free parts of the devices, decides; the other arguments are those of any Pick.
     """
@@ -328,7 +333,7 @@ def fullest(_at: int, _able: Flags, left: Free, _then: Ints) -> Ints:
 
 
 def emptiest(_at: int, _able: Flags, left: Free, _then: Ints) -> Ints:
-    """Returns a score for each device: the more is free of it, the higher.
+    """Returns a score for each device: the more of the device is free, the higher.
 
     Only `left`, the free parts of the devices, decides; the other arguments are those of any Pick.
     """
@@ -407,7 +412,8 @@ def _beside(request: Request, free: Free, taken: Flags, init: int) -> Free:
 def _top(scores: Scores, able: Flags, count: int) -> tuple[Flags, Flags]:
     """Returns, for each node, flags of the `count` able devices with the highest scores, and whether so many are able.
 
-    `scores` and `able` have a row for each node and a column for each device.
+    `able` says on which devices the container fits. `scores` and `able` have a row for each node and a column for each
+    device.
     """
     width, kind = able.shape[1], scores.dtype
     if count > width:

@@ -1,7 +1,7 @@
 """All nodes with the free parts of their devices, as arrays: one row a node, one column a device.
 
-A question about all nodes is then a few operations on arrays. Their cost follows the number of devices, whatever the
-number of pods. A change of one node computes that node's row again and no other.
+A question about all nodes then takes a few operations on arrays. Their cost grows with the number of devices, and not
+with the number of pods. If a node changes, only its row is computed again.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ class DeviceClass:
 class NodeSet:
     """Some nodes of a fleet, as `Fleet.set_of` returns them. It takes a bit for each row.
 
-    A node that was removed is in no set made before, even if it has returned.
+    A node that is removed is no longer in the sets that were made before, even if it returns.
 
     Attributes:
         bits: one bit for each row.
-        version: the fleet's when the set was made.
+        version: the fleet's version when the set was made.
     """
 
     bits: bytes
@@ -192,7 +192,8 @@ class Fleet:
     def alike(self) -> Ints:
         """Returns a number for each row, equal for rows whose devices, in order, have the same classes and free parts.
 
-        The numbers are at least 0. Processor time and memory of the node do not count, and neither do links and uuids.
+        The numbers are at least 0. A node's processor time and memory, the links of its devices and their uuids are not
+        compared.
         """
         if len(self._alike_numbers) > 2 * len(self.nodes):
             # Most of the known contents are those of no row any more.
@@ -289,7 +290,7 @@ class Fleet:
         self.links[row] = self._link_id(inventory)
 
     def _count(self, row: int, node: Node) -> None:
-        """Writes into the arrays what is free on a node, beside what pods hold of it."""
+        """Writes the free parts of a node and its devices into the arrays: all that it offers, less what pods hold."""
         devices = node.inventory.devices
         columns = {device.uuid: at for at, device in enumerate(devices)}
         core = [100] * len(devices)

@@ -1,7 +1,7 @@
-"""Computes what a placed pod holds of each device during its life.
+"""Computes the parts of devices that a placed pod holds during its life.
 
-Containers that run one after the other hold the largest of their shares and not their sum, figure by figure, as
-`fairgpu.demand.peak` has it.
+Containers that run one after the other hold the largest of their shares, not the sum; this is computed for each figure
+by itself, as in `fairgpu.demand.peak`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Estimates the percent of a shared GPU that no later request will fit into, for each percent that is free now.
 
 A small simulation fills empty GPUs with requests drawn from the mix, more than they can hold. Each request goes to the
-GPU whose worth falls least by the last estimate. The estimate for a free percent is the mean percent that stays free
-at the end on the GPUs that had that much free at some time. It runs several rounds, each averaged with the one before,
-since the estimate changes where requests go.
+GPU whose worth falls least by the last estimate. The estimate for a free percent is the mean percent that stays free at
+the end on the GPUs that had that much free at some time. The simulation runs several rounds, since the estimate changes
+where requests go; each round's estimate is averaged with the one before.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ROUNDS = 5
 DRAWN_AT_ONCE = 256
 """The requests that are drawn and placed between two pauses: about a millisecond of processor time."""
 WASTE_WEIGHT = 8.0
-"""The weight of a percent that is wasted for good, against one that some request can use."""
+"""The cost of a percent that no request will ever use, against the value of a percent that some request can use."""
 
 
 def usable_share(percents: npt.NDArray[np.int64], shares: Floats) -> Floats:
@@ -30,7 +30,8 @@ def usable_share(percents: npt.NDArray[np.int64], shares: Floats) -> Floats:
 
     Args:
         percents: the percent of a GPU that each kind of request needs.
-        shares: how frequent each kind of request is. Each figure of the answer is the sum over the kinds that fit.
+        shares: how frequent each kind of request is; a figure of the answer is the sum of these over the kinds that
+            fit.
     """
     table = np.zeros(101)
     np.add.at(table, percents, shares)
@@ -80,7 +81,7 @@ def _simulate(
     A level's mean is over the GPUs that had that much free at some time.
 
     Args:
-        demands: pairs of a percent of a GPU that requests need, and its weight.
+        demands: pairs of a percent of a GPU that requests need, and its weight: how frequent it is beside the others.
         value: the worth of a GPU of which 0 to 100 percent are free; a request goes to the GPU whose worth falls least.
         pause: called after every DRAWN_AT_ONCE requests.
         gpus: the number of GPUs to fill.

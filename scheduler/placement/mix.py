@@ -13,7 +13,7 @@ from scheduler.placement.request import Request
 MAX_KINDS = 512
 """The most kinds that are counted; beyond it, the rarest half is dropped."""
 NEVER = 101
-"""More percent than any device has."""
+"""A percent that stands for "fits on no such device": more than any device has."""
 
 
 class Kind(NamedTuple):
@@ -76,7 +76,7 @@ class MixCounter:
     def see(self, request: Request) -> None:
         """Counts one pod's request; a request of several containers counts as its largest container.
 
-        In a trial that counted each container instead, four of six mixes of such pods placed 0.1 to 2 GPUs of 100 less.
+        To count each container instead was tried: four of six mixes of such pods then placed 0.1 to 2 GPUs of 100 less.
         """
         self._pods += 1
         self._cpu_milli += request.cpu_milli

@@ -1,6 +1,6 @@
-"""Finds the pods that fit no more on a GPU beside those that were bound before them.
+"""Finds the pods that exceed a GPU beside the pods that were bound before them.
 
-The extender gives no part of a GPU twice. A Binding of another process can, and a GPU can come to offer less memory
+The extender gives no part of a GPU twice. But another process may bind a pod, and a GPU may come to offer less memory
 than pods hold of it.
 """
 
@@ -31,12 +31,13 @@ class Overlap:
 def overlaps(node: Node, held: Iterable[tuple[str, Sequence[Sequence[Piece]]]]) -> list[Overlap]:
     """Returns each pod on a node that holds more of a GPU than the pods bound before it leave free, with that GPU.
 
-    The node agent refuses a container that exceeds a GPU. So the parts of a refused container count against no other
-    one, on this GPU or another. The other containers of its pod may run, and count.
+    The node agent refuses to start a container that exceeds a GPU. So the parts of that container do not count against
+    later containers, on this GPU or another. The other containers of its pod may run, and count.
 
     Args:
-        held: for each pod that is bound to the node, its uid and its parts of the node's GPUs, in one group for
-            each container that starts by itself; the pod that was bound first is first.
+        node: the node with its devices.
+        held: for each pod that is bound to the node, its uid and its parts of the node's GPUs, in one group for each
+            container that starts by itself; the pod that was bound first is first.
     """
     slots, devices = node.inventory.slots, node.inventory.devices
     room = {device.uuid: Piece(device.uuid, 100, device.memory_mib, slots) for device in devices}

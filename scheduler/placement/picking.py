@@ -1,7 +1,7 @@
-"""Scores a node's devices for one of a pod's containers: by what the rest of the node is then worth, and by links.
+"""Scores a node's devices for one of a pod's containers: by the worth of the free parts that remain, and by links.
 
-`scheduler.placement.containers` gives containers their devices one after the other, and asks such a function (Pick) for
-each container.
+`scheduler.placement.containers` gives containers their devices one after the other, and calls such a function (Pick)
+for each container.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ def plain_pick(request: Request, fleet: Fleet, worth: Worth | None) -> Pick:
 def linked_pick(request: Request, fleet: Fleet, plain: Pick, *, first: bool = False) -> Pick:
     """Returns a function (Pick) that scores a node's devices so that containers of several GPUs get well linked ones.
 
-    For containers of one GPU the scores are those of `plain`. For a container that takes whole GPUs, the later ones
-    that do so count, too: they cannot share any, and are to get well linked ones as well.
+    For containers of one GPU the scores are those of `plain`. For a container that takes whole GPUs, later containers
+    that take whole GPUs are considered, too: the two cannot share a GPU, and both are to get well linked ones.
 
     Args:
         plain: a Pick without regard to links, as `plain_pick` returns.
@@ -120,7 +120,7 @@ def spreads_of(fleet: Fleet, rows: Ints, taken: Flags) -> Ints:
 
 
 def _nearest(fleet: Fleet, rows: Ints, candidates: Flags, fixed: Flags, counts: tuple[int, ...]) -> Flags:
-    """Returns, for each node and device, whether the device is of the node's set that is linked best.
+    """Returns, for each node and device, whether the device belongs to the best linked set of that node.
 
     Args:
         rows: the nodes' indexes in the fleet.
@@ -147,7 +147,7 @@ def _nearest(fleet: Fleet, rows: Ints, candidates: Flags, fixed: Flags, counts: 
 def _exchangeable(
     request: Request, fleet: Fleet, free: Free, sets: Sequence[Sequence[int]], at: int
 ) -> list[tuple[int, ...]]:
-    """Returns groups of devices of one node, such that a container may exchange a device for one of the same group.
+    """Returns groups of devices of one node; the container may exchange a device for one of the same group.
 
     The container fits on each of them beside the other containers. With `topology` there is one group. Otherwise the
     devices of a group are of the same model, and as much is left of each.
@@ -175,7 +175,7 @@ def _alike_rows(fleet: Fleet, rows: Ints, *flags: Flags) -> tuple[npt.NDArray[np
     """Groups nodes that have the same links and flags, so that one of each group is looked at.
 
     Returns:
-        For each group, the place in `rows` of its first row; and for each row, the index of its group.
+        For each group, the position in `rows` of its first node; and for each node, the index of its group.
     """
     if len(rows) == 1:
         return np.zeros(1, np.intp), np.zeros(1, np.intp)
@@ -187,10 +187,10 @@ def _alike_rows(fleet: Fleet, rows: Ints, *flags: Flags) -> tuple[npt.NDArray[np
 
 
 def _counts(request: Request, at: int) -> tuple[int, ...]:
-    """Returns the number of GPUs of a container, then those of later containers whose GPUs must be others.
+    """Returns the number of GPUs of a container, then of each later container that cannot share any GPU with it.
 
-    These are the containers that take several whole GPUs, if this one takes whole GPUs too. `at` is the container's
-    index in `Request.steps`.
+    Only if the container takes whole GPUs are there such later ones: those that take several whole GPUs. `at` is the
+    container's index in `Request.steps`.
     """
     steps, order = request.steps, turns(request)
     need = steps[at][0]
