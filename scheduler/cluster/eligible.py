@@ -263,7 +263,10 @@ class _Values:
         return flags
 
     def _of(self, key: str) -> tuple[Ints, Ints]:
-        """Returns the indexes of the nodes that have the key; and a row of index and value for each numeric value."""
+        """Returns two arrays for a key: the indexes of the nodes that have it, and rows of index and number.
+
+        The second array has a row for each node whose value is a number.
+        """
         if key not in self._places:
             return _NOWHERE
         if key not in self._numbers:

@@ -201,5 +201,5 @@ def _counts(request: Request, at: int) -> tuple[int, ...]:
 
 
 def _whole(need: Need) -> bool:
-    """Whether a container takes so much of each of its GPUs that no other container that does so fits beside it."""
+    """Whether a container takes all time or all memory of its GPUs, so that no two such containers share a GPU."""
     return need.core_percent == 100 or need.memory_percent == 100

@@ -38,7 +38,7 @@ class Wanted(NamedTuple):
         use_models, avoid_models: the parts of models' names that are allowed (all if empty) and excluded, whatever the
             case of the letters.
         use_uuids, avoid_uuids: the uuids of the devices that are allowed (all if empty) and excluded.
-        placement: how to choose among the devices that fit.
+        placement: the rule by which devices are chosen among those that fit.
     """
 
     use_models: tuple[str, ...] = ()

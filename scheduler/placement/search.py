@@ -1,11 +1,12 @@
 """Searches one node for the devices of a pod with several containers, by trying sets of devices.
 
-Main containers and native sidecars run together, so their shares of a device add up. An init container runs before
-most of them. It takes devices that they will hold anyway, as far as there are enough, since the kubelet hands its slots
-on to them. It needs room beside the native sidecars that start before it, and beside no others.
+Main containers and native sidecars run together, so their shares of a device add up. An init container runs before the
+main containers. It takes devices that they will hold anyway, as far as these suffice, since the kubelet hands its slots
+on to them. It needs room beside the native sidecars that start before it, and beside no other container.
 
-Which sets fit together is a packing problem, for which no fast way finds every solution. Equal devices count as one,
-what failed once is not tried again, and sums and counts end a branch early; beyond that the number of tries is limited.
+To find the sets that fit together is a packing problem, for which no fast way finds every solution. Three things
+shorten the search: equal devices count as one, a choice that failed is not tried again, and sums and counts end a
+hopeless branch early. Beyond that the number of tries is limited.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class Room(NamedTuple):
         return min(self.core_percent, self.memory_mib * 100 // max(self.total_mib, 1))
 
     def takes(self, need: Need) -> bool:
-        """Returns whether one container with this need has room on the device."""
+        """Returns whether one container with this need fits on the device."""
         return (
             self.core_percent >= need.core_percent
             and self.memory_mib >= need.mib_of(self.total_mib)
@@ -70,7 +71,7 @@ class Room(NamedTuple):
 
 
 Assignment = tuple[tuple[int, ...], ...]
-"""The devices of each container in the order of `Request.steps`."""
+"""The indexes on the node of each container's devices, in the order of `Request.steps`."""
 
 
 @dataclass(slots=True)
@@ -95,13 +96,13 @@ class Tries:
 
 
 def assign(rooms: Sequence[Room], request: Request, tries: Tries) -> Assignment | None:
-    """Returns the devices that a request's containers get on one node; None if no way was found.
+    """Returns the devices that a request's containers get on one node; None if the search found no way.
 
-    A search that used up its tries also returns None. The emptiest devices are tried first, which finds a way soonest.
+    None is also the answer if the tries are used up. The emptiest devices are tried first: so a way is found soonest.
 
     Args:
         rooms: the free parts of the node's devices that may be chosen.
-        tries: the tries that the caller has left, of which one node takes at most MAX_TRIES.
+        tries: the tries that the caller has left. The search on this node uses at most MAX_TRIES of them.
     """
     given = min(tries.left, MAX_TRIES)
     own = Tries(given)
@@ -112,11 +113,11 @@ def assign(rooms: Sequence[Room], request: Request, tries: Tries) -> Assignment 
 
 
 def assignments(rooms: Sequence[Room], request: Request, tries: Tries) -> Iterator[Assignment]:
-    """Yields each way to give a node's devices to a request's containers. Of ways that leave the same, it yields one.
+    """Yields the ways to give a node's devices to a request's containers; of ways that leave the same free, one.
 
     Args:
         rooms: the free parts of the node's devices that may be chosen, the preferred devices first.
-        tries: the limit of the search, which ends when no try is left.
+        tries: the tries that the search may use; it ends when none is left.
     """
     return _Search(rooms, request, tries).ways(tuple(rooms), 0, {})
 
@@ -144,7 +145,8 @@ def _size(need: Need) -> tuple[int, int, int, int]:
 class _Later:
     """The containers that have no devices yet, summed up so that a hopeless branch of the search ends early.
 
-    A device takes each container once. So it takes at most as many of them as their smallest shares fit on it.
+    A container takes a device at most once. So a device takes at most as many of the containers as the number of their
+    smallest shares that fit on it.
     """
 
     def __init__(self, needs: Sequence[Need], totals: Sequence[int]) -> None:
@@ -156,7 +158,7 @@ class _Later:
         self._gpus = list(accumulate(sorted((need.gpus for need in needs), reverse=True)))
 
     def may_fit(self, rooms: Sequence[Room]) -> bool:
-        """Whether the containers may fit into these free parts of devices, as far as sums and counts of them say."""
+        """Whether the containers may fit into free parts of devices; only sums and counts of these are compared."""
         if sum(room.core_percent for room in rooms if room.core_percent > 0) < self._core:
             return False
         if sum(room.memory_mib for room in rooms if room.memory_mib > 0) < self._memory:
@@ -182,7 +184,8 @@ class _Later:
 class _Search:
     """Tries, on one node, sets of devices for each container of a request in turn, the largest container first.
 
-    It goes back to the last choice where a container no longer fits, until all containers have devices.
+    If a container does not fit, the search returns to the choice before it and tries another, until all containers have
+    devices.
     """
 
     def __init__(self, rooms: Sequence[Room], request: Request, tries: Tries) -> None:
@@ -197,12 +200,12 @@ class _Search:
         self._failed: set[tuple[object, ...]] = set()
 
     def ways(self, rooms: tuple[Room, ...], turn: int, chosen: dict[int, tuple[int, ...]]) -> Iterator[Assignment]:
-        """Yields the devices of all containers, for each way to give devices to those that have none yet.
+        """Yields the devices of all containers, for each way to give devices to the containers that have none yet.
 
         Args:
-            rooms: the free parts of the devices beside the containers that have theirs.
+            rooms: the free parts of the devices, less the shares of the containers that have devices.
             turn: the index in `turns` of the first container without devices.
-            chosen: the devices of the containers that have theirs, keyed by the index in `Request.steps`.
+            chosen: the devices of the other containers, keyed by the container's index in `Request.steps`.
         """
         if turn == len(self._turns):
             whole = _with_init(self._rooms, self._request, chosen)

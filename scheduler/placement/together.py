@@ -1,9 +1,10 @@
 """Places several requests at once: all of them, or none.
 
-Which requests share a node is a bin packing problem, for which no fast way finds every solution. Two ways are quick:
-one by one, each where it would go by itself; then the largest first, on the emptiest devices of a node, which finds
-room for the most containers that need several devices each. Of requests of one kind, with one GPU each, the first is
-exact. If both fail, a search tries the choices of nodes and devices in turn, as far as its limits reach.
+To find the requests that share a node is a bin packing problem, for which no fast way finds every solution. Two ways
+are quick. The first places the requests one by one, each where it would go by itself. The second places the largest
+first, on the emptiest devices of a node, which finds room for the most containers that need several devices each. If
+all requests are equal and for one GPU, the first way finds a solution if there is one. If both ways fail, a search
+tries the choices of nodes and devices in turn, as far as its limits reach.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ from scheduler.placement.search import Tries
 MAX_ROWS = 32
 """The most nodes that the search tries for one request: the fullest and the emptiest on which it fits."""
 LOOKED_AT = 8 * MAX_ROWS
-"""The most nodes that are looked at for these."""
+"""The most nodes among which the search finds the MAX_ROWS that it tries."""
 MAX_TRIES = 250
-"""The most places that the search tries; about 30 ms, in which no other pod is placed."""
+"""The most choices of devices that the search tries; about 30 ms, in which no other pod is placed."""
 MAX_SETS = 1000
-"""The most tries of searches for devices of several containers, for all parts together; another 30 ms."""
+"""The most tries of searches for devices of several containers, for all requests together; another 30 ms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +77,7 @@ def _place_together(chooser: Chooser, parts: Sequence[Part]) -> tuple[dict[str, 
 
 
 def _is_exact(parts: Sequence[Part]) -> bool:
-    """Whether it is certain that placing the requests one by one succeeds if all of them fit at all."""
+    """Whether placing the requests one by one is certain to succeed if all of them fit at all."""
     one = parts[0]
     need = one.request.single
     return need is not None and need.gpus == 1 and all(_alike(one, other) for other in parts)
@@ -96,8 +97,8 @@ def _enough(fleet: Fleet, parts: Sequence[Part]) -> bool:
 def _one_by_one(chooser: Chooser, parts: Sequence[Part], *, emptiest: bool) -> dict[str, Placed]:
     """Places requests one by one, without holding their devices afterwards.
 
-    Returns the places of those before the first that does not fit, keyed by the pod's uid. With `emptiest`, each takes
-    the emptiest devices of its node.
+    Returns the places of the requests before the first that does not fit, keyed by the pod's uid. With `emptiest`, each
+    request takes the emptiest devices of its node.
     """
     fleet, found = chooser.fleet, dict[str, Placed]()
     try:
@@ -181,7 +182,7 @@ class _Search:
         return kept if len(kept) <= MAX_ROWS else kept[:half] + kept[-half:]
 
     def _shape(self, row: int) -> bytes:
-        """Returns bytes that are equal for nodes that are alike: every request has the same choices on them."""
+        """Returns bytes that are equal for nodes on which every request has the same choices."""
         fleet = self._chooser.fleet
         arrays = (fleet.cls, fleet.core, fleet.memory, fleet.slots, fleet.offered, fleet.cpu, fleet.host)
         own = row.to_bytes(8) if self._by_uuid else b""
@@ -197,7 +198,7 @@ def holding_of(placed: Placed, request: Request) -> Holding:
 
 
 def _roomy(chooser: Chooser, part: Part) -> Ints:
-    """Returns those of a request's nodes that have enough processor time and memory, as indexes in the fleet.
+    """Returns the nodes of a request that have enough processor time and memory, as indexes in the fleet.
 
     kube-scheduler checks these for one pod at a time only.
     """

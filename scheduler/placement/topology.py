@@ -1,4 +1,4 @@
-"""Chooses the best linked devices of a node: those with the best worst link, then with the best sum of all.
+"""Chooses the best linked devices of a node: sets are compared by their worst link, then by the sum of their links.
 
 Collectives wait for the slowest link of a ring, so no number of fast links makes up for a slow one.
 """
@@ -12,11 +12,12 @@ from itertools import combinations
 from typing import NamedTuple
 
 Links = tuple[tuple[int, ...], ...]
-"""Row and column of each device; `fairgpu.inventory.Link`, the nearest first."""
+"""The link between any two devices of a node, by the index of the one and then the other: a number of
+`fairgpu.inventory.Link`, the nearest first."""
 MAX_TOGETHER = 8
-"""The most devices of which all ways to divide them into several sets are considered."""
+"""The most devices for which all ways to divide them into several sets are compared."""
 MAX_LOOKS = 1 << 16
-"""The most sets, whole or begun, that are looked at for one choice; those of 16 devices are as many at most."""
+"""The most sets, complete or partial, that are looked at for one choice. From 16 devices no more sets can be made."""
 
 
 class Spread(NamedTuple):
@@ -120,9 +121,9 @@ def best_sets(
     """Returns sets of devices of a node, one for each container; the devices within each set are near to each other.
 
     No two sets have a device in common. Ways to divide the devices are compared by the worst link within any set, then
-    by the sum of all links within sets, then by the number of NUMA nodes of each set. Of up to MAX_TOGETHER candidates
-    the best way is found. Of more, the first set is the best there is, the next the best of those that are left, and so
-    on.
+    by the sum of all links within sets, then by the number of NUMA nodes of each set. With up to MAX_TOGETHER
+    candidates, the best way is found. With more, the sets are chosen one after the other, each the best of the devices
+    that are left.
 
     Args:
         links: the links between all devices of the node, as a table.

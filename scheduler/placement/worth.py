@@ -1,9 +1,10 @@
 """Computes the worth of a node's free parts: the larger, the more of the coming requests it can take.
 
-V = U - 8 W - 0.2 S + 0.1 R, in percent of a GPU: U, what is left and fits a kind of requests, each kind weighted by its
-share of all; W, what of shared GPUs is expected to stay free for good; S, what is stranded once the node's processor
-time is gone; R, what is left of models that requests ask for by name. The weights were found on the trace of Alibaba's
-GPU cluster of 2023 (https://github.com/alibaba/clusterdata/tree/master/cluster-trace-gpu-v2023).
+The worth is V = U - 8 W - 0.2 S + 0.1 R, in percent of a GPU. U is the free part that fits a kind of requests, summed
+over the kinds, each weighted by its share of all requests. W is the part of shared GPUs that is expected to stay free
+for good. S is the part that is stranded once the node's processor time is used up. R is the free part of models that
+requests ask for by name. The weights were found on the trace of Alibaba's GPU cluster of 2023
+(https://github.com/alibaba/clusterdata/tree/master/cluster-trace-gpu-v2023).
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ STRANDED_WEIGHT = 0.2
 NAMED_WEIGHT = 0.1
 MAX_NAMED_SHARE = 3.0
 STEP_PERCENT = 2 / 3
-"""The unit to which gains are rounded down, so that nodes of nearly equal gain are taken in order."""
+"""The step, in percent of a GPU, to which gains are rounded down, so that nodes of nearly equal gain are taken in
+order."""
 MAX_HOST_LEVELS = 40
 MAX_SEVERAL = 8
 """Kinds that need several GPUs are weighed one by one, the most frequent of them alone."""
@@ -210,8 +212,9 @@ def device_gains(worth: Worth, left: Left, then: Ints) -> Floats:
 def host_parts(worth: Worth, left: Left) -> tuple[Ints, Ints]:
     """Returns two numbers for each node by which its processor time and memory affect gains.
 
-    They are the node's level (`Worth.host_level`), and its free processor time, in thousandths of a core, if too little
-    for its free GPUs; else -1. Nodes that agree in both, in their devices and in what is free of these gain the same.
+    The first is the node's level (`Worth.host_level`). The second is its free processor time, in thousandths of a core,
+    if that is too little for its free GPUs, and else -1. Nodes that agree in both numbers, in their devices and in the
+    free parts of these have the same gains.
 
     Args:
         left: the free parts of the nodes.
@@ -222,9 +225,9 @@ def host_parts(worth: Worth, left: Left) -> tuple[Ints, Ints]:
 
 
 def numbered(*parts: Ints) -> Ints:
-    """Returns a number for each place in some arrays of the same length, equal where all arrays have equal values.
+    """Returns a number for each index of some arrays of the same length, equal where all arrays have equal values.
 
-    The numbers are at least 0, and less than the number of places.
+    The numbers are at least 0, and less than the length of the arrays.
     """
     number = np.zeros(len(parts[0]), np.int64)
     for part in parts:
@@ -240,7 +243,7 @@ def rounded(gains: Floats) -> Floats:
 
 
 def _in_learned_classes(worth: Worth, left: Left) -> Left:
-    """Returns `left` with devices of classes that came after the learning marked as no devices.
+    """Returns `left` without the devices whose class is newer than the learned figures.
 
     No request is known to use them.
     """
@@ -292,7 +295,7 @@ def _stranded(worth: Worth, total: Ints, cpu: Ints) -> Floats:
 
 
 def _levels(amounts: Sequence[int]) -> Ints:
-    """Returns the distinct amounts in increasing order; MAX_HOST_LEVELS quantiles, from least to most, of more."""
+    """Returns the distinct amounts in increasing order; MAX_HOST_LEVELS quantiles of the amounts if there are more."""
     found = sorted(set(amounts))
     if len(found) > MAX_HOST_LEVELS:
         ranked = sorted(amounts)

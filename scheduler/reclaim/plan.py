@@ -1,10 +1,10 @@
 """Plans which pods to evict, so that waiting pods within their budget can be placed.
 
-A pod of a spent budget goes before any other. A pod within its budget goes only for a pod of high task priority, and
-only if its own is normal. Of several sets that free the devices, the one with the fewest pods within their budget is
-chosen, then the one with the fewest of high priority, then the one whose end loses the least work. No set contains a
-pod that could stay: each pod of the set is put back, the dearest first, and goes only if the devices do not suffice
-with it.
+A pod of a spent budget is evicted before any other. A pod within its budget is evicted only for a pod of high task
+priority, and only if its own task priority is normal. Of several sets that free the devices, the one with the fewest
+pods within their budget is chosen, then the one with the fewest of high priority, then the one whose eviction loses the
+least work. No set contains a pod that could stay: each pod of the set is put back, the costliest first, and is evicted
+only if the devices do not suffice with it.
 
 The cheapest devices are found for all nodes at once; the best nodes are then searched exactly, as `kube-scheduler's own
 preemption <https://github.com/kubernetes/kubernetes/blob/v1.34.2/pkg/scheduler/framework/preemption/preemption.go>`_
@@ -39,8 +39,8 @@ SEARCHED = 32
 MAX_TRIES = 2000
 """The most tries of searches for devices of several containers in one plan; about 60 ms."""
 HIGH_COST, IN_BUDGET_COST = 1e11, 1e13
-"""The costs of a pod of high priority and of one within its budget, in the order in which nodes are searched: each is
-more than any lost work, in percent of a GPU times seconds."""
+"""The costs of a pod of high priority and of one within its budget, by which nodes are ordered before the search. Each
+is more than any lost work, in percent of a GPU times seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +64,14 @@ class PodToPlace:
 
 @dataclass(frozen=True, slots=True)
 class Victims:
-    """The running pods, with the figures that decide on their eviction, as arrays: each place of an array is a pod.
+    """The running pods, with the figures that decide on their eviction, as arrays with an item for each pod.
 
     Attributes:
         holders: the running pods, with the devices that they hold.
         may_go: whether each pod may be evicted at all.
         in_budget: whether the budget of each pod has money.
         spent: the work that is lost if the pod is evicted, in percent of a GPU times seconds.
-        others: what each pod holds of other resources, keyed by its uid; pods that hold none may be absent.
+        others: the amounts that each pod holds of other resources, keyed by its uid; pods that hold none may be absent.
     """
 
     holders: Holders
@@ -87,7 +87,8 @@ class Spare:
 
     Attributes:
         pods: the number of further pods that each node takes, in the fleet's order.
-        others: what is left of other resources, keyed by the node's index in the fleet; nothing where it is absent.
+        others: the amounts of other resources that are left, keyed by the node's index in the fleet. A node that is
+            absent has none left.
     """
 
     pods: Ints
@@ -124,9 +125,9 @@ class Cost(NamedTuple):
 
 
 class _Node(NamedTuple):
-    """The resources of a node that the search takes for free: devices, thousandths of a core, MiB, and further pods.
+    """The amounts of a node that the search takes for free: devices, thousandths of a core, MiB, and further pods.
 
-    `others` has an amount for each other resource that the waiting pod asks for, in its order.
+    `others` has an amount for each other resource that the waiting pod asks for, in the pod's order.
     """
 
     rooms: tuple[Room, ...]
@@ -144,7 +145,8 @@ def plan_reclaim(fleet: Fleet, victims: Victims, pods: Sequence[PodToPlace], spa
     Args:
         fleet: a copy of the fleet, which is changed. Devices of pods that are already ending are free in it.
         victims: the pods that may be evicted.
-        spare: what else the nodes have left, without the pods that are already ending.
+        pods: the waiting pods, in the order in which they are placed.
+        spare: the other amounts that the nodes have left once the pods that are already ending are gone.
     """
     planner = _Planner(fleet, victims, spare)
     places: dict[str, Placed] = {}
@@ -163,11 +165,11 @@ def victims_on(fleet: Fleet, victims: Victims, pod: PodToPlace, spare: Spare) ->
         fleet: a copy of the fleet, which is not changed.
         victims: the pods that may be evicted.
         pod: the waiting pod, with the nodes to look at.
-        spare: what else the nodes have left.
+        spare: the other amounts that the nodes have left.
 
     Returns:
         The uids, keyed by the node's index in the fleet. A node is left out if no eviction makes the pod fit there, or
-        none is needed.
+            none is needed.
     """
     planner = _Planner(fleet, victims, spare)
     chosen_by_row = {row: planner.on_node(pod, row) for row in pod.rows.tolist()}
@@ -179,7 +181,7 @@ def cost_of(victims: Victims, chosen: Iterable[int]) -> Cost:
     """Returns the cost of evicting a set of pods.
 
     Args:
-        chosen: the places in the arrays of `victims` of the pods to evict.
+        chosen: the indexes, in the arrays of `victims`, of the pods to evict.
     """
     at = np.fromiter(chosen, np.int64)
     return Cost(
@@ -193,7 +195,7 @@ def cost_of(victims: Victims, chosen: Iterable[int]) -> Cost:
 class _Planner:
     """Plans evictions for waiting pods one after the other; earlier pods count as placed, and their victims as gone.
 
-    Victims are given as places in the arrays of `Holders`, and nodes as indexes in the fleet.
+    Victims are given as indexes into the arrays of `Holders`, and nodes as indexes in the fleet.
     """
 
     def __init__(self, fleet: Fleet, victims: Victims, spare: Spare) -> None:
@@ -209,7 +211,7 @@ class _Planner:
         self._evicted: dict[int, Holding] = {}
 
     def place(self, pod: PodToPlace) -> Placed | None:
-        """Places one more pod, and adds the victims that it needs; returns its place."""
+        """Places one more waiting pod, and adds the victims that it needs; returns its place, or None without one."""
         fleet, request = self._fleet, pod.request
         rows = pod.rows
         roomy = (fleet.cpu[rows] >= request.cpu_milli) & (fleet.host[rows] >= request.host_mib)
@@ -233,7 +235,7 @@ class _Planner:
         return placed
 
     def spared(self) -> list[int]:
-        """Returns the victims that must go for the placed pods; one that still fits beside these is not among them."""
+        """Returns the victims that must still be evicted for the placed pods; those that fit beside them are spared."""
         fleet, needed = self._fleet, []
         for at in sorted(self._evicted, key=self._dearness, reverse=True):
             uid, row = self._holders.uids[at], int(self._holders.row[at])
@@ -255,7 +257,7 @@ class _Planner:
         return self._victims.others.get(self._holders.uids[at], NO_OTHERS)
 
     def _take_others(self, row: int, amounts: Others, times: int = 1) -> None:
-        """Takes amounts of other resources from a node, or gives them back (-1 times)."""
+        """Subtracts amounts of other resources from those that a node has left; with `times` -1, adds them."""
         if amounts:
             left = self._spare_others.setdefault(row, {})
             left.update({name: left.get(name, 0) - times * amount for name, amount in amounts.items()})
@@ -277,7 +279,7 @@ class _Planner:
         return all(left.get(name, 0) + freed.get(name, 0) >= amount for name, amount in pod.others)
 
     def _freed_by(self, gone: Iterable[int]) -> Mapping[int, Others]:
-        """Returns what the pods `gone` hold of other resources in all, keyed by their node's index."""
+        """Returns the other resources that the pods `gone` hold in all, keyed by the node's index, then by resource."""
         freed: dict[int, dict[str, int]] = {}
         for at in gone:
             of_row = freed.setdefault(int(self._holders.row[at]), {})
@@ -291,7 +293,7 @@ class _Planner:
         return bool(victims.in_budget[at]), bool(holders.high_priority[at]), spent, holders.uids[at]
 
     def _cheapest(self, pod: PodToPlace) -> tuple[int, list[int]] | None:
-        """Returns the node whose victims for a pod cost least, and these victims; None if no victims make room."""
+        """Returns the node on which a pod's victims cost least, and these victims; None if no victims make room."""
         best: tuple[Cost, int, list[int]] | None = None
         order = self._in_order(pod)
         for start in range(0, len(order), SEARCHED):
@@ -372,7 +374,7 @@ class _Planner:
         return np.asarray(np.sort(of_node, axis=1)[:, : need.gpus].sum(axis=1))
 
     def on_node(self, pod: PodToPlace, row: int) -> list[int] | None:
-        """Returns the cheapest victims found on a node, as places in arrays of `Holders`; None if none make room."""
+        """Returns the cheapest victims found on a node, as indexes into arrays of `Holders`; None if none make room."""
         may_go = self._may_go(pod) & (self._holders.row == row)
         dearest_first = sorted(np.flatnonzero(may_go).tolist(), key=self._dearness, reverse=True)
         whole = self._spare(pod, row, dearest_first)
@@ -399,7 +401,7 @@ class _Planner:
         """Returns the victims on a device whose eviction makes room for one GPU of `need`; None if all are too few.
 
         `row` and `device` are the indexes of the node in the fleet and of the device on it. `dearest_first` has the
-        node's pods that may be evicted, as places in the arrays of `Holders`, the costliest (see `Cost`) first.
+        node's pods that may be evicted, as indexes into the arrays of `Holders`, the costliest (see `Cost`) first.
         """
         holds = {at for at in dearest_first if any(place == device for place, *_ in self._places(at, row))}
         room = next(one for one in self._node(pod, row, holds).rooms if one.device == device)
@@ -435,7 +437,7 @@ class _Planner:
         return chosen
 
     def _node(self, pod: PodToPlace, row: int, gone: Iterable[int]) -> _Node:
-        """Returns what would be free on a node without the pods `gone`, of the devices that a waiting pod may use."""
+        """Returns the amounts that would be free on a node without the pods `gone`, of devices that `pod` may use."""
         fleet = self._fleet
         usable = np.flatnonzero(self._chooser.usable(pod.request, np.array([row]))[0]).tolist()
         core, memory, slots = fleet.core[row].tolist(), fleet.memory[row].tolist(), fleet.slots[row].tolist()
@@ -453,7 +455,7 @@ class _Planner:
         return _Node(rooms, cpu, host, pods, others)
 
     def _with(self, node: _Node, at: int, row: int, pod: PodToPlace) -> _Node:
-        """Returns what would be free on a node if the running pod `at` stayed on it."""
+        """Returns the amounts that would be free on a node if the running pod `at` stayed on it."""
         pieces = {piece[0]: piece for piece in self._places(at, row)}
         rooms = tuple(_without(room, pieces[room.device]) if room.device in pieces else room for room in node.rooms)
         cpu, host = node.cpu_milli - int(self._holders.cpu_milli[at]), node.host_mib - int(self._holders.host_mib[at])
@@ -462,7 +464,7 @@ class _Planner:
         return _Node(rooms, cpu, host, node.pods - 1, others)
 
     def _places(self, at: int, row: int) -> list[tuple[int, int, int, int]]:
-        """Returns what a running pod holds of a node's devices: the device's index, percent, MiB, number of containers.
+        """Returns a running pod's parts of a node's devices: device's index, percent, MiB and number of containers.
 
         Args:
             at: the index of the pod among the running pods.

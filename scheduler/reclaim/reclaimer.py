@@ -1,8 +1,8 @@
 """Carries plans out step by step, from the API server's objects alone: earmark, notice, eviction.
 
-The earmark on the waiting pod is written first, and everything else follows from it: a pod that an earmark names gets a
-notice, and is evicted once the notice has passed; a notice without an earmark is called off. So a replica that takes
-over continues where the last one stopped.
+The earmark on the waiting pod is written first, and everything else follows from it. A pod that an earmark names gets a
+notice, and is evicted once the time in the notice has come. A notice is called off if no earmark names its pod. So a
+replica that takes over continues where the last one stopped.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ STATES_SECONDS = 120.0
 """The greatest age of the budgets' states by which pods get notice or are evicted. The timekeeper confirms them at
 least every scheduler.states.wait_seconds, at most a minute."""
 SYSTEM_NAMESPACES = frozenset({"kube-system", "kube-public", "kube-node-lease", names.SYSTEM_NAMESPACE})
-"""Nothing is evicted there: the policy fairgpu-eviction would refuse it."""
+"""The namespaces in which nothing is evicted: the policy fairgpu-eviction would refuse it."""
 REST = 10
 """The pause after a round of plans, as a multiple of its length: plans take at most a tenth of a core."""
 RETRY_SECONDS = 5.0
@@ -55,7 +55,8 @@ NOTICE = "a pod within its GPU budget waits for the GPUs of this one, which goes
 
 
 _Kind = tuple[Any, ...]
-"""The pods whose plans are the same while nothing changes (`Reclaimer._kind`)."""
+"""The facts about waiting pods from which their plan follows (`Reclaimer._kind`): pods with equal facts get equal plans
+while nothing else changes."""
 
 
 class Writing(Protocol):
@@ -183,7 +184,7 @@ class Reclaimer:
             self._rest_until = ended + REST * (ended - began)
 
     def _apart(self, pod: WaitingPod | PodNote, *others: WaitingPod) -> AbstractContextManager[None]:
-        """Returns a context that logs an unexpected error about a pod; this pod and `others` then pause (`_pause`)."""
+        """Returns a context that logs an unexpected error about a pod; the pod and `others` then pause (`_pause`)."""
 
         def failed() -> None:
             self._pause(pod, *others)
@@ -208,7 +209,7 @@ class Reclaimer:
         }
 
     def _judged(self, earmarks: dict[str, tuple[WaitingPod, Earmark]]) -> dict[str, str]:
-        """Returns, keyed by the waiting pod's uid, why its earmark must be withdrawn; empty if it stays.
+        """Returns, keyed by the waiting pod's uid, why its earmark must be withdrawn; an empty text if it stays.
 
         The earmarks of a gang's pods stay or are withdrawn together. A gang is not in the answer if one of its pods
         pauses, or if an unexpected error arises: no pod may be evicted for an earmark that cannot be judged.
@@ -334,7 +335,7 @@ class Reclaimer:
         self._announce(note, at)
 
     def _announce(self, note: PodNote, at: str) -> None:
-        """Writes, once, the event that a pod will be evicted `at` a time (RFC 3339); an earlier replica's stays."""
+        """Writes the event that a pod will be evicted `at` a time (RFC 3339), unless this or an earlier replica has."""
         key, now = (note.uid, at), self._clocks.now()
         if self._event_at.get(key, now) > now:
             return
@@ -421,8 +422,9 @@ class Reclaimer:
     def _turns(self) -> list[tuple[_Kind, list[WaitingPod]]]:
         """Returns the kinds of waiting pods for which a plan is made now, at most PLANS_A_ROUND, each with its pods.
 
-        A kind without a fruitless plan comes by priority and then by age. One place is for the kind whose fruitless
-        plan is the oldest, if something has changed since. So a pod that no eviction helps keeps no other from a plan.
+        Kinds without a fruitless plan come by priority and then by age. One plan of a round is left for the kind whose
+        fruitless plan is the oldest, if something has changed since. So a pod that no eviction helps does not keep
+        others from a plan.
         """
         with self._state.lock:
             versions = self._versions()
@@ -440,11 +442,11 @@ class Reclaimer:
         return [*untried[: PLANS_A_ROUND - bool(due)], *due][:PLANS_A_ROUND]
 
     def _is_given_up(self, uid: str) -> bool:
-        """Returns whether so many nodes were freed in vain for a pod that an earmark names no more of them."""
+        """Returns whether as many nodes were freed in vain for a pod as its earmark can name."""
         return len(self._left_out(uid)) >= MAX_LEFT_OUT
 
     def _kind(self, pods: Sequence[WaitingPod]) -> _Kind:
-        """Returns all that a plan for these pods follows from, besides the fleet, the budgets and the nodes."""
+        """Returns the facts from which a plan for these pods follows, besides the fleet, the budgets and the nodes."""
         with self._state.lock:
             return tuple(
                 (pod.request, repr(pod.rules), pod.high_priority, self._left_out(pod.uid), self._state.named(pod.uid))
@@ -505,9 +507,9 @@ class Reclaimer:
         return [*self._state.earmarks.values(), *written]
 
     def _copy(self, pods: Sequence[WaitingPod]) -> tuple[Fleet, list[PodToPlace], Spare]:
-        """Returns what `plan_reclaim` needs: a copy of the fleet, the pods to place, and what else nodes have left.
+        """Returns the arguments of `plan_reclaim`: a copy of the fleet, the pods to place, and other amounts left.
 
-        In the copy, devices that are kept for other waiting pods are held. Ending pods are gone.
+        In the copy, devices that are kept for other waiting pods are held, and pods that are ending hold nothing.
         """
         state = self._state
         fleet = state.fleet.copy()
@@ -594,7 +596,7 @@ class Reclaimer:
         return earmarks
 
     def _unwrite(self, uid: str) -> None:
-        """Frees the devices that an earmark keeps for the pod with this uid, if the watch has not shown the earmark."""
+        """Frees the devices of a written earmark for the pod with this uid, if the watch has not shown the earmark."""
         with self._state.lock:
             if self._written.pop(uid, None) is not None and uid not in self._state.earmarks:
                 self._state.fleet.release(f"{EARMARKED}{uid}")
@@ -619,7 +621,7 @@ def _others_of(pods: Iterable[WaitingPod]) -> frozenset[str]:
 
 
 def _is_there(fleet: Fleet, holding: Holding) -> bool:
-    """Returns whether a node has all that a pod holds of it, with what other pods hold."""
+    """Returns whether a node has all that a pod is to hold of it, beside the parts that other pods hold."""
     row = fleet.rows.get(holding.node)
     places = [fleet.places.get(piece.uuid, (-1, 0)) for piece in holding.pieces]
     if row is None or any(of_row != row for of_row, _ in places):
@@ -629,7 +631,7 @@ def _is_there(fleet: Fleet, holding: Holding) -> bool:
 
 
 def _whole(state: State, pod: WaitingPod) -> list[WaitingPod]:
-    """Returns a waiting pod with the pods of its gang that must be placed with it; none if the gang is not complete."""
+    """Returns a waiting pod with the pods of its gang that must be placed with it; none if the gang is incomplete."""
     if pod.gang is None:
         return [pod]
     gang = state.gangs.wait(pod)

@@ -21,7 +21,7 @@ class Running(NamedTuple):
     Attributes:
         namespace: the pod's namespace.
         high_priority: whether its task priority is high.
-        since: since when it holds its devices, in seconds since 1970.
+        since: the time from which it holds its devices, in seconds since 1970.
     """
 
     namespace: str
@@ -30,10 +30,10 @@ class Running(NamedTuple):
 
 
 class Pieces(NamedTuple):
-    """The parts of devices that running pods hold, as arrays: each place of an array is a pod's part of one device.
+    """The parts of devices that running pods hold, as arrays with an item for each pod's part of one device.
 
     Attributes:
-        pod: the pod's place in the arrays of `Holders`.
+        pod: the pod's index in the arrays of `Holders`.
         device: the device, as a number: its node's row in the fleet times the number of columns, plus its column.
         core, memory, slots: the part in percent of GPU time, in MiB and in containers.
     """
@@ -47,14 +47,14 @@ class Pieces(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Holders:
-    """The running pods that may be evicted, as arrays: each place of an array is a pod.
+    """The running pods that may be evicted, as arrays with an item for each pod.
 
     Attributes:
         uids: the pods' uids.
         row: the index in the fleet of each pod's node.
         namespace: the index of its namespace in `Roster.namespaces`.
         high_priority: whether its task priority is high.
-        since: since when it holds its devices, in seconds since 1970.
+        since: the time from which it holds its devices, in seconds since 1970.
         core_percent: the GPU time that it holds in percent of a GPU, at least 1.
         cpu_milli, host_mib: the processor time (thousandths of a core) and memory (MiB) that it holds of its node.
         pieces: the parts of devices that all pods hold.

@@ -42,7 +42,7 @@ def read_cluster(api: KubernetesAPI) -> Cluster:
 
 
 def cluster_of(nodes: list[Json], notes: list[PodNote]) -> Cluster:
-    """Returns the cluster that these nodes and pods make.
+    """Returns the cluster that consists of the given nodes and pods.
 
     Args:
         nodes: the nodes as JSON objects of the API server.

@@ -38,7 +38,7 @@ class Reason:
         text: the cause, with the requested amount and the largest that is free.
         remedy: the advice to the pod's author.
         nodes: the names of the nodes that the cause concerns.
-        fragmented: the names of the nodes among them that have enough free in sum, but in pieces on several GPUs.
+        fragmented: the names of the nodes among them that have enough free in sum, but in parts on several GPUs.
     """
 
     text: str
@@ -65,7 +65,7 @@ def stage_of(pod: Json) -> str:
 
 
 def conditions_of(pod: Json) -> list[tuple[str, str]]:
-    """Returns the messages by which kube-scheduler and FairGPU say why a pod waits, from the pod's conditions.
+    """Returns the messages of kube-scheduler and FairGPU about why a pod waits, from the pod's conditions.
 
     Returns:
         For each of the two that has a message, a pair of `kube-scheduler` or `FairGPU` and the message.
@@ -76,7 +76,11 @@ def conditions_of(pod: Json) -> list[tuple[str, str]]:
 
 
 def reclaim_of(pod: Json) -> list[str]:
-    """Returns a sentence on where GPUs are freed for a waiting pod, and one on where they were in vain, if so."""
+    """Returns sentences for people about the devices that are freed for a waiting pod; none without an earmark.
+
+    The first names the node where devices are freed, the second the nodes where devices were freed in vain; either may
+    be absent.
+    """
     text = ((pod.get("metadata") or {}).get("annotations") or {}).get(names.EARMARK)
     try:
         earmark = decode(text) if isinstance(text, str) else None
@@ -97,7 +101,7 @@ def reclaim_of(pod: Json) -> list[str]:
 def latest_event(pod: Json, events: Iterable[Json]) -> str | None:
     """Returns the message of the latest event at a pod that FairGPU wrote; None if it wrote none.
 
-    Those of FairGPU's kube-scheduler do not count: what they say is in the pod's conditions already.
+    Events of FairGPU's kube-scheduler do not count: the pod's conditions have their content already.
 
     Args:
         events: events of the pod's namespace, as the core API has them.
