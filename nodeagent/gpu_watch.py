@@ -32,11 +32,10 @@ from nodeagent.turns import Policy
 _log = structlog.get_logger(__name__)
 
 LEAST_SECONDS = 0.25
-"""The least time between two looks, however often programs ask for one: NVML's own history has one in a sixth.
-
-A program that asks gets the next look within this time (docs/vcuda.md)."""
+"""The least time between two looks, however often programs ask for one. NVML's own history has a sample in a sixth of a
+second. A program that asks gets the next look within LEAST_SECONDS (docs/vcuda.md)."""
 WAITS = 4
-"""The times that the agent waits for LEAST_SECONDS from one look to the next where no program asks."""
+"""The number of waits of LEAST_SECONDS between two looks if no program asks for one sooner."""
 KILL_AFTER_SECONDS = 10.0
 
 ContainerDevice = tuple[str, str, str]
@@ -99,7 +98,7 @@ class GpuWatch:
         """The last look; replaced whole, so that it can be read from any thread."""
 
     def _samples(self) -> tuple[dict[str, DriverSample], dict[str, str]]:
-        """Returns the driver's sample of each GPU about which it answers, and the error for each other, by uuid."""
+        """Returns the driver's samples of the GPUs about which it answers, and its errors for the others, by uuid."""
         samples: dict[str, DriverSample] = {}
         silent: dict[str, str] = {}
         for uuid in self._node.uuids():
@@ -158,7 +157,7 @@ class GpuWatch:
         """Waits until the driver is to be asked again, sooner if a program asks; returns whether the agent stops.
 
         Args:
-            wait: waits for so many seconds, or until the agent stops; returns whether it stops.
+            wait: waits for the given seconds, or until the agent stops; returns whether it stops.
         """
         for _ in range(WAITS):
             if wait(LEAST_SECONDS):

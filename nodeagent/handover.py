@@ -13,9 +13,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 AGENT = "agent.lock"
-"""The file, in the agent's folder, of the agent that acts."""
+"""The name, in the agent's folder, of the file whose lock the agent that acts holds."""
 PAGES = "pages.lock"
-"""The file of the process that writes the schedule pages. It holds when that process was last at work."""
+"""The name of the file whose lock the process that writes the schedule pages holds. Its content is the time at which
+that process was last at work."""
 _TIME = struct.Struct("<Q")
 
 

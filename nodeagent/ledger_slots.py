@@ -1,6 +1,7 @@
 """The processes that a container's shim has registered, from the container's ledger (vcuda/src/ledger/ledger.h).
 
-The container can write anything there. A listed process may still bypass the shim; a process that is not listed does.
+The container can write anything into its ledger. A process that the ledger lists may still bypass the shim; a process
+that it does not list does bypass it.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ SLOTS_USED_AT = 4248
 SLOTS_AT = 6528
 SLOT_BYTES = 832
 MOST_SLOTS = 1024
-"""Places in the ledger, as vcuda/src/ledger/ledger.h gives them."""
+"""Offsets in the ledger file and sizes there, in bytes, and the number of slots, as vcuda/src/ledger/ledger.h gives
+them."""
 FREE, LIVE = 0, 1
-"""States of a slot; others are those of a process that has just ended."""
+"""The states of a slot of the ledger; any other number is the state of a process that has just ended."""
 _COUNT = struct.Struct("<Q")
 _SLOT = struct.Struct("<QQQ")
 
@@ -85,6 +87,6 @@ def living(ledger: str | Path) -> frozenset[tuple[int, int]]:
     """Returns the living processes that a container's shim has registered; none if the ledger file cannot be read.
 
     Returns:
-        For each, the id in its own PID namespace and the start time, in clock ticks since the host booted.
+        For each process, the id in its own PID namespace and the start time, in clock ticks since the host booted.
     """
     return registered(ledger).processes

@@ -19,7 +19,8 @@ START_BUCKETS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 2.0, 10.0, 30.0)
 OUTCOMES = ("prepared", "refused", "kubelet_silent")
 COLLECTIONS = ("pods", "nodes", "resourceslices")
 CONTAINER = ("pod_namespace", "pod_name", "container_name", "uuid")
-"""Not the labels that Prometheus gives to the agent's own pod."""
+"""The labels of the metrics of one container on one GPU. They differ from those that Prometheus gives to the agent's
+own pod."""
 
 
 class Measures:
@@ -90,10 +91,11 @@ class Measures:
     def show(self, registry: CollectorRegistry, now_seconds: float) -> None:
         """Adds the metrics to a registry. Each metric that holds a time has `now_seconds` until its event happens.
 
-        An agent that waits for another one's end shows none: it neither offers GPUs nor asks their driver, and the
-        other agent's metrics are those to alert on.
+        An agent that waits for an earlier agent's end shows no metrics: it neither offers GPUs nor asks their driver,
+        and alerts are to follow the earlier agent's metrics.
 
         Args:
+            registry: the registry, whose metrics Prometheus scrapes.
             now_seconds: the present time, in seconds since 1970.
         """
         self._answered.set(now_seconds)

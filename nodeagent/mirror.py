@@ -1,4 +1,4 @@
-"""The common part of the agent's mirrors of the API server's collections: whom they notify."""
+"""The common base of the agent's mirrors of the API server's collections, with the functions that they call."""
 
 from __future__ import annotations
 

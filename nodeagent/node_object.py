@@ -51,7 +51,7 @@ class NodeMirror(Mirror):
 def read_node(node: Json) -> Json:
     """Returns a copy of a Node with only the fields that the agent reads.
 
-    Kubelets write the large rest every few minutes.
+    The other fields are large, and kubelets write them every few minutes.
     """
     metadata, status = node["metadata"], node.get("status") or {}
     annotations = metadata.get("annotations") or {}

@@ -1,8 +1,8 @@
 """Decides what the agent writes on its Node: the inventory, the capacity of FairGPU's resources, and no startup taint.
 
-The capacity is that of the resources beside the device plugin's slots. The kubelet makes `allocatable` of
-`status.capacity` at each sync. A kubelet that restarts admits its running pods again against it and fails those that no
-longer fit: so the capacity is never less than what the pods hold, even where a GPU has failed.
+The capacity is that of the resources beside the device plugin's slots. The kubelet computes `status.allocatable` from
+`status.capacity` at each sync. A kubelet that restarts checks its running pods again against it and fails the pods that
+no longer fit: so the capacity is never less than the amounts that the pods hold, even where a GPU has failed.
 """
 
 from __future__ import annotations

@@ -22,7 +22,8 @@ from nodeagent.turns import Policy
 
 INTERVAL_SECONDS = 0.5
 LEAST_SECONDS = 0.25
-"""The least time between two samples, however often programs ask for one: NVML's own history has one in a sixth."""
+"""The least time between two samples, however often programs ask for one. NVML's own history has a sample in a sixth of
+a second."""
 
 
 class Nvml:
@@ -125,7 +126,11 @@ def living_pids(
 
 
 def own_pids(pids: Iterable[int]) -> dict[int, int]:
-    """Returns the id of each living process in its own PID namespace, keyed by the host's id, which `pids` has."""
+    """Returns the id of each living process in its own PID namespace, keyed by the host's id.
+
+    Args:
+        pids: the host's ids of processes; those that do not live any more are left out.
+    """
     own = {}
     for pid in pids:
         with contextlib.suppress(OSError, ValueError):
@@ -138,7 +143,7 @@ def unregistered(
 ) -> frozenset[int]:
     """Returns the host's ids of the containers' processes on a GPU that no shim has registered.
 
-    A container can write to its ledger file what it likes, so that only processes are found that do not hide.
+    A container can write anything to its ledger file, so a process that hides there is not found.
 
     Args:
         slots: the slot of the container of each process on the GPU, keyed by the host's process id.
@@ -161,7 +166,7 @@ def log(event: str, **fields: object) -> None:
 
 
 class Figures:
-    """Computes the figures of each container on one GPU from the driver's latest sample; they are in `latest`, by slot.
+    """Computes the figures of each container on one GPU from the driver's latest sample, and keeps them in `latest`.
 
     `look` renews them once, and `watch` repeatedly until it is stopped.
     """
@@ -215,9 +220,10 @@ class Figures:
     def _find_unregistered(
         self, containers: tuple[Container, ...], sample: DriverSample, placed: Placed, own: Mapping[int, int]
     ) -> None:
-        """Logs, once, a process of a container that no shim registered at two samples running: at one it may be ending.
+        """Logs, once, each process of a container that no shim had registered at this sample and the one before.
 
-        `placed` has the container of each process, and `own` its id in its own PID namespace, keyed by the host's.
+        At one sample alone, the process may be ending. `placed` has the container of each process, and `own` its id in
+        its own PID namespace, keyed by the host's id.
         """
         found = unregistered(placed.slots, own, registered_pids(containers))
         lasting = found & self._unregistered

@@ -10,7 +10,8 @@ from fairgpu.inventory import MAX_SLOTS, Device, Health, Inventory
 from nodeagent.driver_figures import DriverSample
 
 SILENT_AFTER_SECONDS = 60.0
-"""A driver that has not answered for so long hangs; a look at eight GPUs takes a fraction of a second."""
+"""The time without an answer after which a driver counts as hanging; a look at eight GPUs takes a fraction of a
+second."""
 
 
 class DriverReplacedError(OSError):
@@ -105,6 +106,7 @@ def xid_fault(number: int, now_seconds: float) -> Fault | None:
     """Returns the fault that one of NVIDIA's Xid errors reports; None for an error that a program causes itself.
 
     Args:
+        number: the number of the Xid error.
         now_seconds: the present time, in seconds of a monotonic clock.
     """
     return None if number in OF_PROGRAMS else Fault(f"Xid {number}", now_seconds)

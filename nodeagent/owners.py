@@ -34,7 +34,8 @@ class ProcessState(StrEnum):
 
 
 CONTAINER_STATUSES = ("containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses")
-"""The fields of a pod's status that name its containers. One for debugging has no piece of a GPU, and may reach one."""
+"""The fields of a pod's status that name its containers. An ephemeral container for debugging holds no part of a GPU,
+but its processes may use one."""
 
 
 @dataclass(frozen=True)

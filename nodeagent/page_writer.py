@@ -21,13 +21,14 @@ _log = structlog.get_logger(__name__)
 
 NS = 10**9
 HANGS_SECONDS = 30.0
-"""The time without a sign of work, a page or a note, after which a writer is suspected. It starts within seconds, and a
-page is stale after one: to end a writer that only waits for a processor would delay the pages further."""
+"""The time without a sign of work (a written page or note) after which the writer is suspected to hang. A writer starts
+within seconds, and a page is stale after one; but to end a writer that only waits for a processor would delay the pages
+further."""
 AGAIN_SECONDS = 1.0
-"""The time from the suspicion on in which the writer can still write. After a time in which the agent and the writer
-were stopped together, the agent may run before the writer does."""
+"""The time after the suspicion in which the writer may still show that it works. If the agent and the writer were
+stopped together, the agent may run again before the writer does."""
 END_SECONDS = 2.0
-"""The time that a writer which is asked to end has for it: it looks at the request each 20 ms."""
+"""The time that the writer has to end once it is asked to; it checks for the request every 20 ms."""
 
 
 class Silence(NamedTuple):
@@ -57,9 +58,10 @@ def silence(before: Silence | None, worked_ns: int, since_ns: int, now_ns: int) 
 
     Args:
         before: the previous answer; its silence goes on if the writer has shown no sign of work since.
-        worked_ns: when the writer last showed that it works; 0 before the first time. A later time than `now_ns` is of
-            an earlier boot, whose notes stay if the agent's folder lies on a disk, and counts as none.
-        since_ns: since when the writer has had pages to write.
+        worked_ns: when the writer last showed that it works; 0 before the first time. A time later than `now_ns` counts
+            as 0: it was noted in an earlier boot, in a folder on a disk.
+        since_ns: the time from which the writer has had pages to write.
+        now_ns: the present time.
     """
     worked_ns = worked_ns if worked_ns <= now_ns else 0
     if now_ns - max(worked_ns, since_ns) < HANGS_SECONDS * NS:
@@ -112,8 +114,9 @@ class PageWriter:
     def outdated_pages(self) -> int:
         """Returns the number of GPUs whose page is missing, or shows other containers or notices than it must.
 
-        A page that changes counts until it is written, which takes 40 ms. The process goes on with the last page of a
-        GPU whose containers it refuses, and of all GPUs if the host has no room for its input.
+        A page that is to change counts until it is written, which takes 40 ms. If the process refuses the containers of
+        a GPU, it goes on with the GPU's last page; if the host has no room for its input, with the last pages of all
+        GPUs.
         """
         return sum(read_shown(self._root, uuid) != containers for uuid, containers in self._to_show.items())
 

@@ -52,10 +52,11 @@ CONTENDED_SECONDS = 0.02
 QUIET_EVERY = 2
 """The rounds between two writes of any other page: 40 ms, and less than 100 where the writer wakes late."""
 NOTED_EVERY = 5
-"""The rounds between two notes that the writer works: 100 ms, a tenth of what the agent waits for one at the least."""
+"""The rounds between two notes that the writer works: 100 ms, at most a tenth of the time that the agent waits for a
+note."""
 CONTENDED = 2
 AGAIN_NS = 1_000_000_000
-"""After how long the writer tries again what the host did not let it do, as where `/run` was full."""
+"""The time after which the writer repeats what the host refused, as when `/run` was full."""
 SCHEDULE = "schedule.json"
 
 NO_FIGURES: Keyed = {}
@@ -147,7 +148,7 @@ class Gpu:
         self._written = made, containers, figures
 
     def _wakes(self, containers: tuple[Container, ...], ledgers: Ledgers, now_ns: int) -> bool:
-        """Returns whether a container that had no work at the last write of the page has had or wanted some since.
+        """Returns whether a container that had no work at the last write of the page has had or wanted work since.
 
         The page's turns are then planned anew, from the activity of all containers.
         """
@@ -221,7 +222,7 @@ def written_ns(root: Path, uuid: str) -> int | None:
 
 
 READS = 8
-"""The times that a page is read until it is whole, as the shim does (vcuda/include/schedule.h)."""
+"""The most times that a page is read until it is whole; the shim does the same (vcuda/include/schedule.h)."""
 
 
 def read_shown(root: Path, uuid: str) -> frozenset[Shown] | None:
@@ -342,7 +343,7 @@ class Writer:
 class Pace:
     """The times at which the page writer's rounds begin: every CONTENDED_SECONDS, however long a round takes.
 
-    A round that takes longer is followed by the next one at once, and makes no later one come sooner.
+    After a round that takes longer, the next one begins at once; later rounds do not come sooner to catch up.
     """
 
     def __init__(self, now: float) -> None:

@@ -53,7 +53,8 @@ def read(pod: Json) -> Json:
 def kubelets_uid(pod: Json) -> str:
     """Returns the uid by which the kubelet knows a pod: in the names of cgroups and folders, and in its events.
 
-    For a static pod it is another than `metadata.uid`. `kubectl describe` finds a pod's events by the kubelet's uid.
+    A static pod's uid in the kubelet differs from its `metadata.uid`. `kubectl describe` finds a pod's events by the
+    kubelet's uid.
     """
     metadata = pod["metadata"]
     return str(metadata.get("annotations", {}).get(MIRROR) or metadata["uid"])

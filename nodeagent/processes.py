@@ -1,7 +1,7 @@
-"""Processes of the host as /proc shows them: the container of each, and the pid by which the process knows itself.
+"""Processes of the host as /proc shows them: the container of each, and the pid in its own PID namespace.
 
-The agent shares the host's PID namespace, so the pids in the agent's /proc are those that NVML names. Every file
-read here is readable without rights over the process (proc(5)).
+The agent shares the host's PID namespace, so the pids in the agent's /proc are those that NVML names. Every file that
+is read here is readable without rights over the process (proc(5)).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ PROC = Path("/proc")
 NAME_BYTES = 64
 """At least as many as /proc/PID/comm has: 15, or up to 63 for a thread of the kernel, and a newline (proc(5))."""
 STAT_BYTES = 4096
-"""More than /proc/PID/stat has: 52 numbers, and a name of at most 64 bytes."""
+"""A number of bytes that exceeds the length of /proc/PID/stat: 52 numbers, and a name of at most 64 bytes."""
 START_TIME = 22
 """The field of /proc/PID/stat with the start time, counted from 1."""
 SYS_ADMIN = 1 << 21
@@ -75,7 +75,7 @@ def read_process(pid: int, proc: Path = PROC) -> Process | None:
 
 
 def in_pod(cgroups: str) -> tuple[str, str]:
-    """Returns the uid of the pod and the id of the container in which a process is; empty texts outside all pods.
+    """Returns the uid of the pod and the id of the container to which a process belongs; empty texts outside all pods.
 
     Args:
         cgroups: the text of /proc/PID/cgroup, of cgroup version 1 or 2. Its first match counts, since a container may
@@ -190,7 +190,7 @@ def _line_of(status: bytes, name: bytes) -> bytes:
 
 
 def _stat(proc: Path, pid: int) -> str:
-    """Returns the text of /proc/PID/stat, which the agent reads of each process on a GPU once a second.
+    """Returns the text of /proc/PID/stat, which the agent reads once a second for each process on a GPU.
 
     Raises:
         OSError: there is no such process.

@@ -15,7 +15,8 @@ from nodeagent.turns import starts
 
 NOTICES = (names.EVICTION_AT, names.RECLAIM_AT)
 LATEST_NS = (1 << 63) - 1
-"""The latest notice that a page takes, centuries from now: the writer would refuse a GPU with a later one."""
+"""The latest notice, in ns of CLOCK_MONOTONIC, that fits into a page; the writer would refuse a GPU with a later
+one."""
 
 
 def schedule(records: Iterable[Record], notices: Mapping[str, int], folders: Folders) -> bytes:

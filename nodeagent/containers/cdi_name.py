@@ -1,7 +1,7 @@
-"""Names the CDI device of a container after the device plugin's slots that the kubelet gave it.
+"""Names the CDI device of a container after the device plugin's slots that the kubelet gave the container.
 
-The kubelet asks for a container's CDI device before it says which container that is. Both its calls carry the same
-slots, so the slots make the name.
+The kubelet asks for a container's CDI device before it says which container that is. Its later call before the start
+carries the same slots, so the name is computed from the slots.
 """
 
 from __future__ import annotations

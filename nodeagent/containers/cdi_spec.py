@@ -14,7 +14,7 @@ from fairgpu.json_values import mapping
 from nodeagent.containers.cdi_name import KIND
 
 LEAST_VERSION = "0.6.0"
-"""The first version whose device nodes have a `hostPath`, and that containerd 1.7 and later read."""
+"""The first version of CDI whose device nodes have a `hostPath`; containerd 1.7 and later read it."""
 VOID = "NVIDIA_VISIBLE_DEVICES=void"
 """The variable that keeps NVIDIA's own runtime hook from adding devices that the image's environment names."""
 READ_ONLY = ("ro", "rbind", "nosuid", "nodev")
@@ -44,12 +44,13 @@ class Mount:
 def vendor_edits(specs: Iterable[Mapping[str, Any]], uuid: str, index: int, minor: int) -> tuple[str, dict[str, Any]]:
     """Returns the changes that the vendor's CDI specs make to a container so that it can use one GPU.
 
-    The GPU's entry is the one whose name is its uuid. If there is none, it is the one whose name is its index, as long
-    as that one uses the device node `/dev/nvidiaMINOR`: a spec that was made before GPUs were changed may give the same
-    index to another GPU.
+    The GPU's entry is the one whose name is its uuid. Without such an entry, it is the one whose name is its index, if
+    that entry uses the device node `/dev/nvidiaMINOR`: in a spec that was made before GPUs were changed, the index may
+    stand for another GPU.
 
     Args:
         specs: the vendor's CDI specs, as JSON objects.
+        uuid: the GPU's uuid.
         index: the GPU's index in NVML.
         minor: the minor number of the GPU's device node.
 
@@ -88,8 +89,8 @@ def vendor_edits(specs: Iterable[Mapping[str, Any]], uuid: str, index: int, mino
 def joined(edits: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """Returns several `containerEdits` of CDI specs as one: all entries in order, each once.
 
-    Of a variable of the environment, the last value wins. Two GPUs of one container bring the same libraries: mounted
-    twice, some runtimes refuse them.
+    Of a variable of the environment, the last value wins. Two GPUs of one container bring the same libraries: some
+    runtimes refuse a library that is mounted twice.
     """
     result: dict[str, Any] = {}
     variables: dict[str, str] = {}

@@ -1,7 +1,7 @@
 """Checks that a container fits beside the node's other containers, according to the node's own records. Pure.
 
-The scheduler places by the allocations that it sees. The node checks again, since two allocations of one piece can
-both be written: only one of the two containers starts.
+The scheduler places pods by the allocations that it sees. Two allocations of the same part of a GPU may still be
+written at once. So the node checks again, and only one of the two containers starts.
 """
 
 from __future__ import annotations

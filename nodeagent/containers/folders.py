@@ -176,8 +176,8 @@ def remove(folders: Folders, record: Record, keep: Record | None = None) -> None
     """Removes a container's files from the host; its CDI spec first, so that no container starts with missing files.
 
     Args:
-        keep: the record of a container of the same pod that took over the slots, and with them the CDI spec, which then
-            stays; None if there is none.
+        keep: the record of a container of the same pod that now has the slots and so the same CDI spec, which then
+            stays; None if there is no such container.
     """
     if keep is None or keep.cdi_device != record.cdi_device:
         remove_spec(folders, record)
@@ -238,10 +238,10 @@ def _specs(folders: Folders) -> list[Path]:
 
 
 def install_shim(folders: Folders, library: Path) -> Path:
-    """Writes the shim to the host, unless it is there and sound; returns its file, in a folder named after its digest.
+    """Writes the shim to the host, unless it is there unchanged; returns its file, in a folder named after its digest.
 
-    A disk whose machine loses its power may keep a file's name without its bytes. A program goes on without a library
-    that its loader cannot read, and nothing would limit it.
+    A machine that loses its power may leave a file on disk without its bytes. A program goes on without a library that
+    its loader cannot read, and would then run without any limit.
 
     Args:
         library: the shim in the agent's image.

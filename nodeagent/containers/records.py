@@ -1,4 +1,4 @@
-"""The node's records of the containers that it gave pieces of GPUs to, one JSON file each. Pure.
+"""The node agent's records of the containers to which it gave parts of GPUs, one JSON file each. Pure.
 
 `{"v":1,"namespace":"team","pod":"train","uid":"...","container":"main","slots":["slot-3"],"start":2,"whole":false,
 "policy":"hard","taskPriority":1,"devices":[{"uuid":"GPU-...","core":30,"memoryMiB":4096,"slot":0,"key":7}]}`.
@@ -94,8 +94,8 @@ def given(
 ) -> Record:
     """Checks that a container may start, and returns a new record of the parts of GPUs that it is given.
 
-    Nothing is written. A container that starts again keeps its place on each schedule page, and gets a new key, so that
-    an earlier process of it has no effect. Init containers of the same pod whose slots passed on to this container
+    No file is written. A container that starts again keeps its slot on each schedule page, and gets a new key, so that
+    a process of an earlier start has no effect. Init containers of the same pod whose slots passed on to this container
     count as ended.
 
     Args:
@@ -146,15 +146,17 @@ def given(
 def check_unread(claim: Claim, unread: Iterable[tuple[str, str]], pods: Iterable[Mapping[str, Any]]) -> None:
     """Checks that a container gets no GPU on which a container without a readable record may run.
 
-    A later version of the agent may have written a record that this one cannot read. The pod's allocation then names
-    the GPUs that may be held. Containers of one pod do not bar each other, as its allocation has room for all.
+    A later version of the agent may have written a record that this one cannot read. The allocation of that container's
+    pod then names the GPUs that it may hold. Containers of one pod are not checked against each other, since the pod's
+    allocation has room for all of them.
 
     Args:
         claim: the container that is about to start.
         unread: for each container whose record cannot be read, its pod's uid and its name.
+        pods: the node's pods as JSON.
 
     Raises:
-        PlacementRefusedError: such a container holds one of the GPUs, or which it holds cannot be known.
+        PlacementRefusedError: such a container holds one of the GPUs, or its GPUs cannot be known.
     """
     by_uid = {str(pod["metadata"]["uid"]): pod for pod in pods}
     wanted = {device.uuid for device in claim.allocation.devices}

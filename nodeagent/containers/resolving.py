@@ -23,7 +23,7 @@ MAX_DEVICES = 16
 
 
 BEFORE_A_START = ("PodInitializing", "ContainerCreating")
-"""The reasons for which a container waits that was not started, or whose start the kubelet has not reported."""
+"""The reasons by which a pod's status shows that a container was not started, or that its start is not yet reported."""
 
 
 @dataclass(frozen=True)
@@ -156,10 +156,10 @@ def container_of(pod: Mapping[str, Any], listing: Iterable[Listed], slots: froze
 
 
 def start_is_certain(pod: Mapping[str, Any], container: str) -> bool:
-    """Returns whether a pod's status shows that an init container which started before starts once more.
+    """Returns whether a pod's status shows that an init container that has started before starts once more.
 
-    It shows this by a failure, or by a wait for a restart. Any other status may be outdated: the kubelet may start the
-    next init container, with the same slots, before it reports that this one has completed.
+    The status shows it by a failure, or by a wait for a restart. Any other status may be outdated: the kubelet may
+    start the next init container, with the same slots, before it reports that this one has completed.
     """
     for status in pod.get("status", {}).get("initContainerStatuses") or []:
         if status.get("name") == container:
@@ -232,7 +232,7 @@ def _check_amounts(
 
 
 def devices_of(pod: Mapping[str, Any], container: str) -> frozenset[str] | None:
-    """Returns the uuids of the GPUs that a pod's allocation gives to a container; None if it cannot be read."""
+    """Returns the uuids of the GPUs that a pod's allocation gives to a container; None for an unreadable allocation."""
     try:
         allocation = _allocation(pod["metadata"], identity_of(pod))
     except PlacementRefusedError:
@@ -277,7 +277,7 @@ def is_live(pod: Mapping[str, Any]) -> bool:
 
 
 def _is_unlisted(pod: Mapping[str, Any], gpus: int) -> bool:
-    """Whether the kubelet does not list a pod, and an init container of it with so many GPUs may start next.
+    """Whether the kubelet does not list a pod, and an init container of it with `gpus` GPUs may start next.
 
     The kubelet lists a pod only if a main container or a native sidecar of it has GPUs.
     """

@@ -40,19 +40,21 @@ from nodeagent.kubelet.registration import (
 VERSION = "v1beta1"
 KUBELET_SOCKET = "kubelet.sock"
 CHECKPOINT = "kubelet_internal_checkpoint"
-"""The kubelet's file of what its plugins offer (k8s.io/kubernetes, pkg/kubelet/cm/devicemanager/checkpoint)."""
+"""The name of the file in which the kubelet keeps what its plugins offer and have allocated (k8s.io/kubernetes,
+pkg/kubelet/cm/devicemanager/checkpoint)."""
 HEALTHY, UNHEALTHY = "Healthy", "Unhealthy"
 THREADS = 32
 """The threads that serve the kubelet, which starts many containers at once; each start may wait for an allocation."""
 REGISTER_SECONDS = 5.0
 LOOK_SECONDS = 1.0
 GRACE_SECONDS = 1.0
-"""The time that calls have to end when the plugin closes; then gRPC cancels them."""
+"""The time in which calls may end when the plugin closes; then gRPC cancels them."""
 LONGEST_STOP_SECONDS = 10.0
-"""The longest wait for gRPC's end, which has no limit of its own: the plugin registers again after it."""
+"""The longest wait for gRPC's end, which has no limit of its own. After it, the plugin registers again."""
 
 Prepare = Callable[[frozenset[str]], object]
-"""Prepares a container's files before it starts, by its slots; the kubelet shows the text of its exception."""
+"""A function that prepares a container's files before it starts, given the ids of its slots. The kubelet shows the text
+of its exception at the pod."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,7 @@ class Offered:
 
 
 class Slots:
-    """The slots that are offered to the kubelet now. Each call of the kubelet that follows them gets every change."""
+    """The slots that are offered to the kubelet now. Each open call ListAndWatch of the kubelet gets every change."""
 
     def __init__(self, offered: Offered) -> None:
         self._changed = threading.Condition()
@@ -133,7 +135,7 @@ class Server:
 
     @property
     def is_followed(self) -> bool:
-        """Whether the kubelet has a call open by which it follows the slots."""
+        """Whether the kubelet has a call ListAndWatch open, by which it follows the slots."""
         with self._counting:
             return self._followers > 0
 
@@ -320,8 +322,8 @@ def keep_registered(  # noqa: PLR0913 - what a plugin is made of
 class Checkpoint:
     """The kubelet's checkpoint file, which lists the slots and allocations of its device plugins.
 
-    The kubelet writes it after each list and each allocation. A file of an unknown form, or none, counts as an empty
-    one. One that cannot be read counts as it was read before, until it can.
+    The kubelet writes the file after each list of slots and each allocation. A missing file, or one of an unknown form,
+    counts as empty. While the file cannot be read, the content that was read last counts.
     """
 
     def __init__(self, path: Path, resource: str) -> None:
@@ -332,14 +334,15 @@ class Checkpoint:
         self._others: frozenset[Holder] = frozenset()
 
     def slots(self) -> tuple[str, ...]:
-        """Returns the ids of the resource's healthy slots that the kubelet knows; none before they are written."""
+        """Returns the ids of the resource's healthy slots in the file; none before the kubelet has written them."""
         self._renew()
         return self._slots
 
     def answered_by_others(self) -> frozenset[Holder]:
         """Returns the pod's uid and the container's name for each container whose slots another plugin allocated.
 
-        The kubelet's file has the plugin's answer for each; another plugin's differs from that of `allocated`.
+        The kubelet's file has the answer to each call Allocate; an answer of another plugin differs from that of
+        `allocated`.
         """
         self._renew()
         return self._others

@@ -1,4 +1,4 @@
-"""Asks the kubelet which containers hold which slots, through its PodResources API, v1.
+"""Asks the kubelet for the containers that hold slots, through its PodResources API, v1.
 
 https://kubernetes.io/docs/concepts/extend-kubernetes/compute-storage-net/device-plugins/
 """
@@ -27,7 +27,7 @@ LARGEST_ANSWER = 16 << 20
 
 
 class KubeletError(Exception):
-    """Raised if the kubelet does not answer; the message contains gRPC's."""
+    """Raised if the kubelet does not answer or refuses; the message contains gRPC's."""
 
 
 class PodResources:

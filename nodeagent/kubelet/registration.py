@@ -1,9 +1,9 @@
 """Decides when the device plugin registers with the kubelet again. Pure.
 
 The kubelet asks the plugin that registered a resource last. It does not notify the plugin that it asked before, and
-ends none of its calls. When a call of either plugin ends, the kubelet no longer asks any: not even the one whose call
-goes on (k8s.io/kubernetes, pkg/kubelet/cm/devicemanager: PluginConnected, PluginDisconnected). So a plugin has to look
-for itself whether the kubelet asks it.
+ends none of that plugin's calls. When a call ListAndWatch of either plugin ends, the kubelet no longer asks any plugin,
+not even the one whose call is still open (k8s.io/kubernetes, pkg/kubelet/cm/devicemanager: PluginConnected,
+PluginDisconnected). So a plugin has to check for itself whether the kubelet asks it.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from enum import StrEnum
 from typing import Final
 
 UNFOLLOWED_SECONDS: Final = 10.0
-"""The time in which the kubelet calls back after a registration: it connects and asks for options first. Until it has
-the plugin's list of slots, its file and its Node still show what it had before."""
+"""The time that the kubelet has to call back after a registration: it connects and asks for options first. Until it has
+the plugin's list of slots, its checkpoint file and its Node still show the slots from before."""
 IN_FLIGHT_SECONDS: Final = 2.0
-"""The time after a registration for which an answer of another plugin counts as of before it: the kubelet may have
-asked that plugin just before, and writes its file afterwards."""
+"""The time after a registration for which an answer of another plugin counts as earlier than the registration: the
+kubelet may have asked that plugin just before, and writes its file afterwards."""
 HIDDEN_SECONDS: Final = 60.0
-"""The time for which the Node shows other slots before that counts: the kubelet looks every 10 seconds whether there is
-something to write. It may be set to look less often, and an API server that is away takes nothing: what the kubelet has
-not written since says nothing of what it has."""
+"""The time for which the Node must show other slots before they count as a sign. The kubelet checks every 10 seconds
+whether its Node's status must be written, or less often if it is set so, and cannot write it while the API server is
+away. A status that was not written since says nothing about the slots that the kubelet has."""
 FIRST_DELAY_SECONDS: Final = 10.0
 LAST_DELAY_SECONDS: Final = 300.0
-"""The least time between two registrations with one kubelet doubles from the first of these to the last, so that two
-plugins that both want the resource do not take turns fast. It is the first again after a registration that lasted twice
-the last."""
+"""The least time between two registrations with one kubelet. It doubles from FIRST_DELAY_SECONDS to LAST_DELAY_SECONDS,
+so that two plugins that both want the resource do not take turns fast. After a registration that lasted for twice
+LAST_DELAY_SECONDS, it is FIRST_DELAY_SECONDS again."""
 _SLOT: Final = re.compile(r"slot-\d+")
 
 Identity = tuple[int, int]

@@ -36,9 +36,7 @@ class Spread(NamedTuple):
 
 
 def spread_of(links: Links, numa: Sequence[int | None], devices: Sequence[int]) -> Spread:
-    """Returns how far apart devices of a node are: the worst link of any two, all links together, the NUMA nodes.
-
-    A smaller result is closer.
+    """Returns the distance between devices of a node: the worst link, the sum of links, and the number of NUMA nodes.
 
     Args:
         links: the links between all devices of the node, as a table.

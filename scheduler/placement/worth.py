@@ -271,10 +271,12 @@ def _used_by_several(worth: Worth, cls: Ints, idle: Ints, place: Ints) -> Floats
 
 
 def _used_by_several_but_one(worth: Worth, left: Left, then: Ints, place: Ints) -> Floats:
-    """Returns, for each device, what requests for several GPUs add to its node's worth once only it has changed.
+    """Returns, for each device, what requests for several GPUs add to its node's worth if only it has changed.
 
     Args:
-        then: the free percent of each device once it has changed, and no other device of its node.
+        worth: the learned figures.
+        left: the free parts before the change.
+        then: the free percent of each device after it has changed, and no other device of its node.
         place: the level of each node (`Worth.host_level`).
     """
     used = np.zeros(then.shape)

@@ -298,7 +298,7 @@ class Reclaimer:
         return self._state.budgets.effect(note.namespace) is BudgetEffect.IN_BUDGET
 
     def _fall(self, pod: WaitingPod, earmark: Earmark, why: str) -> None:
-        """Withdraws a waiting pod's earmark and logs why. A node that was freed in vain is not planned again for it."""
+        """Withdraws a waiting pod's earmark and logs why; a node freed in vain is left out of the pod's later plans."""
         if pod.uid in self._freed_at or self._clocks.wall() >= earmark.until:
             left_out = (name for name in self._left_out(pod.uid) if name != earmark.node)
             self._nodes_left_out[pod.uid] = (*left_out, earmark.node)

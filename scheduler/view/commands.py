@@ -107,7 +107,7 @@ def run_why(arguments: argparse.Namespace) -> int:
 
 
 def _of_events(api: KubernetesAPI, pod: dict[str, Any], namespace: str, name: str) -> list[str]:
-    """Returns one line: FairGPU's latest event at the pod, or that events may not be read; no line without an event."""
+    """Returns one line: FairGPU's latest event at the pod, or that events may not be read; none without an event."""
     try:
         selector = f"involvedObject.kind=Pod,involvedObject.name={name}"
         events = api.get(f"/api/v1/namespaces/{quote(namespace, safe='')}/events", {"fieldSelector": selector})["items"]
