@@ -20,7 +20,7 @@ ACTIVE_FOR_NS = 2 * PERIOD_NS
 
 
 def active_since_ns(now_ns: int) -> int:
-    """Returns the time since when a container must have had or wanted work to count as active.
+    """Returns the time at or after which a container must have had or wanted work to count as active.
 
     Args:
         now_ns: the present time, in ns of CLOCK_MONOTONIC, as is the answer.
@@ -31,10 +31,11 @@ def active_since_ns(now_ns: int) -> int:
 def growth(before: int, now: int, elapsed_ns: int) -> int:
     """Returns the ns by which a counter of GPU time has grown between two looks.
 
-    A counter that runs backwards (of a new ledger file) has not grown; none runs faster than the clock.
+    A counter that runs backwards, since the ledger file is new, has not grown. No counter runs faster than the clock.
 
     Args:
         before: the counter at the last look, in ns.
+        now: the counter at this look, in ns.
         elapsed_ns: the longest time that can have passed between the two looks.
     """
     return min(now - before, elapsed_ns) if now > before else 0
@@ -137,21 +138,22 @@ def step(
 ) -> tuple[State, turns.Plan]:
     """Returns the page writer's state and the containers' turns after one look at the containers' activity.
 
-    A new period settles the time that containers used outside their turns in the last one. A look that comes late finds
-    use of the new period, too. So time that a container used beyond its turns counts in the new period, up to the time
+    A new period settles the time that containers used outside their turns in the last one. A look that comes late also
+    finds use of the new period. So time that a container used beyond its turns counts in the new period, up to the time
     that its turns have granted since; the rest is an overrun of the last period.
 
     Within a period, turns change only when a container becomes active or idle, starts or ends. The balance of a
-    container that ends is dropped: the next one in its slot owes nothing. A container that starts again keeps its
-    balance: else it would be rid of its debt at each start.
+    container that ends is dropped, so that the next container in its slot owes nothing. A container that starts again
+    keeps its balance, since it would otherwise be rid of its debt at each start.
 
     Args:
+        state: the state after the last look.
         containers: the containers that share the GPU now.
         activities: the activity of each container, keyed by its slot. The state keeps it, so the caller must not change
             it.
         now_ns: the time before the first activity was read, in ns of CLOCK_MONOTONIC.
-        read_ns: the time after the last one was read; None for `now_ns`. A writer that is stopped between the two
-            finds counters that have grown by more than the time between two of its rounds.
+        read_ns: the time after the last activity was read; None for `now_ns`. If the writer is stopped between the two,
+            the counters have grown by more than the time between two of its rounds.
 
     Raises:
         OvercommittedError: the containers' shares sum to more than 100 percent.
@@ -202,7 +204,7 @@ def step(
 
 
 def rests_until_ns(state: State) -> int:
-    """Returns until when `rest` returns this state unchanged, if no container comes or goes; 0 if not even once.
+    """Returns the time until which `rest` returns this state unchanged, if no container comes or goes; 0 for none.
 
     Args:
         state: the state after the last look.
@@ -242,7 +244,7 @@ def rest(state: State, containers: tuple[Container, ...], now_ns: int) -> tuple[
 
 
 def _limit_ns(state: State) -> int:
-    """Returns when the period has ended or an active container may have become idle: turns may change then."""
+    """Returns when turns may change: at the end of the period, or once an active container may have become idle."""
     return min(state.period_start_ns + turns.PERIOD_NS, state.active_until_ns)
 
 
@@ -303,9 +305,10 @@ class _Counted(NamedTuple):
 
 
 def _count(state: State, activities: Mapping[int, Activity], elapsed_ns: int, since_ns: int) -> _Counted:
-    """Returns what the activities of one look add to the state; who last waited after `since_ns` wants more time.
+    """Returns what the activities of one look add to the state.
 
-    One loop reads all activities, since this takes most of a round's time.
+    A container that last waited after `since_ns` wants more time. One loop reads all activities, since this takes most
+    of a round's time.
     """
     active: dict[int, int] = {}
     waits: dict[int, int] = {}
@@ -326,18 +329,20 @@ def _count(state: State, activities: Mapping[int, Activity], elapsed_ns: int, si
 def _next_period(state: State, ended: _Counted, passed: int, late_ns: int) -> _Period:
     """Settles the period that ended, and returns the next.
 
-    A container's overrun is what its shim reports, which may be too low, or what the container used beyond all its
-    turns if that is more. Work that is reported too late shows as less than its container's turn in one period and more
-    in the next. That surplus counts in the period after, so that a late report gains nothing.
+    A container's overrun is the one that its shim reports, which may be too low, or the time that the container used
+    beyond all its turns if that is more. If a shim reports work too late, the use is less than the container's turn in
+    one period and more in the next. That surplus counts in the period after, so that a late report gains nothing.
 
-    Turns repeat until the page is written again. So what a look that comes periods late finds is compared to the turns
-    of all periods that have passed. What a container used beyond these turns counts in the next period, as far as turns
-    were granted between that period's beginning and the look, and is no overrun of this one. In which of these periods
-    a container wanted more is not known: it is owed time only if all that it had is less than its turns of one.
+    Turns repeat until the page is written again. So if a look comes periods late, the use that it finds is compared to
+    the turns of all periods that have passed. The time that a container used beyond these turns counts in the next
+    period, as far as turns were granted between that period's beginning and the look; that part is no overrun. In which
+    of the passed periods a container wanted more is not known: it is owed time only if all its use is less than its
+    turns of one period.
 
     Args:
+        state: the state after the last look of the period that ended.
         ended: the look that settles the period.
-        passed: how many periods have ended since the present one began; at least 1.
+        passed: the number of periods that have ended since the present one began; at least 1.
         late_ns: the time from the end of the last of these to the end of that look.
     """
     made = state.plan

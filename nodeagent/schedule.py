@@ -50,9 +50,10 @@ GENERATION_END = GENERATION_AT + 8
 GENERATION_WORD, HEARTBEAT_WORD, EPOCH_WORD = GENERATION_AT // 8, HEARTBEAT_AT // 8, EPOCH_AT // 8
 CHECKSUM_HALF_WORD = CHECKSUM_AT // 4
 PERIOD_AT = Page._fields.index("period_ns")
-"""Where a page's fields begin that are the same in each period of one plan, but for its uuid."""
+"""The index of a page's first field that stays the same in each period of one plan; of the fields before, only the uuid
+does."""
 INTERVAL_SECONDS = 0.01
-"""The time between two writes, and so the longest until a waking container is noticed; the format allows 20 ms."""
+"""The time between two writes, after which a waking container is noticed at the latest; the format allows 20 ms."""
 
 
 class PageFile:

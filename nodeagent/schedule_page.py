@@ -159,11 +159,10 @@ CHECKSUM_AT = SIZE - _CHECKSUM.size
 
 @lru_cache(maxsize=1)
 def times_checksum(heartbeat_ns: int, epoch_ns: int) -> int:
-    """Returns a number that, combined by exclusive or with `rest_checksum` of a page, is the page's checksum.
+    """Returns the part of a page's checksum that depends on its times; combined by exclusive or with `rest_checksum`.
 
-    It depends on the page's times alone, which change even if the page's turns do not. It is made of 24 bytes instead
-    of 7264, and is computed once for all pages with the same times: a node's writer gives every page new times fifty
-    times a second.
+    The times change even if the page's turns do not. This part is made of 24 bytes instead of 7264, and is computed
+    once for all pages with the same times: a node's writer gives every page new times fifty times a second.
 
     Args:
         heartbeat_ns: when the page is written, in ns of CLOCK_MONOTONIC.
@@ -191,8 +190,9 @@ def rest_checksum(packed: bytes) -> int:
 def _moved_bytes() -> tuple[array[int], ...]:
     """Returns four tables by which the CRC-32 of a page's times becomes the CRC-32 of the whole page.
 
-    Each is for one byte of the former, the lowest first, and has an entry for each value of the byte. A CRC-32 is
-    linear: the four entries and the CRC-32 of the page's rest, combined by exclusive or, are that of the whole page.
+    Each table is for one byte of the times' CRC-32, the lowest byte first, and has an entry for each value of the byte.
+    A CRC-32 is linear: the four entries and the CRC-32 of the page's rest, combined by exclusive or, are the CRC-32 of
+    the whole page.
     """
     zeros = bytes(CHECKSUM_AT - _REST_AT)
     none = zlib.crc32(zeros)
@@ -267,7 +267,7 @@ def shown(packed: bytes) -> frozenset[Shown]:
 
 
 def unpack_activity(page: bytes) -> Sequence[Activity]:
-    """Returns a container's activity on each of its GPUs, from its shim's ledger file; none if that is incomplete.
+    """Returns a container's activity on each of its GPUs, from its shim's ledger file; none if the file is incomplete.
 
     Args:
         page: the first LEDGER_PAGE_SIZE bytes of the file.
@@ -288,7 +288,7 @@ def activity_bytes(device: int) -> int:
 
 
 def unpack_one(beginning: bytes, device: int) -> Activity:
-    """Returns a container's activity on one of its GPUs, from its shim's ledger file; all 0 if that is incomplete.
+    """Returns a container's activity on one of its GPUs, from its shim's ledger file; all 0 if the file is incomplete.
 
     It reads no figures of the fifteen other GPUs: a node's writer reads every ledger file fifty times a second.
 

@@ -1,4 +1,4 @@
-"""Assembles the node agent and runs it until it is stopped; no container ends with it."""
+"""Assembles the node agent and runs it until it is stopped; containers go on after its end."""
 
 from __future__ import annotations
 
@@ -56,18 +56,18 @@ _log = structlog.get_logger(__name__)
 
 ENDPOINT = "fairgpu.sock"
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-"""The kernel's name of this boot (proc(5))."""
+"""The file in which the kernel gives the id of this boot (proc(5))."""
 ROUND_SECONDS = 1.0
 STUCK_SECONDS = 120.0
 """The longest time that a round of the main loop takes on a machine without a free core: all in it is files in memory,
 and a lock under which no thread asks a server."""
 SHIM_SECONDS = 30.0
-"""The time after which a host that has not taken the shim counts as one that does not answer: less than a megabyte."""
+"""The time that the host has to take the shim, of less than a megabyte; after it, the host counts as not answering."""
 HANDOVER_SECONDS = 0.05
-"""The time between two looks at whether the last agent has ended."""
+"""The time between two checks whether the last agent has ended."""
 END_SECONDS = 8.0
-"""The longest that the agent goes on after it was asked to end: a round that waits for the API server, or a start, is
-broken off then. The next agent of the node waits for the end."""
+"""The longest time that the agent goes on after it was asked to end. A round that waits for the API server, or a start,
+is broken off then. The next agent of the node waits for this end."""
 REFUSED_REASON = "PlacementRefused"
 INJECTING_REASON = "DefaultRuntimeInjects"
 TAKEN_REASON = "ResourceTaken"
@@ -272,11 +272,11 @@ class Agent:
             self._collection_due.clear()
 
     def _open_or_withhold(self, node: Json) -> None:
-        """Offers the kubelet the GPUs that the driver last named; has inventory and capacity written into the Node.
+        """Offers the kubelet the GPUs that the driver last named, and has inventory and capacity written into the Node.
 
-        While `withholdings` gives reasons, it offers none and writes a warning event for each. It offers none either at
-        start, until the runtime, other drivers' offers and the shim are known; nor once a container was made without
-        its CDI spec; nor while another device plugin has taken the resource.
+        If `withholdings` gives reasons, no GPU is offered, and a warning event is written for each reason. No GPU is
+        offered either at start, until the runtime, other drivers' offers and the shim are known; nor once a container
+        was made without its CDI spec; nor while another device plugin has taken the resource.
         """
         silent_seconds = time.monotonic() - self._answered_at
         foreign = [*foreign_resources(node), *self._slices.offers]
@@ -307,7 +307,7 @@ class Agent:
             self._node_due.set()
 
     def _write_node(self) -> None:
-        """Writes into the Node what each round finds missing: an API server that is silent delays no round."""
+        """Writes into the Node what each round finds missing, in a thread: a silent API server delays no round."""
         while not self._stop.is_set():
             self._node_due.wait()
             if not self._stop.is_set():
@@ -512,7 +512,8 @@ class Agent:
     def _watch_slices(self) -> None:
         """Follows the ResourceSlices by which NVIDIA's driver for Dynamic Resource Allocation offers the node's GPUs.
 
-        An API server without that API has none. If it gets the API later, the agent asks it at the agent's next start.
+        An API server without that API has no ResourceSlices. If it gets the API later, the agent follows them after its
+        next start.
         """
         while not self._stop.is_set():
             try:
@@ -529,7 +530,7 @@ class Agent:
             return
 
     def _watch_runtime(self) -> None:
-        """Asks the runtime at an interval how it is configured; one that no longer answers stays as it was known.
+        """Asks the runtime at an interval for its configuration; the last answer counts while the runtime is silent.
 
         Until its first answer it is asked each ROUND_SECONDS, since nothing is offered before.
         """
@@ -551,9 +552,9 @@ class Agent:
             self._stop.wait(self._settings.look_seconds if self._runtime is not None else ROUND_SECONDS)
 
     def _watch_faults(self) -> None:
-        """Reads the GPUs as soon as the driver reports a fault, or no longer reports; else at the next interval.
+        """Has the GPUs read as soon as the driver reports a fault, or stops reporting faults.
 
-        NVML stops reporting where a GPU is lost. It is asked again after ROUND_SECONDS, since other GPUs may fail, too.
+        NVML stops reporting once a GPU is lost. It is asked again after ROUND_SECONDS, since other GPUs may fail, too.
         """
         logged = ""
         while not self._stop.is_set():

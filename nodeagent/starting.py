@@ -37,15 +37,15 @@ from nodeagent.pods import NodePods, read
 _log = structlog.get_logger(__name__)
 
 WATCH_SECONDS = 2.0
-"""The time after which a pod that the watch has not delivered is requested."""
+"""The time after which a pod that the watch has not shown is requested from the API server."""
 DOUBT_SECONDS = 10.0
-"""The longest that the API server may lag behind the kubelet before a start is refused; the kubelet waits 30 s."""
+"""The longest time that the API server may lag behind the kubelet before a start is refused; the kubelet waits 30 s."""
 LOOK_SECONDS = 0.1
 
 
 @dataclass(frozen=True)
 class StartEnvironment:
-    """The functions by which `Starter` learns of the node, and the one that it calls after each change of a record.
+    """The functions by which `Starter` learns of the node, and one that it calls after each change of a record.
 
     Attributes:
         node: this node's name.
@@ -53,8 +53,8 @@ class StartEnvironment:
         pods: the node's pods.
         read_pod: returns a pod as JSON from the API server; takes its namespace and its name.
         offer: returns the GPUs that the node offers now; None until the driver has answered once.
-        changed: called with the records of all containers after each change; raises OSError if the host has no room
-            for them.
+        changed: called with the records of all containers after each change; raises OSError if the host has no room for
+            the page writer's input, which is made of them.
     """
 
     node: str
@@ -85,7 +85,8 @@ class Starter:
     def recover(self) -> None:
         """Reads the records that an earlier agent left on the host, and removes containers' files without a record.
 
-        A record that cannot be read bars its GPUs until its container starts again, or its pod has ended.
+        If a record cannot be read, its container's GPUs get no new container until that container starts again, or its
+        pod has ended.
 
         Raises:
             OSError: the host has no room for the page writer's input; the records are read nevertheless.
@@ -261,10 +262,12 @@ class Starter:
     def _certain(
         self, pod: Mapping[str, Any], container: str, listing: list[Listed], slots: frozenset[str]
     ) -> tuple[Mapping[str, Any], str]:
-        """Asks the API server until it is certain which container of a pod starts; returns the pod and that name.
+        """Asks the API server until it is certain which container of a pod starts; returns the pod and that container.
 
         Args:
+            pod: the pod so far, as JSON.
             container: the name of the init container that starts, by the pod's status so far.
+            listing: the containers that the kubelet lists.
             slots: the ids of the slots of the container that starts.
 
         Raises:

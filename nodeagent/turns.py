@@ -2,9 +2,9 @@
 
 Every container with a share owns a turn of that length in every period, in the order of the slots, so that turns move
 as little as possible. Time that no active container owns (turns of inactive containers, and time that was promised to
-no container) is lent to elastic and best-effort containers. Work that runs past the end of its turn takes time from
-the owners of other turns. `balance_ns` says which container owes time; the debt is settled in later periods in which
-both containers are active.
+no container) is lent to elastic and best-effort containers. Work that runs past the end of its turn takes time from the
+owners of other turns. A container's `balance_ns` is the time that it is owed, or owes; the debt is settled in later
+periods in which both containers are active.
 
 Everything here is a pure function; times are nanoseconds, all of them whole.
 """
@@ -22,11 +22,13 @@ PERIOD_NS = 50_000_000
 SHORTEST_LOAN_NS = 2_000_000
 """The shortest loan; a shorter one would end before the GPU has changed to the borrower."""
 BEST_EFFORT_WEIGHT = 10
-"""The weight of a best-effort container among borrowers, in percent; that of an elastic one is its share."""
+"""The weight of a best-effort container among borrowers, in percent; the weight of an elastic container is its
+share."""
 MOST_TURNS = 128
-"""The turns that a schedule page has room for; its 64 slots never need more."""
+"""The most turns that fit into a schedule page; its 64 slots never need more."""
 LARGEST_BALANCE_NS = 2 * PERIOD_NS
-"""The largest balance; more is dropped, so that no container loses the GPU for something long past."""
+"""The largest balance, in either direction; the rest is dropped, so that no container loses the GPU for overruns long
+past."""
 
 
 class Policy(enum.IntEnum):
@@ -183,11 +185,11 @@ def plan(tenants: Sequence[Tenant], period_ns: int = PERIOD_NS, period_number: i
 
 
 def starts(containers: Mapping[str, tuple[int, frozenset[str]]], period_ns: int = PERIOD_NS) -> dict[str, int]:
-    """Returns where in the period the turn of each container with several GPUs begins, at the same place on each GPU.
+    """Returns where in the period the turn of each container with several GPUs begins, the same on all of its GPUs.
 
     Kernels that wait for one another on several GPUs meet only while the container has its turn on all of these. A
-    container gets the first place that is free on all of its GPUs; a container for which there is no such place is left
-    out. Containers with one GPU are never in the answer, since their turns may begin anywhere.
+    container gets the first part of the period that is free on all of its GPUs; a container for which there is none is
+    left out. Containers with one GPU are never in the answer, since their turns may begin anywhere.
 
     Args:
         containers: for each container, keyed by its name, its share in percent and the uuids of its GPUs.
@@ -246,9 +248,9 @@ def settle(made: Plan, overruns: Mapping[int, int], used: Mapping[int, int]) -> 
 def _loans(ordered: Sequence[Tenant], idle_ns: int, period_number: int) -> dict[int, int]:
     """Returns the idle time, in ns, that each active borrower gets in this period, keyed by slot, divided by weight.
 
-    In each period one half of the best-effort containers shares what is lent to all of them, so that a loan is long
-    enough for a kernel and no container waits for more than one period. Fewer than half share it if a loan would be
-    shorter than SHORTEST_LOAN_NS. The period's number decides which containers these are.
+    In each period only one half of the best-effort containers shares the time that is lent to them, so that a loan is
+    long enough for a kernel and no container waits for more than one period. Fewer than half share it if a loan would
+    be shorter than SHORTEST_LOAN_NS. The period's number decides which containers these are.
     """
     elastic = [tenant for tenant in ordered if tenant.active and tenant.policy is Policy.ELASTIC]
     best_effort = [tenant for tenant in ordered if tenant.active and tenant.policy is Policy.BEST_EFFORT]
@@ -306,8 +308,8 @@ def _lay_out(
 ) -> tuple[list[Turn], list[tuple[Turn, bool]]]:
     """Returns the turns that active containers own, and the free time of the period; `lengths` has each turn's ns.
 
-    Each piece of free time is a turn with True if an inactive container owns it, and with False if none does. Turns of
-    inactive containers shrink if the active ones, with what they receive, leave too little room.
+    Each part of the free time is a turn with a flag: True if an inactive container owns it, False if no container does.
+    If the active containers, with the time that they receive, leave too little room, the turns of inactive ones shrink.
     """
     active_ns = sum(lengths[tenant.slot] for tenant in ordered if tenant.active and tenant.slot in lengths)
     idle_ns = sum(lengths[tenant.slot] for tenant in ordered if not tenant.active and tenant.slot in lengths)
@@ -336,10 +338,10 @@ def _lay_out(
 def _take(
     gaps: Sequence[tuple[int, int]], start_ns: int, length: int
 ) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-    """Takes stretches of a total length out of the gaps; returns these stretches and the gaps that are left.
+    """Takes stretches of a total length, in ns, out of the gaps; returns these stretches and the gaps that are left.
 
-    Stretches and gaps are pairs of start and end, in ns from the beginning of the period.
-    The gaps from `start_ns` on are used first, then those from the beginning of the period.
+    Stretches and gaps are pairs of start and end, in ns from the beginning of the period. The gaps from `start_ns` on
+    are used first, then those from the beginning of the period.
     """
     if gaps and gaps[0][0] >= start_ns and gaps[0][1] - gaps[0][0] > length > 0:  # as nearly always
         start, end = gaps[0]
@@ -366,7 +368,7 @@ def _take(
 
 
 def _idle_turns(free: Iterable[tuple[Turn, bool]]) -> list[Turn]:
-    """Returns the turns that inactive containers own: the pieces of free time with True (see `_lay_out`).
+    """Returns the turns that inactive containers own: the parts of the free time with True (see `_lay_out`).
 
     The plan keeps these turns even where their time is lent, so that a container that wakes can launch at once.
     """
@@ -376,8 +378,8 @@ def _idle_turns(free: Iterable[tuple[Turn, bool]]) -> list[Turn]:
 def _lend(ordered: Sequence[Tenant], loans: Mapping[int, int], free: Sequence[tuple[Turn, bool]]) -> list[Turn]:
     """Returns turns in the free time that `_lay_out` returns, for the containers that borrow: each as long as its loan.
 
-    If no active container borrows, every inactive container that may borrow gets a turn in all of the free time. It
-    can then start at any moment, and the next plan counts it as active.
+    If no active container borrows, every inactive container that may borrow gets a turn in all of the free time. Such a
+    container can then start at any moment, and the next plan counts it as active.
     """
     stretches = _stretches(free)
     if not loans:

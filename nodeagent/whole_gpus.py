@@ -1,7 +1,7 @@
 """The use of containers that have GPUs whole: no shim measures them, so the agent does, by NVML's figures.
 
 It writes the record that a shim would write into the pod's volume `fairgpu-usage`, where the sidecar reads it. The
-container can write there as well: each folder on the way is opened by itself, and none that is a link.
+container can write there as well. So each folder on the way is opened by itself, and links are not followed.
 """
 
 from __future__ import annotations
@@ -28,13 +28,14 @@ MIB = 1 << 20
 MAGIC, VERSION, SIZE = b"FGUSAGE", 1, 2112
 DEVICES = 16
 MEASURED_BY_NODE = 1
-"""The flag of every record of the agent's."""
+"""The flag of a usage record that the agent wrote, and no shim."""
 HEAD = struct.Struct("<8sIIQQQII")
 DEVICE = struct.Struct("<48s8Q16x")
 TRAILER = struct.Struct("<QI")
 
 LONGEST_STEP_NS = 5 * 10**9
-"""A longer time between two looks counts as this: the driver was silent in it."""
+"""The longest time between two looks that counts; if more has passed, the driver was silent, and only this much
+counts."""
 
 Start = tuple[str, str, int]
 

@@ -137,7 +137,8 @@ def publish_measures(cache: AdmissionCache, missing: Missing, measures: Measures
     Args:
         cache: the worker's knowledge of the cluster.
         missing: returns the names of the knowledge that the worker still waits for; empty once it is ready.
-        wait: sleeps that many seconds, or until the process ends; returns whether it ends, which ends this function.
+        measures: the metrics.
+        wait: sleeps the given seconds, or until the process ends; returns true if it ends, which ends this function.
     """
     while not wait(PUBLISH_SECONDS):
         measures.publish()

@@ -1,1 +1,1 @@
-"""The container runtime: whether it applies CDI, by its own configuration and by that of each container."""
+"""The container runtime: whether it applies CDI, read from its own configuration and from that of each container."""

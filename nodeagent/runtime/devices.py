@@ -1,9 +1,9 @@
-"""Finds out how the runtime gives devices to containers: by its own statement, and by what it made of each container.
+"""Finds out how the runtime gives devices to containers: by its own statement, and by each container's configuration.
 
 containerd answers a verbose Status of the Container Runtime Interface with the configuration that it runs with, under
 `config` (https://github.com/containerd/containerd/blob/main/docs/cri/config.md). The configuration says whether the
-runtime applies CDI, and whether its default runtime gives GPUs by itself. Another runtime may answer with something
-else, or not at all: then nothing is known of it.
+runtime applies CDI, and whether its default runtime gives GPUs by itself. If another runtime answers in another form,
+or not at all, its configuration is unknown.
 
 The proof that a container's CDI spec was applied is the OCI configuration that the container was made from. The runtime
 keeps it on the host, where no container can change it. (A look into the container itself would prove nothing: a program
@@ -27,7 +27,7 @@ from nodeagent.runtime.cri_pb2 import StatusRequest, StatusResponse
 SOCKET = Path("/run/containerd/containerd.sock")
 LIMIT_SECONDS = 5.0
 INJECTING = "nvidia-container-runtime"
-"""The name of NVIDIA's runtimes, with or without a mode behind it, which read NVIDIA_VISIBLE_DEVICES."""
+"""The beginning of the names of NVIDIA's runtimes that read NVIDIA_VISIBLE_DEVICES; a mode may follow."""
 
 
 SILENT = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)

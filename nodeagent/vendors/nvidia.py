@@ -28,13 +28,15 @@ PCI_DEVICES = Path("/sys/bus/pci/devices")
 MIB = 1 << 20
 EVENT_MILLISECONDS = 1000
 REGISTER_SECONDS = 30.0
-"""The time after which a GPU that could not be followed is tried once more."""
+"""The time after which NVML is asked once more for the events of a GPU that it refused."""
 MASKS, MASK_BITS = 16, 64
-"""The masks in which NVML names NUMA nodes, one bit a node: as many nodes as Linux has at most."""
+"""The number and the width of the masks in which NVML names NUMA nodes, one bit a node: as many nodes as Linux has at
+most."""
 MOST_LINKS = 18
 """The most NVLinks of one GPU (NVML's NVML_NVLINK_MAX_LINKS)."""
 TIERS = ((10, Link.ONE_SWITCH), (20, Link.SWITCHES), (40, Link.NODE))
-"""For each link, the highest of NVML's topology levels (nvmlGpuTopologyLevel_t) of two GPUs linked so."""
+"""The links of two GPUs, each after the highest of NVML's topology levels (nvmlGpuTopologyLevel_t) that counts as this
+link."""
 
 
 @dataclass(frozen=True)
@@ -88,8 +90,8 @@ class Nvidia:
     def offer(self) -> Offer:
         """Reads the GPUs and the CDI specs of NVIDIA's toolkit; returns the GPUs to offer and those to withhold.
 
-        A GPU that has answered before and no longer does is offered as unhealthy: its pods go on, and no other starts
-        there. One that has not answered since the agent started is withheld.
+        A GPU that has answered before and no longer does is offered as fenced: its containers go on, and no other
+        starts there. A GPU that has not answered since the agent started is withheld.
 
         Raises:
             OSError: NVML does not answer; the message contains NVML's.
@@ -344,9 +346,9 @@ def _refused(nvml: Any, handle: Any) -> str:
 
 
 def _numa(nvml: Any, handle: Any, pci_device: Path) -> int | None:
-    """Returns the NUMA node next to a GPU: NVML's, or the one in the folder `pci_device` if NVML names none or several.
+    """Returns the NUMA node next to a GPU: NVML's, or the kernel's if NVML names none or several; None for none.
 
-    None if neither names one.
+    The kernel names it in a file of the folder `pci_device`.
     """
     try:
         masks = nvml.nvmlDeviceGetMemoryAffinity(handle, MASKS, nvml.NVML_AFFINITY_SCOPE_NODE)

@@ -18,13 +18,15 @@ import yaml
 
 LARGEST_BYTES = 4 << 20
 SETTLED_SECONDS = 2.0
-"""The time after its last change from which a file counts as whole. A YAML file that is cut off may still be valid."""
+"""The time after its last change from which a file counts as complete. A YAML file that is cut off may still be
+valid."""
 KEPT_SECONDS = 60.0
-"""The time after its last change for which a file that is no document counts as it was read before."""
+"""The time after its last change for which the last good content of a file counts, while the file is no document."""
 FIRST_SECONDS = 10.0
-"""The longest that the first look waits for files that are being written, of which nothing was read before."""
+"""The longest time that the first look waits for files that are being written, since no earlier content of them is
+known."""
 AGAIN_SECONDS = 1.0
-"""The time until the first look reads a file again that is no document yet."""
+"""The time after which the first look reads a file again that is not a document yet."""
 
 Spec = Mapping[str, Any]
 """A CDI spec as a JSON object."""
@@ -44,7 +46,7 @@ class Reading:
 
 
 class SpecFiles:
-    """The files in some folders that may be CDI specs, and what each was when it was last read whole.
+    """The files in some folders that may be CDI specs, with the last complete content of each.
 
     Args:
         folders: the folders of the specs; one that does not exist counts as empty.
@@ -70,9 +72,9 @@ class SpecFiles:
     def read(self) -> Reading:
         """Reads the files; returns the vendor's specs, and which files cannot be read.
 
-        A file counts as it was read before if it changed in the last SETTLED_SECONDS, or if it is no document and
-        changed in the last KEPT_SECONDS. A file that was removed or cannot be opened counts no more. The first call
-        waits for such files, at most FIRST_SECONDS: none was read before.
+        If a file changed in the last SETTLED_SECONDS, or is no document and changed in the last KEPT_SECONDS, its
+        earlier content counts. A file that was removed or cannot be opened no longer counts. The first call waits for
+        such files, at most FIRST_SECONDS, since no earlier content is known.
         """
         if self._is_first:
             self._is_first = False
@@ -147,12 +149,12 @@ def _is_document(content: bytes, path: Path) -> bool:
 
 
 def _parsed(content: bytes, path: Path) -> Any:
-    """Returns the document in a file's content, in values of JSON, which a container's own spec has.
+    """Returns the document in a file's content, in values of JSON only, since a container's own spec is JSON.
 
-    A value that JSON does not have, such as a date in YAML, is text.
+    A value that JSON does not have, such as a date in YAML, becomes text.
 
     Raises:
-        ValueError: it is empty, too large, or no JSON or YAML.
+        ValueError: the content is empty, too large, or no JSON or YAML.
     """
     if len(content) > LARGEST_BYTES:
         raise ValueError(f"it is larger than {LARGEST_BYTES} bytes")

@@ -147,7 +147,10 @@ def _faults_of_held_pod(spec: dict[str, Any], gated_schedulers: tuple[str, ...])
 
 
 def _claims(subject: Subject, spec: dict[str, Any], knowledge: Knowledge) -> int:
-    """Returns the number of the pod's claims for GPUs; a claim that no watch has shown yet counts as one for a GPU."""
+    """Returns the number of the pod's claims for GPUs.
+
+    A claim that no watch has shown yet counts as a claim for a GPU.
+    """
     given = spec.get("resourceClaims")
     if not given:
         return 0

@@ -127,9 +127,10 @@ def _unfit(safe: SafeAdmission) -> BudgetState:
 
 
 def _shortfall(state: NamespaceState, request: BudgetRequest, states: BudgetStates) -> str | None:
-    """Returns a warning if safe admission finds too little money for a pod; None if there is enough, or it is off.
+    """Returns a warning if safe admission finds too little money for a pod.
 
-    The remaining money, less what other pods may still spend, must pay for the pod's longest run.
+    The remaining money, less the money that other pods may still spend, must pay for the pod's longest run. The answer
+    is None if it does, or if safe admission is off.
     """
     if state.safe is None or state.state not in {BudgetState.OPEN, BudgetState.GRACE}:
         return None

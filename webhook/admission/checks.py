@@ -1,4 +1,4 @@
-"""Refuses GPU pods for faults beside their GPU request; pods and pod templates meet the same checks."""
+"""Refuses GPU pods for faults outside their GPU request; pods and pod templates meet the same checks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from webhook.settings import Webhook
 Path = tuple[str | int, ...]
 
 MAX_COPIES: Final = 16
-"""The most elements with a name of FairGPU's in one list; removing each makes the API server copy the list."""
+"""The most elements of one list that may have names of FairGPU's own: the API server copies the list for each
+removal."""
 _COPIED: Final = (
     ("initContainers", (names.SIDECAR_CONTAINER,)),
     ("volumes", OUR_VOLUMES),
@@ -104,7 +105,7 @@ def _faults_of_node(spec: dict[str, Any], root: Path) -> list[Fault]:
 def _faults_of_runtime(spec: dict[str, Any], reading: PodReading, allowed: tuple[str, ...], root: Path) -> list[Fault]:
     """Returns the fault of a runtime class, not in `allowed`, on a pod that asks for parts of GPUs; none if it is fine.
 
-    Its runtime may be a sandbox with its own kernel, into which the node agent's files cannot be mounted.
+    The class may stand for a sandbox with its own kernel, into which the node agent's files cannot be mounted.
     """
     given = spec.get("runtimeClassName")
     if not isinstance(given, str) or not given or given in allowed:
@@ -172,7 +173,7 @@ def _copies(items: list[Any], field: str, ours: tuple[str, ...], path: Path) -> 
 
 
 def _faults_of_length(spec: dict[str, Any], root: Path) -> list[Fault]:
-    """Returns a fault for each list of a pod's spec that is too long for the policies to look through."""
+    """Returns a fault for each list of a pod's spec that has more items than the policies look through."""
     faults: list[Fault] = []
     for field, ours, most in _BOUNDED:
         items = spec.get(field)

@@ -1,7 +1,7 @@
 """Warns of a fraction of a GPU in a job of several pods, whose collectives' kernels wait for one another.
 
 Each node plans the turns of its GPUs on its own, so the turns of two nodes begin at different moments. A collective
-proceeds only while all pods have their turn (docs/vcuda.md). One of these places shows that a job has several pods:
+proceeds only while all pods have their turn (docs/vcuda.md). A job of several pods is recognised by one of these:
 
 - the variables of PyTorch's process groups (https://docs.pytorch.org/docs/stable/distributed.html) and of NCCL
   (https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html);
@@ -102,9 +102,9 @@ def _warning(sign: Sign, container: ContainerReading) -> str:
 
 
 def _sign(container: dict[str, Any], path: Path) -> Sign | None:
-    """Returns the first field of a container's environment or command which shows that it works with other pods.
+    """Returns the first field of a container's environment or command that shows that it works with other pods.
 
-    None if there is none, or if another field says that it works alone.
+    It is None if there is no such field, or if another field says that the container works alone.
     """
     variables = container.get("env")
     listed = _named(decoded(variables)) if may_have(variables, _IN_VARIABLES) else []
@@ -148,9 +148,9 @@ def _names_other_processes(name: str, value: Any) -> bool:
 
 
 def _command(container: dict[str, Any]) -> tuple[str, list[str]]:
-    """Returns `command` or `args`, the one that names a launcher such as torchrun, and all words of the command line.
+    """Returns the field that names a launcher such as torchrun (`command` or `args`), and the command line's words.
 
-    Both are empty if the container starts no launcher.
+    The words are those of both fields. Both values are empty if the container starts no launcher.
     """
     for field in _COMMAND_LINE:
         given = container.get(field)
@@ -169,7 +169,7 @@ def _launches(given: Any) -> bool:
 def _launcher(words: list[str], names: tuple[str, ...]) -> tuple[str, list[str]]:
     """Returns the first of the words that is one of these programs, without its folder, and the words that follow it.
 
-    Both are empty if there is none.
+    Both are empty if no word is.
     """
     for index, word in enumerate(words):
         if word.rpartition("/")[2] in names:

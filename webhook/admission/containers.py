@@ -1,4 +1,4 @@
-"""Rewrites a container: its GPU request in canonical form, and the mount of its usage file."""
+"""Rewrites a container: its GPU request in canonical form, and the mount of the volume for its usage file."""
 
 from __future__ import annotations
 

@@ -20,13 +20,14 @@ ANY_MODEL = "*"
 def hourly_cost(reading: PodReading, prices: Mapping[str, float], charge: ChargeRules) -> tuple[float, float]:
     """Returns a pod's lowest and highest hourly cost before its devices are chosen, both in GPU-hours.
 
-    The lowest cost has the lowest price that the pod may meet, and leaves out memory in MiB. The highest cost has the
-    highest price, and takes this memory as a share of a device of the size that the rules assume. The timekeeper
-    charges the highest cost until the devices are chosen.
+    The lowest cost has the lowest price among the models that the pod may get, and leaves out memory in MiB. The
+    highest cost has the highest price, and counts this memory as a share of a device of the size that the rules assume.
+    The timekeeper charges the highest cost until the devices are chosen.
 
     Args:
         reading: the GPU requests of the pod's containers.
         prices: GPU-hours charged for an hour of a whole GPU, keyed by model; `*` is any other model.
+        charge: the admin's rules for charging.
     """
     least = _rate(reading, min(_prices(reading, prices)), charge, memory=False)
     return least / GPU_SECOND, highest_rate(reading, prices, charge) / GPU_SECOND
@@ -43,7 +44,7 @@ def highest_rate(reading: PodReading, prices: Mapping[str, float], charge: Charg
 
 
 def deadline_seconds(spec: Mapping[str, Any]) -> int | None:
-    """Returns the time after which the kubelet ends the pod, in seconds from the pod's start; None without one."""
+    """Returns the pod's activeDeadlineSeconds, after which the kubelet ends it; None if the pod sets no valid one."""
     value = spec.get("activeDeadlineSeconds")
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
 

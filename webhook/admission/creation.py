@@ -163,7 +163,8 @@ def keep_until_metered(pod: dict[str, Any], *, holds: bool) -> list[Operation]:
 def _source(reading: PodReading, given: Any) -> str:
     """Returns the names of the dialects of a pod's manifest, joined by commas, for an annotation.
 
-    A copy of an admitted pod has only the canonical request. It keeps `given`, its present annotation.
+    A copy of an admitted pod has only the canonical request. Such a copy keeps `given`, the value that its annotation
+    has.
     """
     if isinstance(given, str) and NATIVE_NAMES.issuperset(reading.dialects) and ALL_NAMES.issuperset(given.split(",")):
         return given
@@ -211,9 +212,9 @@ def _replacements(pod: dict[str, Any], settings: Webhook) -> tuple[str, ...]:
 
 
 def audit_of(budget: BudgetVerdict) -> dict[str, str]:
-    """Returns the annotation of a pod's admission for the API server's audit log, keyed by its name; empty for none.
+    """Returns the annotations of a pod's admission for the API server's audit log, keyed by name; empty for none.
 
-    It states the age of the budget's state, if that is above the limit of the settings.
+    The only one states the age of the budget's state, if that is above the limit of the settings.
 
     Args:
         budget: the effect of the budget on the pod.
@@ -227,8 +228,8 @@ def creator(subject: Subject) -> str:
     """Returns the creator of a pod, to which its use is attributed: a user's name, or `Kind/name` of a controller.
 
     The controller in the pod's ownerReferences counts if the user is one of Kubernetes' own, such as a service account
-    in kube-system or in an operator's namespace. A person, or an account of the pod's own namespace, could name any
-    controller there, and so attribute the use to somebody else. In these cases the user counts.
+    in kube-system or in an operator's namespace. For a person, or an account of the pod's own namespace, the user
+    counts: they could name any controller there, and so attribute the use to somebody else.
 
     Args:
         subject: the request of the admission review, with the pod.

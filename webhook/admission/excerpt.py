@@ -1,11 +1,11 @@
 """The fields of an AdmissionReview that admission reads; the decoder skips all others without making objects of them.
 
-No check reads most of what an API server sends: managedFields, which are as long as the pod itself, probes, the
-status. A field that is not listed here does not exist for any check (tests/unit/webhook/test_excerpt.py compares the
-list with the fields that the checks read). `Any` stands for a value of any type, with all that is in it. A document
-with a value of another type than here is decoded whole, so that every field means the same in it.
+No check reads most of what an API server sends: managedFields, which are as long as the pod itself, probes, the status.
+A field that is not listed here does not exist for any check (tests/unit/webhook/test_excerpt.py compares the list with
+the fields that the checks read). `Any` stands for a value of any type, with all that is in it. If a value in a document
+has another type than its field here, the document is decoded whole, so that every field means the same in it.
 
-mypyc does not compile this module: it keeps no annotations, and the decoder is made of them.
+mypyc does not compile this module, since compiled classes keep no annotations, of which the decoder is made.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ class Security(TypedDict, total=False):
 class Container(TypedDict, total=False):
     """A main container, in the fields that admission reads. Init containers are decoded whole.
 
-    The environment and the command line stay JSON bytes: `undecoded` decodes the few that can matter.
+    The environment and the command line stay JSON bytes: `undecoded` decodes them for the few pods for which they
+    matter.
     """
 
     name: Any

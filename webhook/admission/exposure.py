@@ -1,4 +1,4 @@
-"""Warns of settings by which a GPU pod reaches GPUs beyond its share; nodes and other policies decide on them.
+"""Warns of settings by which a GPU pod reaches GPUs beyond its share; nodes and other policies may refuse them.
 
 docs/guards.md says how to close each of these ways.
 """
@@ -45,12 +45,13 @@ HOST_FOLDERS: Final = (
     ("/run/crio", _RUNTIME),
     ("/run/docker.sock", _RUNTIME),
 )
-"""The folders of a node by which a pod reaches past its share, each with the end of a warning about it.
+"""The folders of a node by which a pod reaches GPUs or files beyond its share, each with the end of a warning about it.
 
 A mount of a folder above one of them shows it, too.
 """
 _POWERS: Final = ("ALL", "CAP_SYS_ADMIN", "SYS_ADMIN")
-"""Capabilities with which a container can mount, so also hide the shim's files from its own programs."""
+"""The capabilities with which a container can mount file systems, and so hide the shim's files from its own
+programs."""
 _OURS: Final = DIALECTS.resources | ORDINARY
 """The resources that need no warning; nearly all containers have no others."""
 _LISTS: Final = ("containers", "initContainers")
@@ -108,9 +109,9 @@ def _environment(container: dict[str, Any]) -> Any:
 
 
 def _added_powers(security: dict[str, Any]) -> list[str]:
-    """Returns, of the capabilities that a security context adds, those that let a container mount file systems.
+    """Returns those of the capabilities that a security context adds by which a container can mount file systems.
 
-    Runtimes take their names in upper or lower case.
+    Runtimes take the names of capabilities in upper or lower case.
     """
     capabilities = security.get("capabilities")
     added = capabilities.get("add") if isinstance(capabilities, dict) else None
@@ -120,7 +121,7 @@ def _added_powers(security: dict[str, Any]) -> list[str]:
 
 
 def _reached(path: str) -> str:
-    """Returns what a pod reaches past its share by a mount of this path of the node, in words; empty for nothing."""
+    """Returns, in words, the access that a mount of a path of the node gives a pod beyond its share; empty for none."""
     plain = posixpath.normpath("/" + path.lstrip("/"))
     if plain == "/var/run" or plain.startswith("/var/run/"):  # on a node a link to /run
         plain = plain.removeprefix("/var")

@@ -40,7 +40,8 @@ class BudgetStates:
 
 
 OtherClaim = tuple[str, str | None, str | None]
-"""A ResourceClaim or a template as a pod names it: the pod's namespace, and the name of either; the other is None."""
+"""A ResourceClaim or a template as a pod names it: the pod's namespace, the claim's name and the template's name. One
+of the two names is None."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -171,7 +171,7 @@ def judge(route: str, subject: Subject, knowledge: Knowledge, settings: Webhook,
 
 
 def encode(uid: str, verdict: Verdict) -> bytes:
-    """Returns a verdict as an AdmissionReview in JSON; it has a patch only where the object is admitted with changes.
+    """Returns a verdict as an AdmissionReview in JSON; a patch is in it only if the object is admitted with changes.
 
     Args:
         uid: the uid of the review's request.
@@ -199,7 +199,7 @@ def encode(uid: str, verdict: Verdict) -> bytes:
 def _sign_order(subject: Subject) -> Verdict:
     """Returns the verdict on a new order: the name of the user that created it is added as its `requestedBy`.
 
-    An order that names somebody already stays as it is; the policy fairgpu-orders checks that name.
+    An order that has a `requestedBy` already stays as it is; the policy fairgpu-orders checks that name.
     """
     spec = subject.item.get("spec")
     if not isinstance(spec, dict) or spec.get("requestedBy") or not subject.user:

@@ -19,7 +19,7 @@ from webhook.settings import Sidecar
 
 OUR_VOLUMES: Final = (names.USAGE_VOLUME, names.TOKEN_VOLUME)
 _KINDS: Final = {names.USAGE_VOLUME: "emptyDir", names.TOKEN_VOLUME: "projected"}
-"""The kind of each of these volumes."""
+"""The field by which a volume of FairGPU's states its type, keyed by the volume's name."""
 USAGE_SIZE_LIMIT: Final = "16Mi"
 TOKEN_FILE: Final = "token"  # noqa: S105 - the name of a file, no secret
 READABLE_MODE: Final = 0o644
@@ -135,7 +135,7 @@ def place_sidecar(spec: dict[str, Any], sidecar: Part) -> list[Operation]:
 def place_volumes(spec: dict[str, Any], wanted: tuple[Part, ...]) -> list[Operation]:
     """Returns the JSON Patch operations that add the wanted volumes that a pod lacks.
 
-    They also remove each volume that has the name of one of FairGPU's volumes, but not its content.
+    They also remove each volume that has the name of one of FairGPU's volumes but differs from it.
 
     Args:
         wanted: the volumes that the pod must have.

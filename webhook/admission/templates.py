@@ -1,6 +1,6 @@
 """The pod templates of Kubernetes' own workloads, and of custom resources whose pods work together.
 
-The latter are JobSet (https://jobset.sigs.k8s.io/docs/reference/jobset.v1alpha2/), LeaderWorkerSet
+The custom resources are JobSet (https://jobset.sigs.k8s.io/docs/reference/jobset.v1alpha2/), LeaderWorkerSet
 (https://lws.sigs.k8s.io/docs/reference/leaderworkerset.v1/), and Kubeflow's PyTorchJob and MPIJob
 (https://www.kubeflow.org/docs/components/trainer/legacy-v1/).
 """
@@ -25,7 +25,7 @@ TEMPLATE_PATHS: Final[dict[str, tuple[str, ...]]] = {
     "CronJob": ("spec", "jobTemplate", "spec", "template"),
     "PodTemplate": ("template",),
 }
-"""The field path of the template of each kind in the core, apps and batch groups."""
+"""The field path of the pod template in a workload of the core, apps and batch groups, keyed by kind."""
 
 
 class PodTemplate:
@@ -107,7 +107,7 @@ def _kubeflow(field: str) -> Callable[[dict[str, Any]], list[PodTemplate]]:
 
 
 def _count(item: dict[str, Any], field: str) -> int:
-    """Returns the number of pods or jobs in a field; 1, the default of the resources in JOBS, where none is given."""
+    """Returns the number of pods or jobs in a field; 1 if the field is absent, as for the resources in JOBS."""
     value = item.get(field, 1)
     return value if type(value) is int and value >= 0 else 1
 

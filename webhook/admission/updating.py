@@ -1,7 +1,8 @@
 """Admits an update of a GPU pod: a manifest that is applied again restores keys that admission had rewritten.
 
 `kubectl apply` compares the manifest with the stored pod, finds that the dialect's keys are missing, and puts them back
-into fields that cannot change. Admission removes them where they still state the pod's own request, and refuses others.
+into fields that cannot change. Admission removes the restored keys if they still state the pod's own request, and
+refuses other ones.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from webhook.admission.verdict import UNTOUCHED, Subject, Verdict
 from webhook.settings import Webhook
 
 REWRITTEN_FIELDS = ("schedulerName", "priorityClassName", "priority", "preemptionPolicy")
-"""The fields that admission sets at creation and that never change; a manifest may name other values."""
+"""The fields that admission sets at creation and that never change; a manifest that is applied again may give other
+values."""
 
 NEEDING_PERMISSION = (names.CORE_POLICY, names.TASK_PRIORITY)
 """The annotations of choices that admission replaced with the default at creation, if the namespace lacked permission.
@@ -71,11 +73,11 @@ def _faults_of_requests(returning: PodReading, stored: Requests) -> list[Fault]:
 
 
 def changed_request(container: ContainerReading, present: GPURequest | None) -> Fault:
-    """Returns the fault of an updated container whose GPU request differs from the one that the pod was created with.
+    """Returns the fault of an updated container whose GPU request differs from the one at the pod's creation.
 
     Args:
         container: the container after the update.
-        present: its request before the update; None where it had none.
+        present: its request before the update; None if it had none.
     """
     return Fault(
         path=field_path(*container.path, "resources"),

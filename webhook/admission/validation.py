@@ -1,4 +1,4 @@
-"""The validating webhook, after all mutations: it refuses pods, their subresources, and pod templates."""
+"""The validating webhook, which runs after all mutations: it refuses pods, their subresources, and pod templates."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _added_later(reading: PodReading) -> list[Fault]:
 
 
 def _validate_update(subject: Subject, settings: Webhook) -> Verdict:
-    """Returns the verdict on an updated pod, refused only for GPU requests that the update changes.
+    """Returns the verdict on an updated pod; only a change of its GPU requests is a fault.
 
     A pod that was admitted under other settings must stay updatable.
     """

@@ -13,7 +13,7 @@ NO_AUDIT: Mapping[str, str] = MappingProxyType({})
 
 
 class Verdict:
-    """The decision on an admission review: a refusal where there are faults, else an admission with changes.
+    """The decision on an admission review: a refusal if there are faults, else an admission with changes.
 
     Attributes:
         faults: all faults of the object, at once.
@@ -40,19 +40,19 @@ UNTOUCHED = Verdict()
 
 
 class Subject:
-    """The request in an AdmissionReview. Its fields have these types; the content of the objects is not checked.
+    """The request in an AdmissionReview. The fields have the types below; the content of the objects is not checked.
 
     Attributes:
         uid: the request's uid, which the answer repeats.
-        kind: the object's kind as sent, which is the one that the webhook's rules name.
+        kind: the object's kind as sent, by which the webhook's rules select it.
         sub_resource: the subresource, such as `ephemeralcontainers`; empty for the object itself.
         operation: CREATE, UPDATE, DELETE or CONNECT.
         namespace: the request's namespace; objects may name none.
-        name: the request's name; empty where the API server generates one later.
+        name: the object's name in the request; empty if the API server generates it later.
         user: the user who sent the request.
-        item: the object, as JSON; empty where there is none.
-        old_item: the object before the change; empty where there is none.
-        size: the bytes of the review as JSON, nearly all of them the objects'; 0 where unknown.
+        item: the object, as JSON; empty if the request has none.
+        old_item: the object before the change; empty if the request has none.
+        size: the bytes of the review as JSON, nearly all of them the objects'; 0 if unknown.
     """
 
     def __init__(  # noqa: PLR0913 - the fields of a value

@@ -1,4 +1,4 @@
-"""The watches on the API server: the permissions of namespaces, priority classes, and claims that are for no GPU."""
+"""The watches on the API server: the permissions of namespaces, priority classes, and claims that ask for no GPU."""
 
 from __future__ import annotations
 
@@ -72,7 +72,8 @@ class NamespacesView(_Logged):
     def _note_unknown(self, items: Iterable[Json]) -> None:
         """Logs each word of a namespace's annotation that grants nothing, once.
 
-        The policy fairgpu-namespace refuses a new one, and lets one stay that was there before the policy.
+        The policy fairgpu-namespace refuses a new such word, but not one that an annotation had before the policy
+        existed.
         """
         found = {(_name(item), word) for item in items for word in unknown_permissions(_allow(item))}
         for name, word in sorted(found - self._noted):
@@ -182,10 +183,10 @@ class ClaimsView(_Logged):
         return (namespace, None, name) if self._kind == CLAIM_TEMPLATES else (namespace, name, None)
 
     def _asks_for_gpu(self, item: Json) -> bool:
-        """Whether a claim asks for a device of a class of GPUs. Administrative access is free, and asks for none.
+        """Whether a claim asks for a device of a class of GPUs. Administrative access costs nothing, and asks for none.
 
-        In v1 the class stands in `exactly`, in v1beta1 and v1beta2 it may stand in the request itself; in all of them
-        alternatives stand in `firstAvailable`.
+        In v1 the class is in the request's field `exactly`; in v1beta1 and v1beta2 it may be in the request itself.
+        Alternatives are in `firstAvailable` in each version.
         """
         devices = mapping(mapping(item.get("spec")).get("devices"))
         for request in mappings(devices.get("requests")):

@@ -1,7 +1,7 @@
 """The CA and the certificate of the webhook, and the order in which they are renewed so that trust is never missing.
 
-API servers first trust a new authority beside the old one. The new one issues a certificate only once every API server
-had time to read the new authority. The old one is dropped only once every replica had time to serve the new
+API servers first trust a new authority beside the old one. The new authority issues a certificate only after every API
+server has had time to read it. The old authority is dropped only after every replica has had time to serve the new
 certificate. Each step changes one stored object, so a process that dies between two steps leaves nothing half done.
 """
 
@@ -160,7 +160,7 @@ def with_new_authority(authorities: Authorities, settings: Certificates, now: da
 
 
 def newest_alone(authorities: Authorities) -> Authorities:
-    """Returns the newest authority alone, without the older ones, which sign no certificates any more."""
+    """Returns the authorities without the older ones, which sign no certificates any more."""
     return Authorities(authorities.trusted[-1:], authorities.newest_key)
 
 
@@ -184,7 +184,7 @@ def new_leaf(authorities: Authorities, settings: Certificates, now: datetime) ->
 
 
 def certificates_in(bundle: bytes) -> tuple[bytes, ...]:
-    """Splits a bundle, which has certificates in PEM one after the other; returns each certificate in PEM."""
+    """Splits a bundle, in which certificates in PEM follow one another; returns each certificate in PEM."""
     return tuple(_CERTIFICATE.findall(bundle))
 
 

@@ -1,7 +1,7 @@
 """Renews the webhook's CA and certificate: observes them and the webhook configurations, and takes the due steps.
 
-The process of `fairgpu webhook certificates` does so repeatedly. It listens on no port; it touches a file after each
-check, by which a probe sees that it runs.
+The process of `fairgpu webhook certificates` does so repeatedly. It listens on no port. After each check it touches a
+file, from which a probe sees that the process works.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from webhook.settings import Certificates
 _log = structlog.get_logger(__name__)
 
 MOST_STEPS = 12
-"""The most steps at once; a first installation takes four, the others allow for steps of another process."""
+"""The most steps at once. A first installation takes four; more are needed if another process takes steps meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +102,10 @@ def chain_of(observed: Observation) -> Chain:
 def _observe(places: Places) -> _Snapshot:
     """Reads the stores and the webhook configurations, in an order that keeps two processes from breaking trust.
 
-    A bundle is published only where the configurations are still those that were read before the authorities, so that
-    no older bundle ever replaces a later one. A certificate is replaced only where it is still the one that was read
-    before the authorities, so that none is issued under an authority that was dropped meanwhile.
+    The configurations are read before the authorities. A bundle is published only if the configurations have not
+    changed since, so that no older bundle ever replaces a later one. The certificate is read before the authorities,
+    too. It is replaced only if it has not changed since, so that none is issued under an authority that was dropped
+    meanwhile.
     """
     configurations = places.configurations.read()
     leaf, leaf_version = places.leaf.load()

@@ -1,6 +1,7 @@
 """Stores the CA and the certificate, each in a Secret or in files of a folder.
 
-A change names the version that it replaces, so that of two processes the second notices the first one's change.
+A write names the version that it replaces: of two processes that write, the second one's write is refused, since the
+first has changed the version.
 """
 
 from __future__ import annotations
@@ -30,9 +31,10 @@ class Store(Protocol):
         """
 
     def save(self, data: Mapping[str, bytes], version: str) -> bool:
-        """Replaces the stored bytes; returns False, without a change, where the version is another by now.
+        """Replaces the stored bytes; returns False, without a change, if their version is another by now.
 
         Args:
+            data: the new bytes, keyed by name.
             version: the version of the bytes to replace, as `load` returned it.
 
         Raises:

@@ -1,4 +1,4 @@
-"""The bundle of CAs in both webhook configurations, by which API servers trust the webhook."""
+"""The CAs in both webhook configurations, by which API servers trust the webhook's certificate."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Trust(Protocol):
         """
 
     def publish(self, configurations: Sequence[Configuration], bundle: bytes) -> bool:
-        """Writes the CAs into webhook configurations; returns False where one of them has changed since it was read.
+        """Writes the CAs into webhook configurations; returns False if one of them has changed since it was read.
 
         Args:
             configurations: the configurations as they were read.

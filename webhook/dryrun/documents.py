@@ -19,23 +19,24 @@ from fairgpu.faults import field_path
 MAX_EXPANDED: Final = 100_000
 """The most nodes of a document with its aliases expanded."""
 MAX_GROWTH: Final = 10
-"""The most expanded nodes of a longer document for each node as written."""
+"""The most nodes of a longer document with its aliases expanded, for each node as written."""
 MAX_REPEATED_NAMED: Final = 16
 
 _BASE_TAG = "tag:yaml.org,2002:"
 _INTEGER = re.compile(r"[-+]?(?:0|[1-9][0-9]*|0[xX][0-9a-fA-F]+|0[oO]?[0-7]+|0[bB][01]+)")
 _FRACTION = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
 _LEADING_POINT = re.compile(r"\.[0-9]+(?:_[0-9]+)*(?:[eE][-+]?[0-9]+(?:_[0-9]+)*)?")
-"""Where a number begins with its point, each underscore stands between two digits."""
+"""A number that begins with its decimal point; each underscore in it is between two digits."""
 _OCTAL = re.compile(r"[-+]?0[0-7]+")
 _NO_NUMBER: Final = {
     **{f"{sign}{name}": float(f"{sign}inf") for sign in ("", "+", "-") for name in (".inf", ".Inf", ".INF")},
     **dict.fromkeys((".nan", ".NaN", ".NAN"), float("nan")),
 }
 _INTEGERS: Final = range(-(2**63), 2**64)
-"""The whole numbers that Go reads as such; it reads others as fractions."""
+"""The whole numbers that Go reads as integers; it reads larger ones as floating-point numbers."""
 _LONGEST: Final = 256
-"""The most characters of a whole number; a longer one is out of range, but for leading zeros."""
+"""The most characters of a whole number that is read as an integer; a longer one is out of range, unless it has leading
+zeros."""
 
 
 class DocumentError(ValueError):
@@ -140,11 +141,11 @@ def _check_size(root: yaml.Node) -> None:
 
 
 def _expanded(node: yaml.Node, sizes: dict[int, int], open_nodes: set[int]) -> int:
-    """Returns how many nodes a YAML node has once its aliases are expanded.
+    """Returns the number of nodes that a YAML node has once its aliases are expanded.
 
     Args:
         sizes: the answers so far, keyed by `id` of the node.
-        open_nodes: the `id` of each node around this one.
+        open_nodes: the `id` of each node that contains this one.
 
     Raises:
         DocumentError: the node contains itself.
@@ -172,7 +173,7 @@ def _children(node: yaml.Node) -> list[yaml.Node]:
 def _repeated(root: yaml.Node) -> Iterator[tuple[tuple[str | int, ...], str]]:
     """Yields, for each key that one map of a YAML document repeats, its field path and a sentence about it.
 
-    A map that is used several times by aliases is named at its first place.
+    If aliases use a map several times, the path is that of its first use.
     """
     seen: set[int] = set()
     waiting: list[tuple[tuple[str | int, ...], yaml.Node]] = [((), root)]

@@ -21,25 +21,26 @@ from webhook.dryrun.schema import misshapen, misshapen_spec, resources_of_others
 from webhook.dryrun.templates import Template, gpus_elsewhere, is_custom, is_workload, templates_of
 
 REVIEWED_TEMPLATES: Final = ("Deployment", "StatefulSet", "DaemonSet", "ReplicaSet", "Job", "CronJob")
-"""The kinds of Kubernetes' own whose templates the API server sends, by the rules of the webhook's configuration."""
+"""The kinds of built-in workloads whose templates the API server sends, by the rules of the webhook's configuration."""
 REVIEWED_JOBS: Final = (
     ("jobset.x-k8s.io", "JobSet"),
     ("leaderworkerset.x-k8s.io", "LeaderWorkerSet"),
     ("kubeflow.org", "PyTorchJob"),
     ("kubeflow.org", "MPIJob"),
 )
-"""The custom resources that it sends, by group and kind."""
+"""The custom resources that the API server sends, by group and kind."""
 
 _NUMBER = re.compile(r"[0-9]+\. ")
 
 Review = Callable[[str, bytes], bytes]
-"""Takes a review's route, such as `mutate`, and its body; returns the body of the answer. Raises DryRunError."""
+"""A function that answers a review: from its route, such as `mutate`, and its body to the answer's body. It raises
+DryRunError if there is no answer."""
 
 
 def accounted(review: Review) -> Review:
     """Returns a function that answers reviews as the webhooks do for a namespace in the mode `account`.
 
-    There, one webhook reviews new pods. No webhook reviews pod templates, or new pods a second time.
+    In such a namespace one webhook reviews new pods. No webhook reviews pod templates, or new pods a second time.
 
     Args:
         review: answers a review: from the route and the body to the answer's body.
@@ -88,7 +89,8 @@ class DryRun:
         after: the pod as it would be stored, as JSON.
         operations: the JSON Patch between the two.
         warnings: the warnings that kubectl would show.
-        message: the reason why it would be refused or left as it is, or why its outcome is unknown.
+        message: the reason why the object or its pods would be refused or left as they are, or why the outcome is
+            unknown.
         template: the field path of the template that the pods are made from; empty for a Pod.
         admitted: whether the object itself is admitted, whatever the outcome of its pods.
         warned: whether the API server shows `message` as a warning when the object is applied.
@@ -157,7 +159,7 @@ class _Request:
     left_alone: Container[str]
 
     def outcome(self, outcome: Outcome, message: str) -> DryRun:
-        """Returns the result for the manifest's object as a whole; `message` says why it is such."""
+        """Returns the result for the manifest's object as a whole; `message` gives the reason for the outcome."""
         item = self.manifest.item
         return DryRun(self.manifest, self.namespace, outcome, item, item, [], self.manifest.repeated, message)
 

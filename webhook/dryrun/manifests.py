@@ -20,14 +20,14 @@ from webhook.dryrun.documents import Document, read_documents
 STANDARD_INPUT = "-"
 SUFFIXES = (".yaml", ".yml", ".json")
 MAX_LIST_DEPTH = 10
-"""The most lists within lists that are read."""
+"""The deepest nesting of lists in lists that is read."""
 LIST = "List"
 
 Place = tuple[str | int, ...]
 
 
 class ManifestError(ValueError):
-    """A file of manifests, or a part of one, is not a manifest; the message names the file and the part."""
+    """A file of manifests, or a part of one, cannot be read as a manifest; the message names the file and the part."""
 
 
 @dataclass(frozen=True, slots=True)
