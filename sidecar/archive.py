@@ -1,4 +1,7 @@
-"""Packs the sidecar into one file that any Python from 3.11 on runs alone: `python -m sidecar.archive FILE`."""
+"""Packs the sidecar into one file that Python runs without an installation: `python -m sidecar.archive FILE`.
+
+Any Python from 3.11 on can run the file.
+"""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ class Accepted(NamedTuple):
     """The outcome of a report that the timekeeper took.
 
     Attributes:
-        interval_seconds: the time until the next report, as the timekeeper's answer sets it; None where it sets none.
+        interval_seconds: the time until the next report, as the timekeeper's answer sets it; None if it sets none.
     """
 
     interval_seconds: float | None
@@ -35,8 +35,8 @@ class Refused(NamedTuple):
 
     Attributes:
         reason: the reason, for the log.
-        status: the HTTP status; None where there was no answer.
-        retry_after_seconds: the least time until the next report, as the answer asks for it; None where it does not.
+        status: the HTTP status; None if there was no answer.
+        retry_after_seconds: the least time until the next report, as the answer demands it; None if it demands none.
     """
 
     reason: str
@@ -152,8 +152,8 @@ def encode(boot: str, sequence: int, tallies: Mapping[str, Tally], *, last: bool
         boot: identifies this start of the sidecar.
         sequence: the number of the report, which grows with each report of one start.
         tallies: the usage of each container, keyed by its name.
-        last: whether it is the sidecar's last report. The timekeeper takes it however soon it comes after the one
-            before.
+        last: whether it is the sidecar's last report. The timekeeper takes a last report however soon it follows the
+            one before.
     """
     containers: list[dict[str, Any]] = []
     room = MAX_DEVICES

@@ -12,7 +12,7 @@ _JITTER = 0.1
 _MAX_DOUBLINGS = 9  # 1 s doubled nine times is past the longest interval
 
 Random = Callable[[], float]
-"""Returns a number in [0, 1), uniformly, as random.random does."""
+"""A function that returns a number in [0, 1), uniformly distributed, as random.random does."""
 
 
 class Pace(NamedTuple):
@@ -71,13 +71,14 @@ def delay_after_early(pace: Pace, random: Random, retry_after_seconds: float | N
 def delay(pace: Pace, random: Random, retry_after_seconds: float | None = None) -> float:
     """Returns the seconds until a sidecar's next report.
 
-    A lost report costs nothing, since the next one has the same totals. The wait doubles with each failure up to 300 s,
-    half of it random, so that a timekeeper that returns meets its usual load and no storm.
+    A lost report costs nothing, since the next one has the same totals. The wait doubles with each failure up to 300 s;
+    half of it is random, so that a timekeeper that returns meets its usual load and no storm.
 
     Args:
+        pace: the present pace.
         random: returns a number in [0, 1).
-        retry_after_seconds: the least wait after a failure, as the timekeeper's answer asks for it; None where it does
-            not.
+        retry_after_seconds: the least wait after a failure, as the timekeeper's answer demands it; None if it demands
+            none.
     """
     if pace.failures == 0:
         return pace.interval_seconds * (1 + _JITTER * (2 * random() - 1))

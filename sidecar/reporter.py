@@ -1,7 +1,7 @@
 """The sidecar's loop: it samples the usage files, reports when a report is due, and reports once more at the end.
 
-Two kinds of events wake the one loop: the outcome of a report, which a short-lived thread delivers (name resolution
-cannot be interrupted, and must hold up neither sampling nor the end), and the signal to stop.
+Two kinds of events wake the loop: the signal to stop, and the outcome of a report. A short-lived thread delivers each
+report, since name resolution cannot be interrupted, and must delay neither sampling nor the end.
 """
 
 from __future__ import annotations
@@ -23,14 +23,15 @@ from sidecar.tally import Tally, advance
 from sidecar.usage_record import UsageError, container_names, read_usage
 
 SAMPLE_SECONDS = 5.0
-"""The interval between reads of the files. When a container restarts, at most this much of its last use is lost."""
+"""The interval between reads of the files. When a container restarts, the use since the last read is lost: at most
+this."""
 LAST_REPORT_SECONDS = 1.5
 TOO_MANY_REQUESTS = 429
 _THREAD_STACK_BYTES = 512 * 1024
 
 
 Deliver = Callable[[bytes], Outcome]
-"""Sends the body of a report to the timekeeper; returns the outcome."""
+"""A function that sends the body of a report to the timekeeper and returns the outcome."""
 
 
 class _Stop(NamedTuple):

@@ -1,7 +1,7 @@
 """Adds up a container's usage since the sidecar started, across the container's restarts.
 
 A restart begins a new epoch, in which the shim counts from zero again; the totals here go on growing. All values are
-frozen: a total is replaced as a whole or not at all.
+frozen, so that no total is ever changed in part.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from typing import NamedTuple
 from sidecar.usage_record import MAX_COUNT, DeviceUsage, UsageRecord
 
 MAX_DEVICES_PER_CONTAINER = 32
-"""The most devices remembered over all epochs: a container that keeps naming new ones fills no memory."""
+"""The most devices that are remembered over all epochs, so that a container that keeps naming new ones fills no
+memory."""
 
 
 class Tally(NamedTuple):
@@ -34,11 +35,12 @@ class Tally(NamedTuple):
 def advance(tally: Tally, record: UsageRecord | None) -> Tally:
     """Returns a container's tally after its usage record was read.
 
-    Within one run of the counters no counter goes back: the larger value stands, whatever a container writes, and an
-    old record changes nothing. A record of another run closes the run before it.
+    Within one run of the counters no counter goes back: the larger value counts, whatever the container writes, and an
+    old record changes nothing. A record of another run adds the run before it to `ended`.
 
     Args:
-        record: the record; None where the container has used no GPU yet.
+        tally: the tally before.
+        record: the record; None if the container has used no GPU yet.
     """
     running = tally.running
     if record is None:

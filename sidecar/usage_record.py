@@ -1,8 +1,8 @@
 """Reads and decodes the usage records of a pod's containers, which the shim writes, or the node agent for whole GPUs.
 
-A container can replace its file by anything, so none is followed, waited for or mapped: a symbolic link, a FIFO or a
-truncated file gives an error for that container and no more. The layout is `struct vcuda_usage` of
-vcuda/include/usage.h, version 1; a test compares the tables here with the compiler's offsets. Every field is checked
+A container can replace its file by anything. So a link is not followed, a FIFO is not waited for, and no file is
+mapped: each of these, or a truncated file, gives an error for that container alone. The layout is `struct vcuda_usage`
+of vcuda/include/usage.h, version 1; a test compares the tables here with the compiler's offsets. Every field is checked
 before it is used.
 """
 
@@ -96,8 +96,8 @@ class UsageRecord(NamedTuple):
     """The usage record of one container, as its file has it.
 
     Attributes:
-        epoch_ns: the time at which the counters were zero, in nanoseconds since 1970. It identifies their run: they
-            begin anew when the container restarts.
+        epoch_ns: the time at which the counters were zero, in nanoseconds since 1970. It identifies one run of the
+            counters: a new run begins when the container restarts.
         sequence: the number of the record within that run.
         devices: the container's use of each device.
         measured_by_node: whether the node agent wrote it, with the driver's counts. Its throttled time, launches and
@@ -205,13 +205,14 @@ def container_names(root: str) -> tuple[str, ...]:
 
 
 def read_usage(root: str, container: str, pause: Callable[[float], None] = time.sleep) -> UsageRecord | None:
-    """Reads a container's usage record; returns None where the container has used no GPU yet.
+    """Reads a container's usage record; returns None if the container has used no GPU yet.
 
     A record that was read during a write is read again, at most ATTEMPTS times in all.
 
     Args:
         root: the folder of the pod's usage volume.
-        pause: sleeps that many seconds.
+        container: the container's name.
+        pause: sleeps the given seconds.
 
     Raises:
         UsageError: the file is not a usage record, or its checksum never matches.

@@ -1,8 +1,8 @@
-"""Finds the addresses from which API servers call the webhook, and checks that its NetworkPolicy names only these.
+"""Finds the addresses from which API servers call the webhook, and checks whether its NetworkPolicy lets all connect.
 
-Nothing in a cluster states these addresses. They follow from the places of the API servers: the addresses behind the
-Service `kubernetes`, the control plane's nodes, and the addresses that those nodes have in the network of pods. Where
-API servers reach pods through a tunnel, its agents connect instead
+No object of a cluster states these addresses. They are derived from three others: the addresses behind the Service
+`kubernetes`, the addresses of the control plane's nodes, and the addresses that those nodes have in the network of
+pods. If API servers reach pods through a tunnel, its agents connect instead
 (https://kubernetes.io/docs/concepts/architecture/control-plane-node-communication/).
 """
 

@@ -50,8 +50,8 @@ class BulkHistogram(Histogram):
 class Measures:
     """The webhook's counters and gauges, created once a process.
 
-    The metrics library counts in memory that all workers share. Counting a review there takes longer than TLS takes to
-    carry it. So plain numbers count the reviews, and `publish` adds their growth to the metrics.
+    The metrics library counts in memory that all workers share. To count a review there takes longer than TLS takes to
+    carry the review. So the reviews are counted in plain numbers, and `publish` adds their growth to the metrics.
     """
 
     def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:

@@ -1,8 +1,8 @@
 """`fairgpu render`: writes the settings into the policies, webhook rules and role bindings that depend on them.
 
-These objects cannot read settings, and CEL knows no patterns at run time. So the settings are written into the objects.
-The webhook compares the objects in the cluster with what its own settings would write, and the other policies with
-their manifests. It publishes the result in a metric and in a condition of each policy.
+These objects cannot read settings, and CEL cannot use patterns that are known only at run time. So the settings are
+written into the objects. The webhook compares the objects in the cluster with those that its own settings would make,
+and the other policies with their manifests. It publishes the result in a metric and in a condition of each policy.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ MANIFESTS: Final = {
     "namespace": "policies/namespace.yaml",
     "pod-status-writers": "access/pod-status-writers.yaml",
 }
-"""The names of the templates, and the file of deploy/base that each makes with the default settings."""
+"""The names of the templates into which settings are written. Each has the file, relative to deploy/base, that holds
+the result for the default settings."""
 FIXED: Final = {
     "bindrequests": "policies/bindrequests.yaml",
     "claims": "policies/claims.yaml",
@@ -80,9 +81,10 @@ _DIFFERS: Final = (
 _IMAGE: Final = "sidecarRepository"
 """The variable of fairgpu-spec in which an overlay writes the sidecar's image."""
 _LITERAL: Final = re.compile(r"'[^'\\]*'")
-"""An image by its name: another one than the sidecar's refuses all GPU pods. An expression may depend on the caller."""
+"""An image written as a literal name. Another image than the sidecar's refuses all GPU pods; an expression could depend
+on the caller."""
 _OF_THE_CLUSTER: Final = frozenset({"caBundle", "port"})
-"""The fields of a webhook's address that the CA's rotation writes, or an overlay for its network."""
+"""The fields of a webhook's address that the CA's rotation or an overlay writes; they are not compared."""
 _BY_DEFAULT: Final = {
     "failurePolicy": "Fail",
     "matchPolicy": "Equivalent",
@@ -90,7 +92,7 @@ _BY_DEFAULT: Final = {
     "scope": "*",
     "timeoutSeconds": 10,
 }
-"""The values that the API server writes where a manifest names none
+"""The values that the API server writes into fields that a manifest leaves out
 (https://kubernetes.io/docs/reference/access-authn-authz/extensible-admission-controllers/)."""
 _WIDTH: Final = 120
 _SERVICE_ACCOUNT: Final = "system:serviceaccount:"
@@ -120,12 +122,13 @@ def as_patches(settings: Webhook) -> str:
 def differences(settings: Webhook, read: Callable[[str], Json | None]) -> tuple[str, ...]:
     """Returns the names of the objects that are missing in the cluster or differ from what the settings would write.
 
-    A name is such as `validatingadmissionpolicies/fairgpu-spec`. A field counts with its value after the API server's
-    defaults. The sidecar's image, the webhook's port and its CA do not count, since others write them. Labels and
-    annotations of the objects do not count either. The policy of a component, and its binding, may both be missing.
+    A name is such as `validatingadmissionpolicies/fairgpu-spec`. Fields are compared with the API server's defaults
+    filled in. The sidecar's image, the webhook's port and its CA are not compared, since others write them; nor are the
+    objects' labels and annotations. The policy of a component, and its binding, may both be missing.
 
     Args:
-        read: returns the object at a path of the API; None where there is none.
+        settings: the webhook's settings.
+        read: returns the object at a path of the API; None if there is none.
     """
     wanted = _wanted(settings)
     live = {which: read(path) for which, path in IN_FORCE.items()}
@@ -141,7 +144,7 @@ def differences(settings: Webhook, read: Callable[[str], Json | None]) -> tuple[
 
 @cache
 def _wanted(settings: Webhook) -> dict[tuple[str, str], Json]:
-    """Returns the parts that decide what each object does, as the settings would write it, keyed by kind and name."""
+    """Returns the compared parts (`_decisive`) of each object as the settings would write it, by kind and name."""
     documents = [document for text in render(settings).values() for document in yaml.safe_load_all(text)]
     keyed = {(document["kind"], document["metadata"]["name"]): document for document in documents}
     return {(kind, name): _decisive(kind, keyed[kind, name]) for kind, name in IN_FORCE}
@@ -159,7 +162,10 @@ def follow_differences(
     It writes the names of those that differ into a condition of each policy, and returns once `wait` returns true.
 
     Args:
+        settings: the webhook's settings.
+        api: the API server.
         publish: takes the number of objects that differ, for a metric.
+        wait: sleeps the given seconds, and returns whether the process ends.
         now: returns the present time, with a time zone.
     """
 
@@ -200,12 +206,13 @@ def _write_conditions(
 
 
 def changed_status(policy: Json | None, differing: Sequence[str], now: dt.datetime) -> Json | None:
-    """Returns a policy's new status, whose condition names the objects that differ from the webhook's settings.
+    """Returns a policy's new status; its condition names the objects that differ from the webhook's settings.
 
-    It returns None if there is no policy, or if its condition is right already. Other conditions stay as they are.
+    It is None if there is no policy, or if the condition need not change. Other conditions stay as they are.
 
     Args:
-        policy: the ValidatingAdmissionPolicy in the cluster, as JSON; None where there is none.
+        policy: the ValidatingAdmissionPolicy in the cluster, as JSON; None if there is none.
+        differing: the names of the objects that differ; empty for none.
         now: the time at which the condition changes, with a time zone.
     """
     if policy is None:
@@ -226,7 +233,8 @@ def changed_status(policy: Json | None, differing: Sequence[str], now: dt.dateti
 def _decisive(kind: str, document: Json) -> Json:
     """Returns the parts of an object that decide what it does, in a form in which equal objects compare as equal.
 
-    These are a policy's, its binding's or a webhook configuration's rules, and a role binding's role and subjects.
+    These are the spec of a policy or its binding, the rules of a webhook configuration, and a role binding's role and
+    subjects.
     """
     if kind == "ClusterRoleBinding":
         subjects = mappings(document.get("subjects"))

@@ -1,4 +1,4 @@
-"""Assembles the webhook: over an API server in a cluster, over a folder in standalone mode."""
+"""Assembles the webhook: with an API server in a cluster, or with a folder of files in standalone mode."""
 
 from __future__ import annotations
 

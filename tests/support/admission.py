@@ -1,4 +1,4 @@
-"""Pods, reviews of them, and what a webhook answers: what the tests of admission share."""
+"""Pods, admission reviews of them, and a webhook's answers, for the tests of admission."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def apply(item: Any, patch: list[dict[str, Any]]) -> Any:
 
 
 def admitted(item: Any, knowledge: Knowledge = KNOWLEDGE, settings: Webhook = SETTINGS, **fields: Any) -> Any:
-    """The pod as it would be stored; fails the test where it is refused."""
+    """Returns the pod as it would be stored; fails the test if the mutating webhook refuses it."""
     answered = mutate(item, knowledge, settings, **fields)
     assert answered.allowed, answered.message
     return apply(item, answered.patch)
@@ -127,7 +127,16 @@ def knowing(
     changes: dict[str, Any] | None = None,
     **fields: Any,
 ) -> Knowledge:
-    """Knowledge in which the namespace's budget of 100 GPU-hours stands as given."""
+    """Returns knowledge in which the budget of NAMESPACE, of 100 GPU-hours, has the given state and figures.
+
+    Args:
+        state: the budget's state.
+        remaining_hours: the GPU-hours that the budget has left.
+        rate: the budget's present spending, in microGPU-seconds a second.
+        prices: GPU-hours charged for an hour of a whole GPU, keyed by model.
+        changes: further fields of the NamespaceState to replace.
+        fields: further fields of the Knowledge.
+    """
     known = NamespaceState(NAMESPACE, "research", state, 100 * GPU_HOUR, int(remaining_hours * GPU_HOUR), rate)
     known = replace(known, **(changes or {}))
     states = BudgetStates({NAMESPACE: known}, BudgetState.UNLIMITED, prices, 0.0)

@@ -1,4 +1,4 @@
-"""Run something in a thread for as long as a block lasts."""
+"""Runs a function in a thread for as long as a block lasts."""
 
 from __future__ import annotations
 

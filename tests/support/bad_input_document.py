@@ -1,4 +1,4 @@
-"""The tables of docs/bad-input.md: what comes of odd input, and what is said of it."""
+"""The tables of docs/bad-input.md, each row with an odd input, its outcome, and the message about it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Headless Chromium for tests and benchmarks: the system's own, which trusts one server's key and nothing else new.
+"""Headless Chromium for tests and benchmarks: the system's own, which trusts the key of one server of the test besides.
 
-Its headless shell is taken where there is one: it draws the same pages for a third of the processor time.
+If the system has Chromium's headless shell, that is used: it draws the same pages for a third of the processor time.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def executable() -> str | None:
 
 @contextmanager
 def chromium(host: str, port: int) -> Iterator[Browser]:
-    """A browser that takes the key which this server presents now; no other certificate error is passed over."""
+    """Yields a browser that trusts the key which this server presents now; any other certificate error counts."""
     arguments = [f"--ignore-certificate-errors-spki-list={key_of(host, port)}"]
     if os.geteuid() == 0:
         arguments.append("--no-sandbox")  # Chromium's sandbox does not start as root
@@ -40,7 +40,7 @@ def chromium(host: str, port: int) -> Iterator[Browser]:
 
 
 def key_of(host: str, port: int) -> str:
-    """The digest of a server's public key, as Chromium takes it (RFC 7469 section 2.4)."""
+    """Returns the digest of a server's public key, in the form that Chromium takes (RFC 7469 section 2.4)."""
     certificate = x509.load_pem_x509_certificate(ssl.get_server_certificate((host, port), timeout=60).encode())
     key = certificate.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
     return base64.b64encode(sha256(key).digest()).decode()

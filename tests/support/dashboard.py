@@ -1,4 +1,4 @@
-"""A cluster's worth of figures for the page, put into a Redis as the timekeeper's leader would."""
+"""Fills a Redis with the figures of a whole cluster for the dashboard, as the timekeeper's leader would write them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Team:
     on_exhausted: BudgetState = BudgetState.OVER
     pods: tuple[str, ...] = ()
     utilisation: float | None = None
-    """The used part of its reservations; None where nothing reports."""
+    """The used part of its reservations, from 0 to 1; None if its pods send no reports."""
     model: str = "A100"
 
 
@@ -65,7 +65,13 @@ def period_of(now: int) -> tuple[int, int]:
 
 
 def seed(client: redis.Redis, teams: Iterable[Team] = TEAMS, step_hours: int = 1) -> None:
-    """Budgets with their pods and what they used, every so many hours, in their present period."""
+    """Writes budgets with their pods, and the hours of use in their present period.
+
+    Args:
+        client: the store.
+        teams: the budgets.
+        step_hours: the hours between two hours with use.
+    """
     now = time.time_ns()
     start, end = period_of(now)
     for number, team in enumerate(teams):
@@ -75,7 +81,7 @@ def seed(client: redis.Redis, teams: Iterable[Team] = TEAMS, step_hours: int = 1
 
 
 def many(count: int) -> list[Team]:
-    """Budgets of every kind."""
+    """Returns `count` budgets with varied random figures, the same at each call."""
     chance = random.Random(7)
     teams = []
     for number in range(count):
@@ -86,7 +92,7 @@ def many(count: int) -> list[Team]:
 
 
 def _seed_team(client: redis.Redis, team: Team, number: int, period: tuple[int, int], now: int) -> int:
-    """Writes a budget with its pods; what these have cost."""
+    """Writes a budget with its pods; returns the cost of the pods, in microGPU-seconds."""
     start, end = period
     pods = [_session(team, number, index, period, now) for index in range(len(team.pods))]
     amounts = [(now - pod.start) // SECOND * pod.tariff[0][1] for pod in pods]
@@ -153,7 +159,12 @@ def _seed_report(client: redis.Redis, uid: str, busy_ns: int, now: int) -> None:
 
 
 def _seed_hours(client: redis.Redis, team: Team, window: tuple[int, int], billed: int, step: int) -> None:
-    """Spreads an amount over the hours of a window: less at night and at weekends, and not twice the same."""
+    """Spreads the amount `billed`, in microGPU-seconds, over the hours of a window, with less at night and at weekends.
+
+    Args:
+        window: the start and end of the window, in nanoseconds.
+        step: the hours between two hours with use.
+    """
     chance = random.Random(team.name)
     hours = range(window[0] // HOUR, window[1] // HOUR, step)
     if not hours:

@@ -24,11 +24,11 @@ SHOTS = (
     ("dashboard-usage", "/?idle=1&window=30d", {"viewport": DESKTOP, "color_scheme": "light"}, "#usage"),
     ("dashboard-phone", "/", {"viewport": PHONE, "color_scheme": "dark"}, "#budgets"),
 )
-"""Name, address, the browser's options, and what is scrolled to."""
+"""Each picture's name, its address, the browser's options, and the element that is scrolled to."""
 
 
 def main(folder: Path) -> None:
-    """Writes them into a folder, as WebP."""
+    """Writes all pictures into a folder, as WebP."""
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="fairgpu-pictures-") as place, RedisServer(Path(place)) as redis_server:
         with redis_server.client() as client:
@@ -38,7 +38,7 @@ def main(folder: Path) -> None:
 
 
 def take_all(rest: RestServer, folder: Path) -> None:
-    """Each picture in a new profile; the sign-in first."""
+    """Takes the picture of the sign-in, then each of SHOTS in a new browser profile."""
     token = rest.signer.person("finance")
     with chromium("127.0.0.1", rest.port) as browser:
         page = browser.new_page(viewport={"width": 760, "height": 700}, color_scheme="light")

@@ -7,7 +7,10 @@ from pathlib import Path
 
 
 def open_below(folder: Path, beginning: str) -> list[str]:
-    """Returns, sorted, the names of open files below a folder whose names begin so; a removed file is still open."""
+    """Returns, sorted, the names of this process's open files below a folder that begin with a text.
+
+    A file that was removed while it is open is among them.
+    """
     found = []
     for descriptor in Path("/proc/self/fd").iterdir():
         with suppress(FileNotFoundError):  # the one by which the folder is read

@@ -1,8 +1,8 @@
-"""A kubelet's sockets in this process: it takes registrations, calls plugins back, and lists what a test says.
+"""A kubelet's sockets in this process: it takes registrations, calls plugins back, and lists the containers of a test.
 
 It speaks the real protocol, and treats two plugins of one resource as the kubelet does: it asks the one that registered
 last, follows the slots of both, and stops the one that it asks when a call to either ends (k8s.io/kubernetes,
-pkg/kubelet/cm/devicemanager). What else a kubelet does between these calls is tests/node's to show.
+pkg/kubelet/cm/devicemanager). tests/node tests with a real kubelet what this one does not do.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from nodeagent.kubelet.device_plugin import CHECKPOINT
 from tests.support.waiting import LIMIT_S
 
 POD_RESOURCES = "pod-resources.sock"
-"""The name of the socket of its PodResources API."""
+"""The name of the socket of the kubelet's PodResources API."""
 
 
 class FakeKubelet:
-    """Listens on both sockets while it is entered."""
+    """Listens on both of a kubelet's sockets, registration and PodResources, while it is entered."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -124,7 +124,7 @@ class FakeKubelet:
             self._quick.set()
 
     def plugin(self) -> PluginClient:
-        """The plugin that registered last, as the kubelet calls it."""
+        """Returns a client of the plugin that registered last, with the calls that the kubelet makes."""
         return PluginClient(self.folder / self.registered[-1].endpoint)
 
     def _register(self, request: plugins.RegisterRequest, context: grpc.ServicerContext) -> plugins.Empty:
@@ -213,7 +213,7 @@ class PluginClient:
         return self._call("GetDevicePluginOptions", plugins.Empty(), plugins.DevicePluginOptions)
 
     def devices(self) -> Any:
-        """The stream of lists of devices, until it is cancelled."""
+        """Returns the stream of the plugin's lists of devices, until it is cancelled."""
         return self.channel.unary_stream(
             "/v1beta1.DevicePlugin/ListAndWatch",
             request_serializer=plugins.Empty.SerializeToString,
@@ -221,7 +221,7 @@ class PluginClient:
         )(plugins.Empty())
 
     def allocate(self, *containers: Sequence[str]) -> list[list[str]]:
-        """The CDI devices of each container."""
+        """Returns the names of the CDI devices of each container, given its slots."""
         requests = [plugins.ContainerAllocateRequest(devices_ids=slots) for slots in containers]
         answer = self._call("Allocate", plugins.AllocateRequest(container_requests=requests), plugins.AllocateResponse)
         return [[device.name for device in each.cdi_devices] for each in answer.container_responses]

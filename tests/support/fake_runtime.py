@@ -1,4 +1,4 @@
-"""A container runtime's socket in this process, which says as containerd does how it is configured."""
+"""A container runtime's socket in this process, which states its configuration as containerd does."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.waiting import LIMIT_S
 
 @contextmanager
 def runtime_with_cdi(path: Path, cdi_folder: Path) -> Iterator[None]:
-    """A runtime that applies the CDI specs of a folder, until the end of the block."""
+    """Runs a runtime that applies the CDI specs of a folder, until the end of the block."""
     info = {"config": json.dumps({"enableCDI": True, "cdiSpecDirs": [str(cdi_folder)]})}
     answer = grpc.unary_unary_rpc_method_handler(
         lambda _request, _context: StatusResponse(info=info),
@@ -33,14 +33,14 @@ def runtime_with_cdi(path: Path, cdi_folder: Path) -> Iterator[None]:
 
 @contextmanager
 def runtime_without_cri(path: Path) -> Iterator[None]:
-    """A gRPC server that knows no service, as containerd without its CRI plugin, until the end of the block."""
+    """Runs a gRPC server without any service, as containerd without its CRI plugin, until the end of the block."""
     with _listening(grpc.server(ThreadPoolExecutor(1)), path):
         yield
 
 
 @contextmanager
 def runtime_that_hangs(path: Path) -> Iterator[None]:
-    """A runtime that takes connections and answers nothing, until the end of the block."""
+    """Runs a runtime that accepts connections and answers nothing, until the end of the block."""
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(path))
         listening.listen()

@@ -1,6 +1,6 @@
-"""GPUs in memory behind `nodeagent.offer.Vendor`: the hardware that is not there.
+"""GPUs in memory behind `nodeagent.offer.Vendor`, in place of hardware that the machine lacks.
 
-A test says which GPUs there are, whether their driver answers, and which of them fail.
+A test states which GPUs there are, whether their driver answers, and which of them fail.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ WATCH_SECONDS = 0.05
 
 
 def gpus(count: int) -> tuple[Device, ...]:
-    """Devices of one model, `GPU-0` and on."""
+    """Returns `count` devices of one model, with the uuids `GPU-0`, `GPU-1` and so on."""
     return tuple(Device(f"GPU-{number}", "Fake GPU", MEMORY_MIB, None, f"0:{number}") for number in range(count))
 
 
 class FakeVendor:
-    """A driver that does what a test says.
+    """A driver whose GPUs and answers a test sets.
 
     Attributes:
         devices: the GPUs that it has.

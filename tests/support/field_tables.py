@@ -30,7 +30,10 @@ def described(command: str) -> dict[str, str]:
 
 
 def differences(command: str, *documents: Any) -> list[str]:
-    """Returns the faults of a command's table beside its documents: wrong kinds, fields it lacks, fields none has."""
+    """Returns the faults of a command's table beside its documents.
+
+    They are values of other kinds than the table states, fields that the table lacks, and fields that no document has.
+    """
     rows = described(command)
     names = {name for document in documents for name, _ in fields(document, "", rows)}
     wrong = [line for document in documents for line in undescribed(command, document)]

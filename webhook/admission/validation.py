@@ -114,10 +114,12 @@ def _validate_templates(subject: Subject, knowledge: Knowledge, settings: Webhoo
 
 
 def _one_of_several(kind: str, template: PodTemplate, together: int) -> Sign | None:
-    """Returns the field path of a pod template, with the words of a warning that its workload's pods work together.
+    """Returns the sign that a template's pods work together, for warnings; None if its workload has no two such pods.
 
-    `together` is the number of the workload's pods with GPUs that work together; if it is 1 or less, None is returned.
-    `kind` is the workload's kind.
+    Args:
+        kind: the workload's kind.
+        template: the pod template, whose field path the sign names.
+        together: the number of the workload's pods with GPUs that work together.
     """
     if together <= 1:
         return None

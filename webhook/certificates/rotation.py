@@ -58,7 +58,7 @@ class Places:
 
 @dataclass(frozen=True, slots=True)
 class _Snapshot:
-    """An observation, with the versions of the objects that were read: a step overwrites none that has changed."""
+    """An observation, with the versions of the objects that were read: a step overwrites no changed object."""
 
     observed: Observation
     configurations: Sequence[Configuration]

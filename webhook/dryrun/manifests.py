@@ -176,7 +176,7 @@ def _listed(file: str, item: dict[str, Any], document: Document, place: Place) -
 
 
 def _as_json(document: Any) -> Any:
-    """Converts a YAML document to JSON values, which are what reaches an API server.
+    """Converts a YAML document to JSON values, as kubectl does before it sends them to an API server.
 
     Raises:
         TypeError, ValueError: it contains a value that JSON cannot express.
@@ -224,7 +224,7 @@ def _number(text: str) -> int | float:
 
 
 def _fraction(text: str) -> int | float:
-    """Reads a fraction of JSON; `1.0` gives the whole number 1, as Go writes it so, if that fits into 64 bits."""
+    """Reads a fraction of JSON; a whole one of at most 64 bits, such as `1.0`, becomes an integer, as Go writes it."""
     value = float(text)
     return int(value) if value.is_integer() and int(value).bit_length() < 64 else value
 

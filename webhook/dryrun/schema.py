@@ -17,10 +17,12 @@ Path = tuple[str | int, ...]
 
 NAMESPACE_ALLOWED = 'the name of a namespace: at most 63 lower-case letters, digits and "-", the first and last no "-"'
 LONGEST_NAMES: Final = {"Job": 63, "CronJob": 52}
-"""A Job's name is a label of its pods; a CronJob's is followed by eleven characters in its Jobs'
+"""The most characters of a workload's name, keyed by kind. A Job's name is a label of its pods; a CronJob's name is
+followed by eleven characters in the names of its Jobs
 (https://kubernetes.io/docs/concepts/workloads/controllers/cron-jobs/)."""
 POD_LEVEL_RESOURCES: Final = ("cpu", "memory")
-"""https://kubernetes.io/docs/tasks/configure-pod-container/assign-pod-level-resources/; huge pages as well."""
+"""The resources that a pod itself may request, besides huge pages
+(https://kubernetes.io/docs/tasks/configure-pod-container/assign-pod-level-resources/)."""
 
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 """A DNS label (RFC 1123), the form of names of namespaces and containers."""
@@ -148,7 +150,7 @@ def _texts(metadata: Any, path: Path) -> Iterator[Fault]:
 
 
 def _above(item: dict[str, Any], path: tuple[str, ...]) -> Iterator[Fault]:
-    """Yields the fault of the first field that is not an object on the path from a workload down to its pod template.
+    """Yields the fault of the first value on the path from a workload down to its pod template that is not an object.
 
     `item` is the workload, as JSON, and `path` the template's field path in it.
     """

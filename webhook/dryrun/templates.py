@@ -1,9 +1,9 @@
 """Finds the pods that an object is or creates: in Kubernetes' own workloads, and in custom resources.
 
-Each project puts the templates of its custom resources in another place. Most have whole templates, `metadata` and
+Each project has the templates of its custom resources at other field paths. Most have whole templates, `metadata` and
 `spec` with containers, as JobSet, LeaderWorkerSet, Kubeflow's jobs, RayCluster and Volcano's Job do; some have a bare
-pod spec. Argo's Workflow has single containers (https://argo-workflows.readthedocs.io/en/latest/fields/#template), and
-KServe's InferenceService a component that is a pod spec with a model beside its containers
+pod spec. Argo's Workflow has single containers (https://argo-workflows.readthedocs.io/en/latest/fields/#template).
+KServe's InferenceService has components; each is a pod spec with a model beside its containers
 (https://kserve.github.io/website/docs/reference/crd-api#predictorspec).
 """
 
@@ -24,7 +24,8 @@ API_VERSIONS: Final = {
     **dict.fromkeys(("Deployment", "StatefulSet", "DaemonSet", "ReplicaSet"), "apps/v1"),
     **dict.fromkeys(("Job", "CronJob"), "batch/v1"),
 }
-"""The one API version of each kind that is a pod or has a pod template."""
+"""The API version of each built-in kind that is a pod or has a pod template, keyed by kind; each kind has one
+version."""
 MAX_TEMPLATES: Final = 1000
 """The most templates of one object that are reviewed."""
 
@@ -40,7 +41,7 @@ Place = tuple[str | int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """A pod that an object is or creates, and where each part of the pod lies in the object.
+    """A pod that an object is or creates, with the field paths of its parts in the object.
 
     Attributes:
         at: the keys and indexes on the path to the pod's template in the object; none for a Pod itself.
@@ -91,6 +92,7 @@ def gpus_elsewhere(manifest: Manifest, templates: list[Template]) -> tuple[str, 
     """Returns a GPU resource that a custom resource names outside its pod templates, and its field path; None for none.
 
     Args:
+        manifest: the manifest of the custom resource.
         templates: the templates that were found in it, which are not searched.
     """
     if not is_searched(manifest):
@@ -137,7 +139,7 @@ def _inside(value: Any) -> list[tuple[str | int, Any]]:
 
 
 def _at(manifest: Manifest, place: Place, value: dict[str, Any]) -> list[Template]:
-    """Returns the pods that `value`, the part of an object at the path `place`, describes; none for no template."""
+    """Returns the pods that `value`, the part of an object at the path `place`, describes; none without a template."""
     if place and _has_containers(value.get("spec")):
         return [_whole(manifest, place, value)]
     if manifest.group == _KSERVE and manifest.kind == "InferenceService" and place[:1] == ("spec",) and len(place) == 2:
@@ -153,7 +155,7 @@ def _has_containers(spec: Any) -> bool:
 
 
 def _bare(manifest: Manifest, place: Place, spec: dict[str, Any], annotations: dict[str, Any]) -> Template:
-    """Returns the pod of a template that is a pod spec alone, at the path `place`; the pod gets these annotations."""
+    """Returns the pod of a template that is a pod spec alone, at the path `place`; the pod gets the annotations."""
     metadata = {"generateName": manifest.pod_prefix, **({"annotations": annotations} if annotations else {})}
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
     return Template(place, pod, (("spec", field_path(*place)),))

@@ -1,4 +1,4 @@
-"""Books of one budget that a test may corrupt, and what an audit of them finds."""
+"""The books of one budget that a test may corrupt, and the differences that an audit of them finds."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def harness(server: RedisServer, tmp_path: Path) -> Iterator[LedgerHarness]:
 
 @pytest.fixture
 def books(harness: LedgerHarness) -> LedgerHarness:
-    """A budget with a running pod, an ended one, one that is gone, and a grant."""
+    """Returns the books of a budget with a running pod, an ended one, a deleted one, and a grant."""
     harness.budget("a", ["team-a"])
     harness.grant("more", "a", 5)
     harness.grant("lasting", "a", 2, expires="2026-06-01T00:00:00Z")

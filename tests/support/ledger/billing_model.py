@@ -1,6 +1,6 @@
-"""The cost of pods by time, prices, payers, periods, and reports as they were received.
+"""Computes the cost of pods from times, prices, payers, periods and reports, independently of the ledger's code.
 
-A model of the ledger that is independent of its code: it knows no rounds, no leaders and no store.
+The model knows no reconciliations, no leaders and no store.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from timekeeper.domain.money import GPU_SECOND, SECOND
 from timekeeper.domain.pricing import Bill
 
 FLOOR = 10
-"""Percent of a GPU that a best-effort share is charged."""
+"""The percent of a GPU that a best-effort share is charged at least."""
 WHOLE_MIB = 81920
-"""The memory of each device."""
+"""The memory of each device, in MiB."""
 
 Key = tuple[str, int]
 Payers = Sequence[tuple[int, str]]
 Periods = Sequence[tuple[int, int]]
-"""The [start, end) of an account's periods, in order."""
+"""The start and end of each of an account's periods, in order; the end is not part of the period."""
 PriceList = Mapping[str, Sequence[tuple[int, Fraction]]]
-"""The (from, price) of each model, in order; `*` stands for every other model."""
+"""Pairs of an instant and the price from it on, in order, keyed by model; `*` stands for every other model."""
 
 
 @dataclass
@@ -51,12 +51,12 @@ class Pod:
     alive: int = 0
 
     def total(self, instant: int) -> tuple[int, frozenset[int]]:
-        """The money that was reported before an instant, and the devices that were named."""
+        """Returns the money that was reported before an instant, and the devices that were named."""
         before = [found for found in self.reported if found[0] < instant]
         return before[-1][1:] if before else (0, frozenset())
 
     def rates(self, percent: int) -> list[int]:
-        """The rate of each of its GPUs by the prices when it started, in microGPU-seconds a second."""
+        """Returns the rate of each of its GPUs by the prices when it started, in microGPU-seconds a second."""
         return [rate(percent or FLOOR, price) for price in self.prices]
 
 
@@ -69,9 +69,9 @@ class Use(NamedTuple):
 
 
 class Stretch(NamedTuple):
-    """A stretch [start, end) of a pod's time, and the instant before which its reports were received.
+    """A stretch of a pod's time, from `start` to before `end`; reports count in it if received before `received`.
 
-    What comes after a pod's end counts as received at its end.
+    Reports that come after a pod's end count as received at its end.
     """
 
     start: int
@@ -80,12 +80,12 @@ class Stretch(NamedTuple):
 
 
 def rate(percent: int, price: Fraction) -> int:
-    """The rate of a share of a GPU, in microGPU-seconds a second."""
+    """Returns the rate of a share of a GPU, in microGPU-seconds a second, rounded up."""
     return -(-GPU_SECOND * percent * price // 100)
 
 
 class BillingModel:
-    """The cost of pods by time, prices, payers, periods, and reports as they were received."""
+    """The prices, pods and reports of a test, and the cost of the pods that follows from them."""
 
     def __init__(self, bill: Bill) -> None:
         self.bill = bill
@@ -96,11 +96,11 @@ class BillingModel:
         """The nodes that nothing is heard of, and the last sign of life of each."""
 
     def reprice(self, now: int, prices: PriceList) -> None:
-        """From now on the prices are others; what was charged stays."""
+        """Replaces the prices from now on; amounts that were charged stay."""
         self.configured.append((now, prices))
 
     def price(self, model: str, instant: int) -> Fraction:
-        """The price of a model at an instant: its own, else that of all others, else 1."""
+        """Returns the price of a model at an instant: its own, else that of all others, else 1."""
         prices = [prices for since, prices in self.configured if since <= instant][-1]
         for name in (model, "*"):
             known = [price for since, price in prices.get(name, ()) if since <= instant]
@@ -111,7 +111,7 @@ class BillingModel:
     def start(
         self, uid: str, namespace: str, percent: int, models: tuple[str, str], start: int, *, borrows: bool, node: str
     ) -> None:
-        """A pod is bound to its GPUs."""
+        """Adds a pod that is bound to its GPUs."""
         prices = self.price(models[0], start), self.price(models[1], start)
         self.pods[uid] = Pod(namespace, percent, models, borrows or not percent, start, prices, node=node)
 

@@ -1,6 +1,6 @@
-"""A month of a busy cluster in one sitting, and beside it an account of what really happened, kept by other means.
+"""A month of a busy cluster in one run, and the true spending of its accounts, computed without the ledger's code.
 
-Pods stay until their last settlement is known to be stored, as with `end_proof: finalizer`: then what is spent is exact
+Pods stay until their last settlement is known to be stored, as with `end_proof: finalizer`. Then the spending is exact
 to the microGPU-second, whatever happens to the store and to the leaders meanwhile.
 """
 
@@ -25,7 +25,7 @@ from timekeeper.ledger import reading
 from timekeeper.ledger.client import FencedError, StoreError
 
 TEAMS = {"team-a": "a", "team-b": "b", "team-c": "namespace:team-c"}
-"""Namespaces and who pays for them; no budget names the last one."""
+"""The accounts that pay for the namespaces, keyed by namespace; no budget names the last namespace."""
 MICRO_GPU_HOUR = GPU_HOUR // 10**6
 Result = TypeVar("Result")
 
@@ -56,17 +56,17 @@ class ChaosModel:
         self.lead()
 
     def lead(self) -> None:
-        """A new leader, which knows nothing but what it reads; nothing happens while it begins."""
+        """Starts a new leader, which knows only what it reads; no time passes while it begins."""
         reconciler = persisted(self.harness.lead)
         self.writer = StatusWriter(self.harness.source, reconciler.books)
         self.reconcile()
 
     def reconcile(self) -> None:
-        """Rounds until one succeeds: a store that is away makes none of them count."""
+        """Reconciles until one attempt succeeds: while the store is away, all fail."""
         persisted(self.harness.reconcile)
 
     def act(self) -> None:
-        """Lets something happen, and time pass."""
+        """Starts and ends some pods, may order something, and lets time pass."""
         for _ in range(self.random.randint(1, 3)):
             self._start(f"pod-{len(self.pods)}")
         running = [uid for uid, pod in self.pods.items() if pod.end is None]
@@ -77,7 +77,7 @@ class ChaosModel:
         self.harness.pass_time(self.random.choice([1, 7, 60, 600]))
 
     def live(self, steps: int) -> None:
-        """Goes on for a while, each step settled."""
+        """Takes so many steps; in each, events happen and the leader settles them."""
         for _ in range(steps):
             self.act()
             self.reconcile()
@@ -109,7 +109,7 @@ class ChaosModel:
         return {name: spent[name] - self.truth(name) or granted[name] - self.granted[name] for name in names}
 
     def differences(self) -> tuple[Difference, ...]:
-        """Returns the differences that the auditor finds, who recomputes every figure by other means."""
+        """Returns the differences that the auditor finds; it recomputes every figure with independent code."""
         harness = self.harness
         self.checkpoint()
         harness.source.refresh()
@@ -128,7 +128,7 @@ class ChaosModel:
         return sum(held) + self.corrected[account]
 
     def _order(self, name: str) -> None:
-        """Now and then somebody grants money, or sets right what was spent."""
+        """Grants money, corrects spending, or, most often, does neither."""
         kind, budget = self.random.choice(["grant", "correct", "", "", ""]), self.random.choice(["a", "b"])
         amount = self.random.choice([-5, 7, 1_000_000])
         if kind == "grant":
@@ -147,7 +147,7 @@ class ChaosModel:
 
 
 def persisted(attempt: Callable[[], Result]) -> Result:
-    """The result of something that is tried again while the store does not take part."""
+    """Returns the result of a function that is called again while the store refuses or does not answer."""
     deadline = time.monotonic() + LIMIT_S
     pause = FIRST_PAUSE_S
     while True:

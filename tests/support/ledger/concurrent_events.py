@@ -1,4 +1,4 @@
-"""Keeps the books while something happens to their store."""
+"""Reconciles while something happens to the store."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.support.ledger.chaos_model import ChaosModel
 
 @contextmanager
 def alongside(happening: Callable[[], object]) -> Iterator[threading.Thread]:
-    """Something that happens in a thread while the books are kept; its error is raised at the end."""
+    """Runs `happening` in a thread during the block; raises its error at the end of the block."""
     failed: list[Exception] = []
 
     def run() -> None:
@@ -32,7 +32,7 @@ def alongside(happening: Callable[[], object]) -> Iterator[threading.Thread]:
 
 
 def live_through(model: ChaosModel, happening: Callable[[], object]) -> None:
-    """Keeps the books while something happens, and a little longer."""
+    """Has the model take steps while `happening` runs, and one more step afterwards."""
     with alongside(happening) as thread:
         while thread.is_alive():
             model.live(1)

@@ -31,7 +31,7 @@ KEPT = Retention(hourly_days=2, months=2, exported=True)
 
 
 class Away(Folder):
-    """A folder that can be taken away, and that can lose the writer on the way."""
+    """A folder that can be made unreachable, or can end the process right after it has written."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -85,7 +85,7 @@ class MonthsHarness:
         self.restart()
 
     def restart(self) -> None:
-        """A new process exports."""
+        """Replaces the exporter, as a new process does."""
         self.registry = CollectorRegistry()
         measures = ExportMeasures(self.registry)
         self.exporter = Exporter(
@@ -112,7 +112,7 @@ class MonthsHarness:
         return self.registry.get_sample_value("fairgpu_timekeeper_exports_pending") or 0.0
 
     def billed(self, month: str) -> dict[str, int]:
-        """GPU-hours of each budget in a month's file."""
+        """Returns the GPU-hours of each budget in a month's file."""
         sums: dict[str, int] = {}
         for account, row in document.read((self.folder / f"usage-{month}.csv.gz").read_bytes()):
             sums[account] = sums.get(account, 0) + row.figures.billed
@@ -126,7 +126,7 @@ class MonthsHarness:
         return find(self.harness.client, query, self.harness.now, exported=months).items
 
     def held(self, month: str) -> dict[str, int]:
-        """GPU-hours of each budget that the store holds of a month."""
+        """Returns the GPU-hours of each budget that the store has of a month."""
         query = Query(window_of(month), None, ("budget",), 1000)
         found = find(self.harness.client, query, self.harness.now)
         return {item.key[0]: item.figures.billed // GPU_HOUR for item in found.items}

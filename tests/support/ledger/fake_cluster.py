@@ -1,4 +1,4 @@
-"""A source whose mirrors a test fills itself: for clusters too large for files, and for nodes that fall silent."""
+"""A source whose mirrors a test fills itself: for clusters too large for files, and for nodes that become silent."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Json = dict[str, Any]
 
 
 class MirroredCluster:
-    """Mirrors that are filled by hand; what is written is kept."""
+    """A source with mirrors that a test fills; it keeps everything that is written to it."""
 
     def __init__(self, now: Callable[[], int]) -> None:
         self.mirrors = Mirrors(**{name: Mirror(name, now) for name in Mirrors.__slots__})
@@ -36,13 +36,13 @@ class MirroredCluster:
             self.replace(name, [])
 
     def replace(self, collection: str, items: list[Json]) -> None:
-        """The whole collection as it is now."""
+        """Replaces a whole collection by the given objects."""
         mirror: Mirror = getattr(self.mirrors, collection)
         mirror.replaced(items)
         mirror.confirmed()
 
     def start(self, wait: Callable[[float], bool]) -> None:
-        """Nothing is to be watched."""
+        """Does nothing, since there is nothing to watch."""
 
     def lift_gate(self, pod: Json) -> None:
         """Takes the gate off in the mirror, as the API server's watch would show it."""
@@ -54,19 +54,19 @@ class MirroredCluster:
         self.mirrors.pods.changed("MODIFIED", {**pod, "metadata": metadata})
 
     def label_gpu_pod(self, pod: Json) -> None:
-        """As the API server's watch would show it."""
+        """Adds FairGPU's label in the mirror, as the API server's watch would show it."""
         metadata = {**pod["metadata"], "labels": {**pod["metadata"].get("labels", {}), "fairgpu.io/pod": "gpu"}}
         self.mirrors.pods.changed("MODIFIED", {**pod, "metadata": metadata})
 
     def announce_eviction(self, pod: Json, at: str | None) -> None:
-        """As the API server's watch would show it."""
+        """Sets or removes the notice of eviction in the mirror, as the API server's watch would show it."""
         metadata = pod["metadata"]
         annotations = {**metadata.get("annotations", {}), "fairgpu.io/eviction-at": at}
         kept = {key: value for key, value in annotations.items() if value is not None}
         self.mirrors.pods.changed("MODIFIED", {**pod, "metadata": {**metadata, "annotations": kept}})
 
     def evict(self, pod: Json) -> None:
-        """The pod is asked to end."""
+        """Notes the eviction, and shows the pod as ending in the mirror."""
         self.evicted.append(pod["metadata"]["name"])
         ending = {**pod["metadata"], "deletionTimestamp": "2026-01-01T00:00:00Z", "deletionGracePeriodSeconds": 30}
         self.mirrors.pods.changed("MODIFIED", {**pod, "metadata": ending})
@@ -92,7 +92,7 @@ class MirroredCluster:
 
 
 class LedCluster(MirroredCluster):
-    """Such a source on a clock of the test's own, with a leader who keeps its books in a real store."""
+    """A MirroredCluster with its own clock, and with a leader that keeps its books in a real store."""
 
     def __init__(self, client: redis.Redis, folder: Path) -> None:
         self.now = NOON
@@ -102,7 +102,7 @@ class LedCluster(MirroredCluster):
         self.lead()
 
     def lead(self) -> None:
-        """A new leader, who knows nothing but what it reads."""
+        """Starts a new leader, which knows only what it reads."""
         self.reconciler = Reconciler(
             self.client,
             self,
@@ -111,7 +111,7 @@ class LedCluster(MirroredCluster):
         )
 
     def reconcile(self, seconds: float = 0) -> None:
-        """Lets time pass, in which all is as the mirrors have it, and the leader do one round."""
+        """Lets time pass, in which the cluster stays as the mirrors have it; then the leader reconciles once."""
         self.now += int(seconds * SECOND)
         self.harness.now = self.now
         for name in Mirrors.__slots__:
@@ -119,13 +119,13 @@ class LedCluster(MirroredCluster):
         self.reconciler.reconcile(self.now)
 
     def notices_during(self, act: Callable[[], object]) -> list[str]:
-        """The reasons of the notices that an act adds."""
+        """Returns the reasons of the events that an act adds."""
         before = len(self.notices)
         act()
         return [notice.reason for notice in self.notices[before:]]
 
     def grant(self, gpu_hours: int) -> None:
-        """The one grant that there is, for the budget `a`, made now."""
+        """Makes a grant for the budget `a` now, in place of all earlier grants."""
         name = f"g{gpu_hours}"
         metadata = {"name": name, "uid": name, "creationTimestamp": format_instant(self.now)}
         spec = {"budget": "a", "gpuHours": gpu_hours, "reason": "deadline"}
@@ -133,6 +133,6 @@ class LedCluster(MirroredCluster):
 
 
 def budget_object(name: str, namespaces: list[str], **spec: Any) -> Json:
-    """A GPUBudget of 100 GPU-hours a month where nothing else is said."""
+    """Returns a GPUBudget, of 100 GPU-hours a month unless `spec` says otherwise."""
     base = {"namespaces": namespaces, "allowance": {"gpuHours": 100}, "period": {"every": "month"}}
     return {"metadata": {"name": name, "uid": f"budget-{name}", "generation": 1}, "spec": {**base, **spec}}

@@ -1,4 +1,4 @@
-"""A standalone folder, a real Redis and a clock of the test's own: everything that a leading timekeeper works with."""
+"""A standalone folder, a real Redis and the test's own clock: everything that a leading timekeeper works with."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ MAX_AMOUNT = 10**24 - 1
 """The largest amount that the store holds."""
 EACH_REDIS = ("Redis 6.2", "Redis 7")
 KINDS_OF_MONEY = {Kind.GRANT, Kind.CARRY, Kind.EXPIRY}
-"""Entries that change what is available, and not what is spent."""
+"""The kinds of ledger entries that change the available money, and not the spending."""
 
 
 class LedgerHarness:
-    """One cluster's worth of objects and one timekeeper after another."""
+    """The objects of one cluster in a folder, and the leaders of a timekeeper one after another."""
 
     def __init__(self, folder: Path, client: redis.Redis) -> None:
         self.folder = folder
@@ -54,7 +54,7 @@ class LedgerHarness:
         """When each node last renewed its Lease."""
 
     def lead(self, rules: ControllerRules | None = None, step: Hook | None = None, **options: Any) -> Reconciler:
-        """A new leader, which knows nothing but what it reads; `step` is called before each step that it makes."""
+        """Starts a new leader, which knows only what it reads; `step` is called before each step that it makes."""
         self.source = FolderSource(self.folder, self.leaders_time, rules.own_resources if rules else None)
         self.refresh()
         self.reconciler = Reconciler(
@@ -69,7 +69,7 @@ class LedgerHarness:
         return self.reconciler
 
     def reconcile(self, seconds: float = 0, **options: Any) -> None:
-        """Lets time pass, shows the folder to the leader, and lets it do one round."""
+        """Lets time pass, shows the folder to the leader, and has it reconcile once."""
         self.pass_time(seconds)
         reconciler = self.reconciler or self.lead()
         reconciler.reconcile(self.leaders_time(), **options)
@@ -84,7 +84,7 @@ class LedgerHarness:
         self.refresh()
 
     def silence(self, node: str, renewed: int | None) -> None:
-        """The node controller finds that a kubelet last renewed its Lease at an instant; None: the node is back."""
+        """Shows a node whose kubelet last renewed its Lease at the instant `renewed`; with None the node is back."""
         (self.folder / "nodes").mkdir(exist_ok=True)
         status, since = ("True", self.now) if renewed is None else ("Unknown", self.now)
         condition = {"type": "Ready", "status": status, "lastTransitionTime": format_instant(since)}
@@ -103,7 +103,7 @@ class LedgerHarness:
         self.source.mirrors.node_leases.replaced(leases)
 
     def budget(self, name: str, namespaces: list[str], gpu_hours: Any = 100, **spec: Any) -> None:
-        """Writes a budget; of the month where nothing else is said."""
+        """Writes a budget, with a period of a month unless `spec` says otherwise."""
         item = {
             "apiVersion": "fairgpu.io/v1alpha1",
             "kind": "GPUBudget",
@@ -119,11 +119,11 @@ class LedgerHarness:
         self.write_budgets()
 
     def write_budgets(self) -> None:
-        """Writes what `budgets` holds."""
+        """Writes the budgets in `budgets` into the folder."""
         self._replace(self.folder / "budgets.yaml", "\n---\n".join(map(json.dumps, self.budgets)))
 
     def grant(self, name: str, budget: str, gpu_hours: Any, created: int | None = None, **spec: Any) -> None:
-        """Writes a grant, made now where nothing else is said."""
+        """Writes a grant, which is made at `created`, or now by default."""
         stamp = format_instant(self.now if created is None else created)
         item = {
             "kind": "GPUGrant",
@@ -133,7 +133,7 @@ class LedgerHarness:
         write_json(self.folder / "grants" / f"{name}.json", item)
 
     def correct(self, name: str, budget: str, gpu_hours: Any, effective: int, **spec: Any) -> None:
-        """Writes a correction of the period that holds an instant."""
+        """Writes a correction of the period in which the instant `effective` lies."""
         moment = format_instant(effective)
         base = {"budget": budget, "gpuHours": gpu_hours, "effectivePeriod": moment, "reason": "the node had failed"}
         item = {
@@ -146,7 +146,7 @@ class LedgerHarness:
     def pod(
         self, uid: str, namespace: str, *, core: int = 100, model: str = "A100", node: str = "n1", **changes: Any
     ) -> dict[str, Any]:
-        """A bound, running pod on one GPU since now."""
+        """Writes a pod that is bound now and runs on one GPU; returns it."""
         stamp = format_instant(self.now)
         device = {"uuid": f"GPU-{uid}", "model": model, "totalMiB": 81920, "core": core, "memoryMiB": 1}
         allocation = {"v": 1, "node": node, "containers": [{"name": "main", "devices": [device]}]}
@@ -172,7 +172,7 @@ class LedgerHarness:
     def pod_of_another_stack(
         self, uid: str, namespace: str = "team-a", *, resource: str = "nvidia.com/gpu", since: int | None = None
     ) -> dict[str, Any]:
-        """A running pod with one GPU of another device plugin, bound at an instant or just now."""
+        """Writes a running pod with one GPU of another device plugin, bound at an instant or now; returns it."""
         item = self.pod(uid, namespace)
         stamp = format_instant(self.now if since is None else since)
         item["metadata"] |= {"creationTimestamp": stamp, "annotations": {}}
@@ -182,7 +182,7 @@ class LedgerHarness:
         return item
 
     def gated(self, uid: str, namespace: str, core: int = 100) -> None:
-        """A pod that admission held."""
+        """Writes a pod that admission holds behind the budget's gate."""
         item = self.pod(uid, namespace, core=core)
         item["metadata"]["annotations"] = {}
         item["spec"].pop("nodeName")
@@ -191,29 +191,29 @@ class LedgerHarness:
         self.write_pod(item)
 
     def source_pod(self, uid: str) -> dict[str, Any]:
-        """The pod as its file has it."""
+        """Returns the pod as its file has it."""
         item: dict[str, Any] = json.loads((self.folder / "pods" / f"{uid}.json").read_text())
         return item
 
     def finish(self, pod: dict[str, Any], seconds_ago: int = 0) -> None:
-        """The pod's container ended."""
+        """Writes that a pod's container ended, so many seconds ago."""
         finished = format_instant(self.now - seconds_ago * SECOND)
         state = {"terminated": {"exitCode": 0, "finishedAt": finished}}
         pod["status"] |= {"phase": "Succeeded", "containerStatuses": [{"name": "main", "state": state}]}
         self.write_pod(pod)
 
     def write_pod(self, pod: dict[str, Any]) -> None:
-        """Puts the pod's file in its place, whole."""
+        """Replaces the pod's file in one step."""
         self._replace(self.folder / "pods" / f"{pod['metadata']['uid']}.json", json.dumps(pod))
 
     def _replace(self, file: Path, text: str) -> None:
-        """Puts another file in a file's place: one that was rewritten within a tick of the clock looks as before."""
+        """Replaces a file by a new one: a file that is rewritten within a tick of the clock would look unchanged."""
         beside = self.folder / f"{file.name}.new"
         beside.write_text(text)
         beside.replace(file)
 
     def remove(self, uid: str) -> None:
-        """The pod is deleted."""
+        """Deletes the pod."""
         (self.folder / "pods" / f"{uid}.json").unlink()
 
     def spent(self, account: str, period: int = MONTH) -> int:

@@ -18,11 +18,11 @@ from timekeeper.ledger.usage import accounts_usage
 STORE: dict[str, Any] = json.loads(
     (Path(__file__).parents[2] / "contract" / "timekeeper" / "stores" / "format_1.json").read_text()
 )
-"""Its keys, its answers on use, and the cluster around it."""
+"""The old store's keys, its answers about use, and the cluster around it."""
 
 
 def begin(harness: LedgerHarness) -> None:
-    """Makes the harness the old store's, with the cluster and the instant that it was left in."""
+    """Fills the harness with the old store, its cluster, and the instant at which it was left."""
     fill(harness.client)
     for name, text in STORE["world"].items():
         (harness.folder / name).parent.mkdir(exist_ok=True)

@@ -1,4 +1,4 @@
-"""Periods for tests that run in real time: neither end is near, whatever day it is."""
+"""Periods for tests that run in real time, of which neither end is near on any day."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ LAST_DAY_OF_EVERY_MONTH = 28
 
 
 def month_midway() -> dict[str, Any]:
-    """A GPUBudget's period of a month that began, and will end, about two weeks from now."""
+    """Returns a GPUBudget's period of a month that began, and will end, about two weeks from now."""
     day = min((datetime.now(UTC) + timedelta(days=14)).day, LAST_DAY_OF_EVERY_MONTH)
     return {"every": "month", "start": {"dayOfMonth": day}}

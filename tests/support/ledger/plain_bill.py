@@ -1,4 +1,4 @@
-"""The cost of pods and claims of other stacks, computed from recorded objects and arrival times by a way of its own.
+"""The cost of pods and claims of other stacks, computed independently from recorded objects and arrival times.
 
 It shares no code with the timekeeper: one short rule for each stack. A part is (model, count, share of a GPU).
 """
@@ -23,13 +23,13 @@ PROVISIONAL = 600 * SECOND
 
 
 def nanoseconds(stamp: str) -> int:
-    """Reads a stamp of the API server."""
+    """Converts a time of the API server to nanoseconds since 1970."""
     moment = datetime.fromisoformat(stamp)
     return int(moment.timestamp()) * SECOND + moment.microsecond * 1000
 
 
 def price_of(model: str, prices: Mapping[str, Fraction]) -> Fraction:
-    """Returns the price of the key that is a word of the model's name, in any case; that of `*` for none."""
+    """Returns the price whose key is a word of the model's name, in any case; else the price of `*`."""
     words = re.split(r"[ _-]", model.lower())
     return next((price for key, price in prices.items() if key.lower() in words), prices["*"])
 
@@ -156,7 +156,7 @@ def _of_ascend(asked: Mapping[str, int], name: str, memory_mib: int) -> Fraction
 
 
 def _of_intels_manager(seen: Seen) -> Fraction:
-    """The part of one GPU, of the two that the node has; 0 where the pod asks for a unit alone."""
+    """Returns the part of one GPU, of the two that the node has; 0 if the pod states no share."""
     asked, offered = seen.total, seen.capacity
     of_time = Fraction(asked.get("gpu.intel.com/millicores", 0), 1000)
     shares = ("gpu.intel.com/tiles", "gpu.intel.com/memory.max")
@@ -176,7 +176,7 @@ def _of_nvidia(seen: Seen, name: str, amount: int) -> Part:
 
 
 def _cloud(labels: Mapping[str, str]) -> str:
-    """The model that a cloud names; empty for none."""
+    """Returns the model that a cloud's labels name; empty for none."""
     for key in (
         "cloud.google.com/gke-accelerator",
         "karpenter.k8s.aws/instance-gpu-name",
@@ -190,9 +190,9 @@ def _cloud(labels: Mapping[str, str]) -> str:
 
 
 def parts_of_claim(claim: Json, slices: Sequence[Json]) -> list[Part]:
-    """Returns what a claim holds of the devices in some slices, by one rule for each way to divide one.
+    """Returns the parts that a claim holds of the devices in some slices, by one rule for each way to divide one.
 
-    A device of another driver than those of GPUs costs nothing, and neither does administrative access.
+    A device of a driver other than those of GPUs costs nothing, and neither does administrative access.
     """
     found = []
     for result in claim["status"].get("allocation", {}).get("devices", {}).get("results", []):
@@ -235,7 +235,7 @@ def _mig(profile: str, model: str) -> Fraction:
 
 @dataclass
 class Line:
-    """The bill of one pod or claim: its parts by first sight, and its two ends in nanoseconds since 1970."""
+    """The bill of one pod or claim: its parts as first seen, and its start and end in nanoseconds since 1970."""
 
     parts: list[Part]
     start: int
