@@ -135,7 +135,7 @@ class Reporter:
         return wait
 
     def _last_report(self) -> None:
-        """Sends one report of the final figures; an older one still under way is ignored, as its number is lower."""
+        """Sends one report of the final figures; an older report on its way has a lower number, and is ignored."""
         deadline = time.monotonic() + LAST_REPORT_SECONDS
         self.sample()
         self._start_delivery(last=True)

@@ -1,7 +1,7 @@
 """Decides whether this extender may act: kube-scheduler's Lease names its pod, and its watch has caught up.
 
-The kube-scheduler in the same pod elects its leader by that Lease. This replica measures the age of a renewal by its
-own clock, from when it reads the renewal: no clock of another machine decides
+The kube-scheduler in the same pod elects its leader by that Lease. This replica times the renewals of the Lease by its
+own clock, as it observes them: no clock of another machine decides
 (https://kubernetes.io/docs/concepts/architecture/leases/).
 
 When this replica begins to lead, Bindings of another replica may still be on their way through the watch of pods. So it

@@ -26,8 +26,8 @@ NO_TOTAL = np.int64(1 << 60)
 MOST_IN_32_BITS = np.iinfo(np.int32).max // 100
 """The most MiB whose hundredfold is a whole number of 32 bits: 20 TiB."""
 LINKED, MORE, LENT, HELD = 10_000_000, 1e4, 1e8, 1e9
-"""The terms of an init container's score of a device: for one of the best linked set, for each percent that it needs
-less beyond what the pod holds, for one that an earlier init container takes, and for one that the main containers
+"""The terms of an init container's score of a device: for one of the best linked set; for each percent beyond the part
+that the pod holds (it is subtracted); for one that an earlier init container takes; for one that the main containers
 hold."""
 
 

@@ -1,8 +1,9 @@
 """Searches one node for the devices of a pod with several containers, by trying sets of devices.
 
-Main containers and native sidecars run together, so their shares of a device add up. An init container runs before the
-main containers. It takes devices that they will hold anyway, as far as these suffice, since the kubelet hands its slots
-on to them. It needs room beside the native sidecars that start before it, and beside no other container.
+Main containers and native sidecars run together, so their shares of a device add up. An init container that ends runs
+before most of them. It takes devices that the pod will hold anyway, as far as these suffice, since the kubelet hands
+its slots on to later containers. It needs room beside the native sidecars that start before it, and beside no other
+container.
 
 To find the sets that fit together is a packing problem, for which no fast way finds every solution. Three things
 shorten the search: equal devices count as one, a choice that failed is not tried again, and sums and counts end a

@@ -8,7 +8,7 @@ DOCUMENT = Path(__file__).parents[2] / "docs" / "bad-input.md"
 
 
 def documented(heading: str) -> dict[str, tuple[str, str]]:
-    """The table whose first column has this heading: the second and third cell of each row, by the first."""
+    """Returns the table whose first column has this heading: each row's second and third cell, keyed by the first."""
     rows: dict[str, tuple[str, str]] = {}
     in_table = False
     for line in DOCUMENT.read_text().splitlines():

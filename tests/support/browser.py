@@ -21,7 +21,7 @@ NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chro
 
 
 def executable() -> str | None:
-    """The browser's path: FAIRGPU_CHROMIUM, else what the system has; None for one that playwright installed."""
+    """Returns the browser's path: FAIRGPU_CHROMIUM, else the system's; None for one that playwright installed."""
     return os.environ.get("FAIRGPU_CHROMIUM") or next((found for name in NAMES if (found := shutil.which(name))), None)
 
 

@@ -29,7 +29,13 @@ GPU = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Team:
-    """A budget of one namespace, in GPU-hours and GPUs."""
+    """A budget of one namespace with its pods; amounts are in GPU-hours.
+
+    Attributes:
+        available: the allowance; None for no limit.
+        spent: the part that is spent.
+        gpus: the number of GPUs that the pods hold now.
+    """
 
     name: str
     available: float | None
@@ -59,7 +65,7 @@ TEAMS = (
 
 
 def period_of(now: int) -> tuple[int, int]:
-    """Thirty days, of which some twenty are over, whatever day it is: start and end in nanoseconds."""
+    """Returns the start and end, in nanoseconds, of thirty days, of which some twenty are over at `now`."""
     start = now - now % DAY - 20 * DAY
     return start, start + 30 * DAY
 

@@ -99,7 +99,7 @@ class FakeKubelet:
             call.cancel()
 
     def admit(self, uid: str, container: str, resource: str, *slots: str) -> None:
-        """Has slots allocated to a container by the plugin that registered last, and writes its answer down."""
+        """Has the plugin that registered last allocate slots to a container; the checkpoint file gets its answer."""
         with self.plugin() as plugin:
             (answer,) = plugin.allocate(slots)
         response = plugins.ContainerAllocateResponse(cdi_devices=[plugins.CDIDevice(name=name) for name in answer])
@@ -143,7 +143,7 @@ class FakeKubelet:
         return plugins.Empty()
 
     def _follow(self, endpoint: str, resource: str) -> None:
-        """Keeps the slots of a plugin until its call ends, and then none of the resource, from either plugin."""
+        """Stores a plugin's slots until its call ends; then the resource has none, from this plugin or another."""
         self._quick.wait()
         with PluginClient(self.folder / endpoint) as plugin:
             call = plugin.devices()
@@ -227,7 +227,7 @@ class PluginClient:
         return [[device.name for device in each.cdi_devices] for each in answer.container_responses]
 
     def pre_start(self, *slots: str) -> None:
-        """Raises grpc.RpcError with the plugin's words where it refuses."""
+        """Calls PreStartContainer with a container's slots; raises grpc.RpcError with the plugin's text if refused."""
         request = plugins.PreStartContainerRequest(devices_ids=slots)
         self._call("PreStartContainer", request, plugins.PreStartContainerResponse)
 

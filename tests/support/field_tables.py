@@ -49,7 +49,10 @@ def undescribed(command: str, document: Any) -> list[str]:
 
 
 def fields(value: Any, name: str, rows: dict[str, str]) -> Iterator[tuple[str, Any]]:
-    """Each field that the table must describe, with its value; where rows describe parts of it, the parts instead."""
+    """Yields each field that the table must describe, with its value.
+
+    If rows of the table describe parts of a field, the parts are yielded in its place.
+    """
     has_parts = any(row.startswith((f"{name}.", f"{name}[]")) for row in rows) or not name
     if name in rows or not has_parts:
         yield name, value

@@ -1,4 +1,4 @@
-"""A device plugin of somebody else's, in this process: it offers slots, and gives what the agent never would."""
+"""A device plugin of another project, in this process: it offers slots, and allocates a device of its own."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DEVICE = "example.org/gpu=0"
 
 
 class OtherServer(Server):
-    """Answers each container with the same device."""
+    """A plugin's server that allocates the same device to each container."""
 
     def _methods(self) -> dict[str, Any]:
         allocate = grpc.unary_unary_rpc_method_handler(
@@ -36,7 +36,7 @@ def _allocated(request: protocol.AllocateRequest) -> protocol.AllocateResponse:
 def another_plugin(
     folder: Path, resource: str, slots: tuple[str, ...], endpoint: str = "foreign.sock"
 ) -> Iterator[None]:
-    """A plugin that has registered the resource with the kubelet of this folder, until the end of the block."""
+    """Runs a plugin that has registered the resource with the kubelet of this folder, until the end of the block."""
     server = OtherServer(folder / endpoint, Slots(Offered(slots)), lambda _: None)
     try:
         register(folder, endpoint, resource)

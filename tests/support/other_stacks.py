@@ -1,4 +1,4 @@
-"""Nodes and pods as plugins and schedulers of other stacks write them, and what each pod holds in plain figures."""
+"""Nodes and pods as plugins and schedulers of other stacks write them, and the parts of GPUs that each pod holds."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ TEMPLATE = "huawei.com/Ascend910-12c.3cpu.32g"
 
 
 def registered(model: str, memory: int, cores: int = 100, **more: Any) -> str:
-    """HAMi's list of a node's two devices, with further fields of each.
+    """Returns HAMi's list of a node's two devices, with further fields of each.
 
-    Its own scheduler counts memory and cores by that; here nodes offer both, for the stock scheduler to bind its pods.
+    HAMi's own scheduler counts memory and cores by this list. Here nodes offer both as resources, too, so that the
+    stock scheduler binds the pods.
     """
     common = {"count": 10, "devmem": memory, "devcore": cores, "type": model, "health": True}
     return json.dumps([{"id": f"GPU-{at}", "index": at, **common, **more} for at in range(2)])
@@ -66,15 +67,15 @@ def npu_allocated(memory: int, cores: int, template: str = "") -> dict[str, str]
 
 
 def volcano_register(model: str, memory: int, mode: str = "hami-core") -> str:
-    """Volcano's list of a node's devices, which are shared in a mode: `hami-core` or `mig`."""
+    """Returns Volcano's list of a node's two devices, which are shared in a mode: `hami-core` or `mig`."""
     return "".join(f"GPU-{at},10,{memory},NVIDIA-{model},true,{mode}:" for at in range(2))
 
 
 @dataclass(frozen=True)
 class Asking:
-    """A pod: its containers' limits, and what its scheduler wrote on it.
+    """A pod of another stack: its containers' limits, and the annotations and labels that its scheduler wrote.
 
-    `gpus` is what it is charged as at price 1: its parts of GPUs, each its larger share of time and memory.
+    `gpus` is the charge at price 1: the sum of its parts of GPUs, each by the larger of its shares of time and memory.
     """
 
     gpus: Fraction
@@ -82,12 +83,12 @@ class Asking:
     annotations: dict[str, str] = field(default_factory=dict)
     labels: dict[str, str] = field(default_factory=dict)
     scheduler: str = ""
-    """The scheduler whose pod it is; the stock one for none."""
+    """The name of the pod's scheduler; empty for the stock one."""
 
 
 @dataclass(frozen=True)
 class Stack:
-    """A node of one stack, the model that it names, and pods that may run there."""
+    """A node of one stack, the model that the node names, and pods that may run there, keyed by name."""
 
     name: str
     model: str
@@ -395,7 +396,7 @@ STACKS = (
         {"strange": _one("1", "nvidia.com/mig-9z.99gb", 1)},
     ),
 )
-"""A node of each stack, and pods of each way in which its users ask."""
+"""A node of each stack, with pods for each way in which the stack's users request GPUs."""
 
 OWN_LINE: dict[str, Any] = {"parts": 4, "model_labels": ["example.com/npu.product"]}
-"""The admin's line of the settings for `example.com/npu`."""
+"""The admin's setting for the resource `example.com/npu`."""

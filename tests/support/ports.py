@@ -1,8 +1,8 @@
-"""Loopback ports for the servers that tests start: no other test process on the machine is given the same ones.
+"""Loopback ports for the servers that tests start: no two test processes of the machine get the same ports.
 
-A port is chosen some time before its server listens there, and a server that was killed listens there again later.
-Each process therefore has a range of ports to itself, which it claims by a name in the abstract namespace of Unix
-sockets: as ports are, it is known in one network namespace, and gone with its process (unix(7)).
+A port is chosen some time before its server listens there, and a server that was killed listens there again later. Each
+process therefore has its own range of ports. It claims the range by a name in the abstract namespace of Unix sockets:
+like a port, such a name is known in one network namespace, and gone with its process (unix(7)).
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ BUS = 10_000
 
 
 def free_port() -> int:
-    """A port without a listener, as is the one that the bus of a Redis Cluster would use.
+    """Returns a port without a listener; the port that the bus of a Redis Cluster would then use has none, either.
 
-    Both lie below 32768, where Linux by default takes no port for outgoing connections.
+    Both are below 32768, where Linux by default takes no port for outgoing connections.
     """
     return next(port for port in _own_range() if _is_free(port) and _is_free(port + BUS))
 
 
 def free_ports(count: int) -> list[int]:
-    """So many different ones, at most SIZE."""
+    """Returns `count` different ports without a listener, at most SIZE."""
     return [free_port() for _ in range(count)]
 
 
 @cache
 def _own_range() -> Iterator[int]:
-    """Claims a range of ports for this process; returns the ports round and round."""
+    """Claims a range of ports for this process; returns an endless iterator over its ports."""
     for number in range(RANGES):
         claim = socket.socket(socket.AF_UNIX)
         try:

@@ -1,4 +1,4 @@
-"""Be sure of the end of a process that a test has started, whatever the test or the process does."""
+"""Ends the processes that a test has started, whatever the test or the process does."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from typing import AnyStr
 from tests.support.waiting import LIMIT_S
 
 TREE = Path(__file__).resolve().parents[2]
-"""The folder of these tests and of what they try."""
+"""The root folder of the tree to which these tests and the code under test belong."""
 PROGRAM = Path(sys.executable).with_name("fairgpu")
 """The installed command. It runs the tree that was installed, unless PYTHONPATH names another."""
 FAIRGPU = ("/usr/bin/env", f"PYTHONPATH={TREE}", str(PROGRAM))
-"""The command of this tree, whichever is installed, and whatever its environment has besides."""
+"""The command `fairgpu` of this tree, whichever tree is installed; the rest of the environment stays."""
 
 
 @contextmanager
 def ending(
     process: subprocess.Popen[AnyStr], stop_signal: signal.Signals = signal.SIGTERM
 ) -> Iterator[subprocess.Popen[AnyStr]]:
-    """Gives the process to a block, and ends it with the block as `end` does."""
+    """Gives the process to a block; ends the process at the end of the block, as `end` does."""
     try:
         yield process
     finally:
@@ -44,7 +44,7 @@ def end(
 
 
 def wait_for_end(process: subprocess.Popen[AnyStr], limit_s: float = LIMIT_S) -> int:
-    """Returns the exit status of a process that ends by itself, or was asked to; raises as `end` does."""
+    """Returns the exit status of a process that ends by itself, or was asked to end; raises as `end` does."""
     try:
         return process.wait(limit_s)
     except subprocess.TimeoutExpired:
@@ -54,7 +54,7 @@ def wait_for_end(process: subprocess.Popen[AnyStr], limit_s: float = LIMIT_S) ->
 
 
 def kill(process: subprocess.Popen[AnyStr]) -> None:
-    """Sends SIGKILL, to all of the process's group where the group is its own; returns once the process is gone."""
+    """Sends SIGKILL to a process, or to its whole group if it leads one; returns once the process has ended."""
     if process.poll() is None:
         if os.getpgid(process.pid) == process.pid:
             os.killpg(process.pid, signal.SIGKILL)

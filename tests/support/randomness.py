@@ -1,4 +1,4 @@
-"""Random choices of tests that hypothesis does not make: they follow from the seed of the run."""
+"""Random choices that tests make without hypothesis; they follow from the seed of the run."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import os
 from random import Random
 
 SEED = int(os.environ.get("FAIRGPU_SEED", "0"))
-"""`make test SEED=n` sets it; 0 where pytest is started by itself."""
+"""The seed of the run: the n of `make test SEED=n`; 0 if pytest is started by itself."""
 
 
 def chance(number: int) -> Random:
-    """One of the run's sequences of random choices, by number."""
+    """Returns one of the run's sequences of random choices, given by its number."""
     return Random(f"{SEED} {number}")

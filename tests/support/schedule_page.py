@@ -1,4 +1,4 @@
-"""Decode a schedule page as the shim does, to see what the node agent wrote."""
+"""Decodes a schedule page as the shim does, for tests of the node agent's pages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writes docs/reference/settings.md from the settings that there are: `python -m tests.support.settings_page`."""
+"""Writes docs/reference/settings.md from the settings in the code: `python -m tests.support.settings_page`."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ webhook:
 
 
 def page() -> str:
-    """The whole page."""
+    """Returns the text of the whole page."""
     return INTRODUCTION + "".join(
         f"\n## {title}\n\n| setting | default | allowed | what it does |\n|---|---|---|---|\n"
         + "\n".join(rows(model))
@@ -59,7 +59,7 @@ def page() -> str:
 
 
 def rows(model: type[BaseModel]) -> Iterator[str]:
-    """A row for each setting; of a section that several services read, at the first of them."""
+    """Yields a row for each setting; those of a section that several services read come with the first service."""
     defaults = model()
     for path in fields(model):
         if path[0] == "existing" and model is not WebhookSettings:
@@ -76,7 +76,7 @@ def rows(model: type[BaseModel]) -> Iterator[str]:
 
 
 def shown(value: Any) -> str:
-    """A default as it would be written in the file."""
+    """Returns a default value as it would be written in the settings file."""
     if value is None or value in ((), {}):
         return "none"
     if isinstance(value, tuple) and isinstance(value[0], BaseModel):
@@ -87,7 +87,7 @@ def shown(value: Any) -> str:
 
 
 def allowed(info: FieldInfo) -> str:
-    """The bounds of a number, or the words that there are."""
+    """Returns the bounds of a number, or the words that a setting may have; empty for neither."""
     return ", ".join(f"`{word}`" for word in words(info)) or bounds(info)
 
 

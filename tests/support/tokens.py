@@ -15,7 +15,7 @@ from timekeeper.auth.folder import ISSUER
 
 
 class TokenSigner:
-    """One private key and the issuer that uses it."""
+    """A private key, with the issuer whose tokens it signs."""
 
     def __init__(self, key_id: str = "key-1", algorithm: str = "RS256", issuer: str = ISSUER) -> None:
         self.key_id = key_id
@@ -28,7 +28,7 @@ class TokenSigner:
             self.private_key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
 
     def public_key(self) -> dict[str, Any]:
-        """The key as a member of a JSON Web Key Set."""
+        """Returns the public key as a member of a JSON Web Key Set."""
         to_jwk = ECAlgorithm.to_jwk if self.algorithm.startswith("ES") else RSAAlgorithm.to_jwk
         jwk: dict[str, Any] = json.loads(to_jwk(self.private_key.public_key()))  # type: ignore[arg-type]
         jwk.pop("key_ops", None)
@@ -38,7 +38,7 @@ class TokenSigner:
         return {"keys": [self.public_key()]}
 
     def claims(self, subject: str, **changes: Any) -> dict[str, Any]:
-        """The claims of a good token of a day; a change to None drops a claim."""
+        """Returns the claims of a valid token of one day; a change to None drops a claim."""
         now = int(time.time())
         claims = {
             "iss": self.issuer,
@@ -55,11 +55,11 @@ class TokenSigner:
         return jwt.encode(claims, self.private_key, algorithm=self.algorithm, headers={"kid": self.key_id, **headers})
 
     def person(self, subject: str, **changes: Any) -> str:
-        """A token that stands for a person or a service."""
+        """Returns a token for a person or a service."""
         return self.sign(self.claims(subject, **changes))
 
     def pod(self, namespace: str, name: str, uid: str, **changes: Any) -> str:
-        """A token as the kubelet projects it into a pod."""
+        """Returns a token as the kubelet projects it into a pod."""
         bound = {
             "namespace": namespace,
             "pod": {"name": name, "uid": uid},

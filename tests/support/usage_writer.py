@@ -1,4 +1,4 @@
-"""Stands in for the shim: writes usage records as vcuda/include/usage.h describes them, without the sidecar's code."""
+"""Writes usage records in place of the shim, by vcuda/include/usage.h and without the sidecar's code."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def _device(device: Device) -> bytes:
 
 
 def sealed(record: bytes) -> bytes:
-    """The record with the checksum that its other bytes give."""
+    """Returns the record with the checksum over its other bytes."""
     return record[:-4] + zlib.crc32(record[:-4]).to_bytes(4, "little")
 
 
 def write_usage(path: Path, record: bytes) -> None:
-    """One pwrite of the whole record, as the shim does it."""
+    """Writes the whole record by one pwrite, as the shim does."""
     path.parent.mkdir(parents=True, exist_ok=True)
     file = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
     try:

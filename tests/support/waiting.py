@@ -1,4 +1,4 @@
-"""Wait for a condition, with a limit that a machine meets which is four times slower, and busy."""
+"""Waits for a condition, with a limit that even a busy machine at a quarter of the speed meets."""
 
 from __future__ import annotations
 
@@ -12,15 +12,22 @@ PATIENCE = "FAIRGPU_PATIENCE"
 LIMIT_S = 120.0 * int(os.environ.get(PATIENCE, "1"))
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.01, 0.5
 OFTEN_S, SHARE = 0.1, 0.05
-"""Pauses grow to OFTEN_S at once, and beyond it to this SHARE of the wait so far: to ask costs processor time."""
+"""Pauses grow quickly to OFTEN_S, and beyond it only to this share of the wait so far, since each call of the probe
+costs processor time."""
 
 T = TypeVar("T")
 
 
 def wait_until(probe: Callable[[], T | None], what: str, limit_s: float = LIMIT_S) -> T:
-    """Call `probe` until it answers something true, and return that; the pauses between grow.
+    """Calls `probe` until it returns a true value, and returns that value; the pauses between calls grow.
 
-    Raises TimeoutError with `what` and the last answer once `limit_s` has passed.
+    Args:
+        probe: returns the value, or a false one while the condition does not hold.
+        what: the condition, for the error.
+        limit_s: the longest wait, in seconds.
+
+    Raises:
+        TimeoutError: the limit has passed; the message has `what` and the probe's last answer.
     """
     began = time.monotonic()
     pause = FIRST_PAUSE_S

@@ -59,7 +59,7 @@ class AccountedRequest(BudgetRequest):
         return f"at most about {self.highest(states) / GPU_SECOND:.3g}"
 
     def consequence(self, met: BudgetState) -> str:
-        """Returns the consequence of the budget's state `met` for the pod: the end of a sentence after `the pod`."""
+        """Returns the effect of the budget's state `met` on the pod: the end of a sentence that follows `the pod`."""
         if met is BudgetState.OVER and not self.classes:
             return "is admitted all the same, and yields to no other: FairGPU gives no priority classes here"
         return super().consequence(met)

@@ -28,12 +28,12 @@ PriceList = Mapping[str, Sequence[tuple[int, Fraction]]]
 
 @dataclass
 class Pod:
-    """A pod as it really ran on two GPUs, and what its reports came to by when, over all starts of its sidecar.
+    """A pod as it really ran on two GPUs, and the money by its reports, over all starts of its sidecar.
 
     Attributes:
-        prices: the price of each GPU when the pod started, which holds for its reports.
-        boots: what each start of its sidecar has reported so far.
-        reported: (instant, money, devices named) after each report, in order.
+        prices: the price of each GPU when the pod started; its reports are priced by it.
+        boots: the money that each start of its sidecar has reported so far.
+        reported: an instant, the money up to it, and the devices named up to it, after each report, in order.
         node: its node.
         alive: the instant at which its last report was received.
     """
@@ -61,7 +61,7 @@ class Pod:
 
 
 class Use(NamedTuple):
-    """A report's figures of one device: busy nanoseconds, nanoseconds for which it held memory, and how much."""
+    """A report's figures of one device: nanoseconds of GPU time, nanoseconds with memory held, and memory in MiB."""
 
     busy: int
     span: int = 0

@@ -41,7 +41,7 @@ class Held:
 
 
 class ChaosModel:
-    """Pods come, finish and, once they are settled, go; money is granted, and books are set right; leaders change."""
+    """A cluster in which pods come, end and are removed, money is granted, spending corrected, and leaders change."""
 
     def __init__(self, harness: LedgerHarness, seed: int) -> None:
         self.harness = harness
@@ -102,7 +102,7 @@ class ChaosModel:
             self.writer.write(self.harness.now)
 
     def error(self, names: tuple[str, ...] = tuple(TEAMS.values())) -> dict[str, int]:
-        """Returns the stored spending of these accounts less the true one; where that is 0, the same of grants."""
+        """Returns the stored spending of accounts less the true one; where that is 0, the same difference of grants."""
         known = {name: reading.period_totals(self.harness.client, name, MONTH) for name in names}
         granted = {name: 0 if found is None else found.granted for name, found in known.items()}
         spent = {name: 0 if found is None else self.harness.spent(name) for name, found in known.items()}

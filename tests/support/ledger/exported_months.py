@@ -1,4 +1,4 @@
-"""A harness with months to write: a folder for them that can be taken away, and who moves what is old."""
+"""A harness with closed months to export: their folder, which can fail, and the objects that move old use there."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Term:
 
 
 class MonthsHarness:
-    """A harness, a place for months, and what moves what is old from one to the other."""
+    """A harness, a folder for months, and the archivist and exporter that move old use from the store to the folder."""
 
     def __init__(self, harness: LedgerHarness, folder: Path) -> None:
         self.harness = harness

@@ -51,7 +51,7 @@ class LedgerHarness:
         (folder / "pods").mkdir(exist_ok=True)
         self.budgets: list[dict[str, Any]] = []
         self.renewed: dict[str, str] = {}
-        """When each node last renewed its Lease."""
+        """The time at which each node last renewed its Lease, in RFC 3339."""
 
     def lead(self, rules: ControllerRules | None = None, step: Hook | None = None, **options: Any) -> Reconciler:
         """Starts a new leader, which knows only what it reads; `step` is called before each step that it makes."""
@@ -238,7 +238,7 @@ class LedgerHarness:
 
 
 def report(harness: LedgerHarness, uid: str, seq: int, busy_seconds: float, boot: str = "b") -> None:
-    """Submits what the sidecar of a running pod measures of its one device; the store must take it."""
+    """Submits the usage that the sidecar of a running pod measures on its one device; the store must take it."""
     busy, span = int(busy_seconds * SECOND), 100 * SECOND
     counters = (Counter(f"GPU-{uid}", busy, span, 0),)
     (outcome,) = ReportIntake(harness.client).take([Submission(uid, boot, seq, harness.now, counters)])

@@ -61,7 +61,7 @@ def usage(client: redis.Redis) -> dict[str, list[Any]]:
 
 
 def check_converted(harness: LedgerHarness) -> None:
-    """Nothing is left in the old format, every answer is as before, and the books are right."""
+    """Checks that no key has the old format, every answer is as before, and the auditor finds no difference."""
     assert usage(harness.client) == STORE["usage"]
     assert harness.client.get(keys.BOOK_FORMAT) == b"2"
     assert not harness.client.exists(keys.BOOK_CONVERTING)

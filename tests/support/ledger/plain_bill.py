@@ -40,7 +40,7 @@ def rate(parts: list[Part], prices: Mapping[str, Fraction]) -> int:
 
 
 class Seen:
-    """A pod on its node as they were seen: what was asked, and what stands on both."""
+    """A pod and its node as a watcher saw them: the requested resources, and the labels and annotations of both."""
 
     def __init__(self, pod: Json, node: Json) -> None:
         self.pod_labels = pod["metadata"].get("labels", {})
@@ -57,7 +57,7 @@ class Seen:
 
 
 def parts_of_pod(pod: Json, node: Json) -> list[Part]:
-    """Returns what a pod holds on a node, by one rule for each stack; what it has by a claim is the claim's."""
+    """Returns the parts of GPUs that a pod holds on a node, by one rule for each stack; claims are left out."""
     if "extendedResourceClaimStatus" in pod["status"]:
         return []
     seen = Seen(pod, node)
@@ -224,7 +224,7 @@ def _gib(text: str) -> int:
 
 
 def _mig(profile: str, model: str) -> Fraction:
-    """Returns the larger of a MIG device's shares; a profile in another form is a whole GPU."""
+    """Returns the larger of a MIG device's shares of time and memory; a profile of another form is a whole GPU."""
     matched = re.fullmatch(r"([1-9])g\.(\d+)gb(\.me)?", profile)
     if not matched:
         return Fraction(1)
@@ -254,7 +254,7 @@ class Line:
 
 
 class PlainBill:
-    """The bills of a cluster, from what a watcher saw and when."""
+    """The bills of a cluster's pods and claims, from the objects that a watcher saw and the times of its looks."""
 
     def __init__(self, since: int) -> None:
         """`since` is the instant from which on metering counts, in nanoseconds since 1970."""
@@ -284,7 +284,7 @@ class PlainBill:
     def see_claims(
         self, now: int, claims: Mapping[str, Json], pods: Mapping[str, Json], slices: Sequence[Json]
     ) -> None:
-        """Takes what a list of all claims shows at an instant, whose devices are in `slices`."""
+        """Takes all claims as a list shows them at an instant; `slices` has their devices."""
         for uid, claim in claims.items():
             bound = [self._bound(pods[user["uid"]]) for user in claim["status"]["reservedFor"] if user["uid"] in pods]
             found = parts_of_claim(claim, slices)
@@ -292,7 +292,7 @@ class PlainBill:
                 self.lines[uid] = Line(found, max(min(bound, default=now), self.since))
 
     def free(self, uid: str, ends: list[int]) -> None:
-        """Ends a claim's line with the last of the pods that reserved it."""
+        """Ends a claim's bill at the latest of the instants at which the pods that reserved it ended."""
         self.lines[uid].end = max(ends)
 
     @staticmethod

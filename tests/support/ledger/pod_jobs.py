@@ -1,4 +1,4 @@
-"""The leader's decisions on pods, carried out at once in the test's own thread."""
+"""The leader's decisions about pods, carried out at once in the test's own thread."""
 
 from __future__ import annotations
 
@@ -55,5 +55,5 @@ class PodJobs:
         return work_off(self.writer)
 
     def counted(self, name: str, **labels: str) -> float:
-        """A metric of the pod writer, without its prefix."""
+        """Returns a metric of the pod writer, given its name without the prefix `fairgpu_timekeeper_`; 0 if absent."""
         return self.registry.get_sample_value(f"fairgpu_timekeeper_{name}", labels) or 0.0

@@ -6,14 +6,14 @@ import redis
 
 
 class Replica:
-    """A copy of the store as it was when the replica received its last write."""
+    """A copy of the store as it is when the object is made; the store's later writes are not in it."""
 
     def __init__(self, client: redis.Redis) -> None:
         self._client = client
         self._held = {key: client.dump(key) for key in client.scan_iter()}
 
     def promote(self) -> None:
-        """The copy becomes the store, with another history of the server."""
+        """Makes the copy the store, and gives the server another replication history."""
         self._client.flushall()
         for key, dumped in self._held.items():
             self._client.restore(key, 0, dumped)

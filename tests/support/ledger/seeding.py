@@ -1,4 +1,4 @@
-"""Puts a book into a Redis as the timekeeper's leader would, through the store's own functions."""
+"""Writes the books into a Redis as the timekeeper's leader would, through the store's own functions."""
 
 from __future__ import annotations
 
@@ -40,9 +40,10 @@ def seed_budget(
     available: int | None = 36_000_000_000,
     spent: int = 7_200_000_000,
 ) -> Summary:
-    """A budget with a period, its namespaces, open sessions and published figures.
+    """Writes a budget with a period, its namespaces, open sessions and published figures; returns these figures.
 
-    What is spent, and not by these pods, is a checkpoint.
+    The part of `spent` that the pods have not spent is written as the sum of a checkpoint. Amounts are
+    microGPU-seconds.
     """
     pods, namespaces = list(pods), tuple(namespaces)
     now = time.time_ns()
@@ -71,7 +72,7 @@ def seed_budget(
 
 
 def post_entries(client: redis.Redis, account: str, uid: str, amounts: Iterable[int]) -> None:
-    """Ledger entries of one session: its cumulative amount grows to each of these in turn."""
+    """Posts ledger entries of one session, whose amount grows to each of the given ones in turn."""
     for counter, amount in enumerate(amounts, start=2):
         item = writing.Item(uid, amount, writing.LedgerAction.POST, writing.Kind.HOURLY, "team-a", "train-0", "", "")
         revision = writing.Revision(EPOCH, counter)

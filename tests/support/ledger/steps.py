@@ -1,4 +1,4 @@
-"""The steps of a reconciliation, before each of which a test can act: end the leader, pause it, or break the store."""
+"""The steps of a reconciliation. Before each step a test can act: end the leader, pause it, or break the store."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ Hook = Callable[[str], object]
 
 
 class KilledError(BaseException):
-    """The leader's process ends here, as with SIGKILL: nothing of it runs any more, and its memory is lost.
+    """Raised to end the leader's process as SIGKILL does: nothing of it runs any more, and its memory is lost.
 
-    It is no Exception: a reconciliation goes on with other accounts after one of those.
+    It is a BaseException, since a reconciliation goes on with other accounts after an Exception.
     """
 
 
@@ -37,7 +37,7 @@ POINTS = {
     "publish": (reconciler, "publish"),
     "watched": (shared, "write_watched"),
 }
-"""The function that each step begins with."""
+"""The function that begins each step, as a module and a name, keyed by step."""
 
 
 @contextmanager

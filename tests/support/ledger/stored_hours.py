@@ -1,4 +1,4 @@
-"""The rows of hours that an account has in Redis, as tests look at them and change them."""
+"""The rows of hours that an account has in Redis, for tests that read and change them."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from timekeeper.ledger import keys
 from timekeeper.ledger.usage import read_rows
 
 Place = tuple[int, str]
-"""An hour, counted from 1970, and what its use is attributed to."""
+"""An hour, counted from 1970, and the dimensions of its use as stored text."""
 
 
 def rows_of(client: redis.Redis, account: str) -> dict[Place, str]:
-    """The rows that are not packed."""
+    """Returns the rows of an account that are not packed."""
     return _of_each_hour(client, account, keys.AccountKeys(account).rows_of)
 
 
 def sums_of(client: redis.Redis, account: str) -> dict[Place, str]:
-    """Their sums by namespace and model."""
+    """Returns the sums of an account's rows by namespace and model."""
     return _of_each_hour(client, account, keys.AccountKeys(account).sums_of)
 
 
@@ -44,7 +44,7 @@ def write_rows(client: redis.Redis, account: str, rows: Mapping[Place, str]) -> 
 
 
 def delete_row(client: redis.Redis, account: str, place: Place) -> None:
-    """Deletes a row, and with the last one of an hour that hour."""
+    """Deletes a row; if it was the last one of its hour, deletes the hour from the index."""
     names = keys.AccountKeys(account)
     client.hdel(names.rows_of(place[0]), place[1])
     if not client.exists(names.rows_of(place[0])):
@@ -53,13 +53,13 @@ def delete_row(client: redis.Redis, account: str, place: Place) -> None:
 
 
 def delete_rows(client: redis.Redis, account: str) -> None:
-    """Deletes all of them."""
+    """Deletes all rows of an account that are not packed."""
     for place in rows_of(client, account):
         delete_row(client, account, place)
 
 
 def _sum_up(client: redis.Redis, account: str, hour: int) -> None:
-    """Makes the sums of an hour those of its rows; a row that cannot be read counts as none."""
+    """Sets the sums of an hour to those of its rows; a row that cannot be read counts as none."""
     names, sums = keys.AccountKeys(account), dict[str, UsageFigures]()
     found: Any = client.hgetall(names.rows_of(hour))
     for to, row in found.items():
@@ -74,6 +74,6 @@ def _sum_up(client: redis.Redis, account: str, hour: int) -> None:
 
 
 def parts_of(client: redis.Redis, account: str, *, hourly: bool) -> list[PackedPart]:
-    """The packed values, of hours or of days, in order."""
+    """Returns the packed values of an account in order: those of hours if `hourly`, else those of days."""
     names: Any = client.hkeys(keys.AccountKeys(account).folded)
     return sorted(part for name in names if (part := parse_part(name)) is not None and part.hourly == hourly)

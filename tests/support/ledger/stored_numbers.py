@@ -1,6 +1,6 @@
-"""Every number in a store, as a place where a test may change it: values, scores, entries, and names.
+"""Finds every number in a store that a test may change: in values, scores, entries and names.
 
-Packed values are unpacked. Texts that hold no whole number by itself, such as names, uids and models, are no numbers.
+Packed values are unpacked. A text without a whole number by itself, such as a name, a uid or a model, is no number.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Place:
     """A number in a store.
 
     Attributes:
-        name: the key, and where in it the number stands: `KEY FIELD/PATH`; `#` is a number in a name.
+        name: the key, and the position of the number in it: `KEY FIELD/PATH`; `#` is a number in a name.
         key: the Redis key.
         add_one: makes the number one more.
     """
@@ -142,13 +142,13 @@ _OF_TYPE = {
 
 
 def _changed_names(name: str) -> Iterator[str]:
-    """Yields a name with each of the numbers in it one more; numbers are what blanks and dashes divide."""
+    """Yields the name once for each number in it, with that number one more; blanks and dashes divide numbers."""
     for match in re.finditer(r"(?<![^ -])[0-9]+(?![^ -])", name):
         yield f"{name[: match.start()]}{str(int(match[0]) + 1).zfill(len(match[0]))}{name[match.end() :]}"
 
 
 def _changed_values(key: str, value: bytes, *, note: bool = False) -> Iterator[tuple[str, bytes | str]]:
-    """Yields where each number of a value stands, and the value with that number one more."""
+    """Yields, for each number in a value, its path and the value with that number one more."""
     if key.endswith(":segments"):
         yield from _changed_entries(unpack_entries(value))
     elif key.endswith(":folded"):

@@ -25,7 +25,7 @@ class StoredObjects(KubernetesAPI):
         self._versions = itertools.count(1)
 
     def put(self, path: str, item: Json) -> None:
-        """Stores an object whatever is there, without a request."""
+        """Stores an object in place of any other at its path, without a request."""
         metadata = {**item.get("metadata", {}), "resourceVersion": str(next(self._versions))}
         self._objects[path] = copy.deepcopy({**item, "metadata": metadata})
 

@@ -1,4 +1,4 @@
-"""A server on loopback that answers as a test wants: late, never, too much, or what is no HTTP."""
+"""A server on loopback that answers as a test wants: late, never, too much, or with something that is not HTTP."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 Answering = Callable[[socket.socket], None]
-"""Answers a connection whose request was read."""
+"""A function that answers on a connection whose request was read."""
 
 
 class BadServer:
@@ -70,7 +70,7 @@ def hang(connection: socket.socket) -> None:
 
 
 def drip(head: bytes) -> Answering:
-    """Answers a byte every now and then, so that no single read meets its time-out."""
+    """Returns a function that sends a byte every now and then, so that no single read of the client times out."""
 
     def answer(connection: socket.socket) -> None:
         connection.settimeout(0.05)

@@ -1,4 +1,4 @@
-"""One request over TLS on a connection of its own."""
+"""One request over TLS on a connection that serves no other."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import http.client
 def one_request(
     connection: http.client.HTTPSConnection, method: str, path: str, body: bytes | None = None
 ) -> tuple[int, bytes]:
-    """The status and the body of the answer; the connection is closed whatever happens."""
+    """Returns the status and the body of the answer to a request; closes the connection in any case."""
     try:
         connection.request(method, path, body)
         response = connection.getresponse()

@@ -1,4 +1,4 @@
-"""An HTTP server that plays the API server for writes to pods, badly for the pods that a test names."""
+"""An HTTP server in place of the API server for writes to pods; it fails for the pods that a test names."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class PodServer(ThreadingHTTPServer):
         return KubernetesAPI(client.ApiClient(configuration))
 
     def asked_for(self, what: str = "") -> set[str]:
-        """The pods of which a write of that kind came: `` for patches, `eviction`."""
+        """Returns the pods for which a write of one kind came: an empty text for patches, or `eviction`."""
         return {pod for pod, kind in self.asked if kind == what}
 
     def __enter__(self) -> Self:

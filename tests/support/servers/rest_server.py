@@ -1,6 +1,6 @@
 """A served timekeeper for tests and benchmarks: the real command, real TLS, a real Redis, and a folder for a cluster.
 
-The folder's rules know `admin` (may all), `finance` (may read all), `alice` (may read team-a) and `nobody`.
+The folder's rules have `admin` (may do everything), `finance` (may read everything) and `alice` (may read team-a).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ACCESS: list[dict[str, Any]] = [
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One answer; `document` is its JSON."""
+    """One answer to a request; `document` is its body parsed from JSON."""
 
     status: int
     headers: dict[str, str]
@@ -65,7 +65,7 @@ class RestServer:
         return self.folder / "certificates" / "timekeeper" / "ca.crt"
 
     def start(self) -> Self:
-        """Starts it and returns once it answers its liveness probe."""
+        """Starts the timekeeper; returns once it answers its liveness probe."""
         self._write_folder()
         command = [*FAIRGPU, "timekeeper", "serve", "--standalone", str(self.folder)]
         with (self.folder / "log").open("ab") as log:
@@ -78,7 +78,7 @@ class RestServer:
         return self
 
     def stop(self) -> None:
-        """Ends it gently, and its workers with it."""
+        """Ends the timekeeper and its workers in order, by SIGTERM."""
         if self.process is not None:
             process, self.process = self.process, None
             end(process)
@@ -90,7 +90,7 @@ class RestServer:
         self.stop()
 
     def wait_for(self, path: str) -> None:
-        """Returns once an open route answers 200."""
+        """Returns once a route that needs no token answers 200."""
 
         def ready() -> bool:
             assert self.process is None or self.process.poll() is None, f"it ended:\n{self.log()[-3000:]}"
@@ -102,11 +102,11 @@ class RestServer:
         wait_until(ready, f"{path} answers 200")
 
     def wait_for_metric(self, name: str, value: float) -> None:
-        """Returns once the metric has that value."""
+        """Returns once a metric has the value."""
         wait_until(lambda: self.metric(name) == value, f"{name} is {value}")
 
     def metric(self, name: str) -> float | None:
-        """A metric's present value, by its name with its labels as Prometheus writes them."""
+        """Returns a metric's present value, given its name with labels as Prometheus writes them; None without it."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics_port}/metrics", timeout=LIMIT_S) as response:
             lines = response.read().decode().splitlines()
         return next((float(line.split()[-1]) for line in lines if line.rpartition(" ")[0] == name), None)
@@ -115,14 +115,14 @@ class RestServer:
         return (self.folder / "log").read_text(errors="replace")
 
     def connect(self) -> http.client.HTTPSConnection:
-        """A connection that trusts this timekeeper's own CA; the caller closes it."""
+        """Returns a connection that trusts this timekeeper's own CA; the caller closes it."""
         context = ssl.create_default_context(cafile=str(self.ca_file))
         return http.client.HTTPSConnection("127.0.0.1", self.port, timeout=LIMIT_S, context=context)
 
     def ask(
         self, method: str, path: str, token: str | None = None, body: Any = None, headers: dict[str, str] | None = None
     ) -> Answer:
-        """One request; a body that is neither bytes nor an iterator of them is sent as JSON."""
+        """Returns the answer to one request; a body that is neither bytes nor an iterator of them is sent as JSON."""
         data = body if body is None or isinstance(body, bytes | Iterator) else json.dumps(body).encode()
         sent = {**(headers or {})}
         if token is not None:

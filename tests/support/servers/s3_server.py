@@ -1,6 +1,7 @@
-"""A real S3-compatible server for a test: moto's, which checks signatures and policies once a test asks for it.
+"""A real S3-compatible server for a test: moto's, which checks signatures and policies once a test demands it.
 
-It listens on a free loopback port and ends with the test. `tools/s3_server.sh` installs it, apart from what is tested.
+It listens on a free loopback port and ends with the test. `tools/s3_server.sh` installs it apart from the project's
+packages.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ ROOT = Path(__file__).parents[3]
 
 
 class S3Server:
-    """One server process; what it holds is in its memory."""
+    """One server process, which keeps its objects in memory."""
 
     def __init__(self, folder: Path, certificates: Path | None = None) -> None:
-        """With a folder of `ca.crt`, `tls.crt` and `tls.key` it speaks TLS."""
+        """Prepares the server; with a folder of `ca.crt`, `tls.crt` and `tls.key` it speaks TLS."""
         self.folder = folder
         self.port = free_port()
         self.certificates = certificates
@@ -56,7 +57,7 @@ class S3Server:
         return self
 
     def stop(self) -> None:
-        """Ends the server, and what it holds with it; returns once it is gone."""
+        """Ends the server, with all objects in it; returns once it has ended."""
         if self.process is not None:
             process, self.process = self.process, None
             end(process)
@@ -65,11 +66,11 @@ class S3Server:
         self._ask("PUT", f"/{BUCKET}")
 
     def refuse_everybody(self) -> None:
-        """From now on only signatures of known users count, and no user is known."""
+        """Makes the server check signatures from now on; it knows no user, and so refuses every request."""
         self._ask("POST", "/moto-api/reset-auth", b"0")
 
     def empty(self) -> None:
-        """As when it was started."""
+        """Removes all objects and rules, as if the server had just started."""
         self._ask("POST", "/moto-api/reset-auth", b"inf")
         self._ask("POST", "/moto-api/reset")
 
@@ -106,7 +107,7 @@ def _program() -> Path:
 
 @pytest.fixture(scope="session")
 def running_s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    """A server for all tests of a worker: it takes a second to start."""
+    """One server for all tests of a worker, since its start takes a second."""
     server = S3Server(tmp_path_factory.mktemp("s3"))
     try:
         yield server.start()
@@ -116,7 +117,7 @@ def running_s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Se
 
 @pytest.fixture
 def s3_server(running_s3_server: S3Server) -> S3Server:
-    """The server with nothing in it but an empty bucket, open to everybody."""
+    """The server with one empty bucket, which every caller may use."""
     running_s3_server.empty()
     running_s3_server.make_bucket()
     return running_s3_server

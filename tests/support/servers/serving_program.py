@@ -78,7 +78,7 @@ def build(lifecycle: Lifecycle) -> Application:
 
 
 def build_interrupted(folder: Path, lifecycle: Lifecycle) -> Application:
-    """Builds the application; the first worker sends SIGTERM to itself before."""
+    """Builds the application; the first worker that does so sends SIGTERM to itself before."""
     begun = folder / "begun"
     if not begun.exists():
         begun.touch()
@@ -88,7 +88,7 @@ def build_interrupted(folder: Path, lifecycle: Lifecycle) -> Application:
 
 
 def build_streams(released: asyncio.Event) -> dict[Route, Handler]:
-    """A stream that goes on until it is released, and one that fails."""
+    """Returns the route of a stream that goes on until `released` is set, and the route of one that fails."""
 
     async def parts() -> AsyncGenerator[bytes]:
         try:

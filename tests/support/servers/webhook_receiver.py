@@ -1,4 +1,4 @@
-"""A real HTTP server that takes webhooks, and answers as a test wants."""
+"""A real HTTP server that takes messages for a webhook, and answers as a test wants."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Taken:
-    """A request as it came in."""
+    """A request as the receiver got it."""
 
     path: str
     headers: dict[str, str]
@@ -21,7 +21,7 @@ class Taken:
 
 @dataclass
 class Receiver:
-    """A receiver of messages; `answers` are taken one after the other, then 200."""
+    """A receiver of messages. Each request gets the next of `answers`, and 200 once there are none left."""
 
     url: str
     taken: list[Taken] = field(default_factory=list)

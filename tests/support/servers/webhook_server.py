@@ -28,9 +28,9 @@ class WebhookServer:
 
     Attributes:
         folder: its folder.
-        settings: what is set beside the ports, by group of the section `webhook`.
-        timekeeper_ca: what it takes for the timekeeper's CA; one of no use where none is given.
-        environment: that of its process; this process's own with the tree of these tests where none is given.
+        settings: the settings besides the ports, keyed by group of the section `webhook`.
+        timekeeper_ca: the CA that it takes for the timekeeper's, in PEM; by default one that signs nothing.
+        environment: the environment of its process; by default this process's, with the tree of these tests.
     """
 
     folder: Path
@@ -50,7 +50,7 @@ class WebhookServer:
         return self.folder / "certificates" / "webhook" / "ca.crt"
 
     def start(self) -> Self:
-        """Starts it and returns once it is ready."""
+        """Starts the webhook; returns once it is ready."""
         self._write_folder()
         command = [PROGRAM, "webhook", "serve", "--standalone", str(self.folder)]
         with (self.folder / "log").open("ab") as log:
@@ -70,7 +70,7 @@ class WebhookServer:
             self.process.send_signal(signal.SIGTERM)
 
     def wait_until_ended(self) -> int:
-        """The exit status, after `tell_to_end`."""
+        """Returns the exit status, after `tell_to_end`."""
         assert self.process is not None
         return wait_for_end(self.process)
 
@@ -82,16 +82,16 @@ class WebhookServer:
             end(self.process)
 
     def connect(self, ca_file: Path | None = None) -> http.client.HTTPSConnection:
-        """A connection that trusts the webhook's own CA as it is now; the caller closes it."""
+        """Returns a connection that trusts the webhook's own CA as it is now; the caller closes it."""
         context = ssl.create_default_context(cafile=str(ca_file or self.ca_file))
         return http.client.HTTPSConnection("localhost", self.port, timeout=LIMIT_S, context=context)
 
     def ask(self, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
-        """One request on a connection of its own: the status and the body of the answer."""
+        """Returns the status and the body of the answer to one request on a new connection."""
         return one_request(self.connect(), method, path, body)
 
     def metrics(self) -> dict[str, float]:
-        """All metrics by name with their labels as Prometheus writes them."""
+        """Returns all metrics, keyed by name with labels as Prometheus writes them."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics_port}/metrics", timeout=LIMIT_S) as response:
             lines = response.read().decode().splitlines()
         return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines if not line.startswith("#")}
