@@ -137,7 +137,7 @@ def read_asked(pod: Mapping[str, Any], names: StackNames, dialects: DialectSetti
 def _own_memory(
     annotations: Mapping[str, Any], containers: list[Any], init: list[Any]
 ) -> dict[tuple[str, int], UnplacedShare]:
-    """Returns the share of each container for which annotations of the pod ask for memory of a GPU, as KAI reads them.
+    """Returns the share of each container for which the pod's annotations ask for GPU memory, as KAI reads them.
 
     The key is the container's list, `containers` or `initContainers`, and its index there. A container with only a
     memory limit requests that limit. A value that is no quantity of memory asks for whole GPUs.
@@ -165,7 +165,7 @@ def _mib(text: Any) -> int:
 
 
 def _together(own: UnplacedShare | None, beside: UnplacedShare | None) -> UnplacedShare | None:
-    """Returns the sum of what a container asks for by annotations, `own`, and by resources, `beside`; None for none."""
+    """Returns the sum of a container's shares by annotations, `own`, and resources, `beside`; None if both are None."""
     if own is None or beside is None:
         return own or beside
     return UnplacedShare(

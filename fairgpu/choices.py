@@ -101,7 +101,7 @@ def read_choices(annotations: Mapping[Any, Any], metadata: Path = METADATA) -> C
 
 
 def merge_choices(own: PodChoices, others: PodChoices) -> PodChoices:
-    """Returns the choices of two sources together; a choice that `own` states replaces the same one in `others`.
+    """Returns the choices of two sources together; if both state a choice, that of `own` counts.
 
     Args:
         own: the choices that take precedence, such as the pod's `fairgpu.io/*` annotations.

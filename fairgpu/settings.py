@@ -64,7 +64,7 @@ def load_settings(
         usual: the file that is read if `file` is None and this one exists; None for none.
 
     Raises:
-        SettingsError: a value is of the wrong type or out of range, a key is unknown or stands twice, no service has a
+        SettingsError: a value is of the wrong type or out of range, a key is unknown or appears twice, no service has a
             section of the name, or two servers would listen on one port.
     """
     read = file or (usual if usual is not None and usual.exists() else None)

@@ -16,7 +16,7 @@ class _Loader(yaml.SafeLoader):
         """Returns the node of a map with the keys that were written, before `<<` copies those of other maps into it.
 
         Raises:
-            yaml.constructor.ConstructorError: a key stands twice.
+            yaml.constructor.ConstructorError: a key appears twice.
         """
         node: yaml.MappingNode = super().compose_mapping_node(anchor)
         first: dict[str, int] = {}

@@ -16,7 +16,7 @@ OUTCOMES = {
 }
 """The outcomes of a call, by its verb."""
 RECLAIMS = ("placed", "called_off", "in_vain")
-"""The outcomes of an earmark: the pod was placed, the need was gone, or it was not placed on what was freed."""
+"""The outcomes of an earmark: the pod was placed, the need ended, or the pod was not placed on the freed devices."""
 EVICTIONS = ("evicted", "blocked", "gone", "failed")
 """The outcomes of an eviction; `blocked` is one that a PodDisruptionBudget forbids."""
 WRITES = ("written", "refused", "failed")

@@ -45,7 +45,7 @@ def after_success(pace: Pace, interval_seconds: float | None) -> Pace:
     """Returns the pace of reports after the timekeeper took one.
 
     Args:
-        interval_seconds: the interval that the timekeeper's answer sets; None where it sets none.
+        interval_seconds: the interval that the timekeeper's answer sets; None if it sets none.
     """
     return Pace(pace.interval_seconds if interval_seconds is None else clamp(interval_seconds))
 
@@ -62,7 +62,7 @@ def delay_after_early(pace: Pace, random: Random, retry_after_seconds: float | N
 
     Args:
         random: returns a number in [0, 1).
-        retry_after_seconds: the least wait, as the timekeeper's answer asks for it; None where it does not.
+        retry_after_seconds: the least wait, as the timekeeper's answer asks for it; None if it asks for none.
     """
     wait = pace.interval_seconds * (1 + _JITTER * random())
     return wait if retry_after_seconds is None else max(wait, clamp(retry_after_seconds))

@@ -172,7 +172,7 @@ def follow_policy(api: KubernetesAPI, publish: Callable[[bool], None], wait: Wai
     """Publishes at intervals whether the webhook's NetworkPolicy lets every address connect, until `wait` returns true.
 
     Args:
-        publish: takes the result: true where every address may connect.
+        publish: takes the result: true if every address may connect.
     """
     while True:
         try:

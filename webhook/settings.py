@@ -239,7 +239,7 @@ def read_settings(environ: Mapping[str, str], file: Path | None, usual: Path = U
     """Reads the webhook's settings from the environment and a file; the environment's values win.
 
     Args:
-        file: the YAML file that was named; None where none was.
+        file: the YAML file that was named; None if none was.
         usual: the file to read where `file` is None and this one exists.
 
     Raises:

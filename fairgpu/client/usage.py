@@ -174,7 +174,7 @@ def _worth(amount: Json, money: Json) -> Decimal:
 
 
 def _by_last_day(item: Json, figure: str) -> Any:
-    """Returns what an item of usage is expected to reach at the pace of the last day; None if that is unknown.
+    """Returns the expected use of an item at the rate of the last day; None if that is unknown.
 
     `figure` is `billed`, an amount of the REST API, or `cost`, in the currency.
     """

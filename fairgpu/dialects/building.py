@@ -11,7 +11,7 @@ from fairgpu.request import GPURequest
 
 WHOLE_GPU_PERCENT: Final = 100
 MAX_GPU_MEMORY_MIB: Final = 1024 * 1024
-"""The largest memory of one GPU that is accepted: 1 TiB, several times what a GPU has; more is in another unit."""
+"""The largest accepted memory of one GPU: 1 TiB, several times what a GPU has. A larger number is in another unit."""
 
 
 class Ask:

@@ -45,7 +45,7 @@ _KEYS = Keys(
 
 
 def read(container: Container, settings: DialectSettings) -> Reading | None:
-    """Reads a request of HAMi: shares of GPUs, or whole GPUs if `nvidia.com/gpu` stands alone.
+    """Reads a request of HAMi: shares of GPUs, or whole GPUs if the container names no amount of memory or cores.
 
     It returns None for a container without keys of this dialect, or one that is left to another device plugin.
     """

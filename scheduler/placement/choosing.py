@@ -571,7 +571,7 @@ def _taken(left: Left, after: Ints, request: Request) -> Left:
 
 
 def _nth(amounts: Ints, number: int) -> Ints:
-    """Returns the `number`-th largest amount of each row, counted from 1; -1 where the row has fewer."""
+    """Returns the `number`-th largest amount of each row, counted from 1; -1 if the row has fewer."""
     if amounts.shape[1] < number:
         return np.full(len(amounts), -1)
     return np.asarray(np.sort(amounts, axis=1)[:, -number])

@@ -37,7 +37,8 @@ def end(
 ) -> int:
     """Sends `stop_signal`, and returns the exit status once the process has ended.
 
-    Raises AssertionError where the process has not ended within `limit_s`; SIGKILL has then ended it.
+    Raises:
+        AssertionError: the process did not end within `limit_s`, so that SIGKILL ended it.
     """
     process.send_signal(stop_signal)
     return wait_for_end(process, limit_s)

@@ -27,7 +27,7 @@ class BudgetRequest:
 
     Attributes:
         reading: the GPU requests of the pod's containers.
-        deadline_seconds: the longest time that the pod runs; None where it sets no deadline.
+        deadline_seconds: the longest time that the pod runs; None if it sets no deadline.
     """
 
     def __init__(self, reading: PodReading, deadline_seconds: int | None) -> None:
@@ -101,7 +101,7 @@ def evaluate_budget(
     The last known state of the budget counts, whatever its age.
 
     Args:
-        states: the states of all budgets; None where the timekeeper has never answered.
+        states: the states of all budgets; None if the timekeeper has never answered.
         request: the pod's GPU request, from which its cost follows.
         when_unknown: the treatment of the pod where `states` is None.
         stale_after_seconds: the age of the states above which an audit annotation names it.

@@ -178,7 +178,7 @@ def _launcher(words: list[str], names: tuple[str, ...]) -> tuple[str, list[str]]
 
 
 def _option(words: list[str], names: tuple[str, ...]) -> str | None:
-    """Returns the value of an option, written as `--name value` or `--name=value`; None where it is not given."""
+    """Returns the value of an option, written as `--name value` or `--name=value`; None if it is not given."""
     for index, word in enumerate(words):
         name, equals, value = word.partition("=")
         if name in names:

@@ -67,7 +67,7 @@ class Knowledge:
         states: the budgets' states; None until the timekeeper first answers.
         permissions: the permissions of the namespaces that have any, keyed by namespace.
         classes: the PriorityClasses of the cluster, keyed by name; empty without an API server.
-        default_class: the name of the class that is globalDefault; None where no class is.
+        default_class: the name of the class that is globalDefault; None if no class is.
         timekeeper_ca: the CA that sidecars trust, in PEM; empty until it is known.
         other_claims: the ResourceClaims and ResourceClaimTemplates that ask for no GPU.
     """
@@ -80,7 +80,7 @@ class Knowledge:
     other_claims: frozenset[OtherClaim] = frozenset()
 
     def permissions_of(self, namespace: str) -> frozenset[Permission]:
-        """Returns the permissions of a namespace; none where it has no annotation `fairgpu.io/allow`."""
+        """Returns the permissions of a namespace; none if it has no annotation `fairgpu.io/allow`."""
         return self.permissions.get(namespace, NO_PERMISSIONS)
 
 

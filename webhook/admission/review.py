@@ -106,7 +106,7 @@ def read(document: Any, size: int = 0) -> Subject:
     """Returns the request of a parsed AdmissionReview.
 
     Args:
-        size: the bytes of its JSON; 0 where unknown.
+        size: the bytes of its JSON; 0 if it is unknown.
 
     Raises:
         ReviewError: the document is not an AdmissionReview of v1, or has no request with a uid.

@@ -34,7 +34,7 @@ class PodTemplate:
     Attributes:
         path: the template's field path in the workload.
         template: the template, as JSON with `metadata` and `spec`.
-        together: the number of the template's pods that work together; 1 where each works alone.
+        together: the number of the template's pods that work together; 1 if each works alone.
     """
 
     def __init__(self, path: Path, template: dict[str, Any], together: int = 1) -> None:

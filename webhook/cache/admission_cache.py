@@ -73,7 +73,7 @@ class AdmissionCache:
 
         Args:
             classes: all PriorityClasses, keyed by name.
-            default: the name of the class that is globalDefault; None where no class is.
+            default: the name of the class that is globalDefault; None if no class is.
         """
         with self._lock:
             self.knowledge = replace(self.knowledge, classes=classes, default_class=default)

@@ -232,5 +232,5 @@ def _name(item: dict[str, Any]) -> str:
 
 
 def _allow(item: dict[str, Any]) -> Any:
-    """Returns the value of a namespace's annotation `fairgpu.io/allow`; None where it has none."""
+    """Returns the value of a namespace's annotation `fairgpu.io/allow`; None if it has none."""
     return mapping(mapping(item.get("metadata")).get("annotations")).get(names.NAMESPACE_ALLOW)

@@ -85,9 +85,9 @@ class Observation:
     """The stored certificates and the published CAs, from which the next step of a renewal follows.
 
     Attributes:
-        published: the `caBundle` of each webhook of each configuration; empty bytes where a webhook has none.
-        leaf: the certificate that the replicas serve, and its key; None where there is none.
-        authorities: the CAs to trust; None where there are none.
+        published: the `caBundle` of each webhook of each configuration; empty bytes if a webhook has none.
+        leaf: the certificate that the replicas serve, and its key; None if there is none.
+        authorities: the CAs to trust; None if there are none.
     """
 
     published: frozenset[bytes]

@@ -51,7 +51,7 @@ class SecretStore:
         self._name = name
 
     def load(self) -> tuple[Mapping[str, bytes], str]:
-        """Returns the Secret's data and its resourceVersion; both are empty where there is no Secret.
+        """Returns the Secret's data and its resourceVersion; both are empty if there is no Secret.
 
         Raises:
             ChainError: the API server refuses, or does not answer.

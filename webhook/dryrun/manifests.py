@@ -46,7 +46,7 @@ class Manifest:
 
     @property
     def kind(self) -> str:
-        """The object's kind; empty where it names none."""
+        """The object's kind; empty if it names none."""
         return str(self.item.get("kind") or "")
 
     @property
@@ -74,7 +74,7 @@ class Manifest:
 
     @property
     def namespace(self) -> str:
-        """The namespace that the object names; empty where it names none."""
+        """The namespace that the object names; empty if it names none."""
         return str(mapping(self.item.get("metadata")).get("namespace") or "")
 
 

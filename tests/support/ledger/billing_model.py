@@ -116,13 +116,19 @@ class BillingModel:
         self.pods[uid] = Pod(namespace, percent, models, borrows or not percent, start, prices, node=node)
 
     def alive_until(self, pod: Pod, now: int) -> int:
-        """The instant up to which a pod is known to run: now, or the last sign of life of it and its silent node."""
+        """Returns the time up to which a pod is known to run: now, or the last sign of life if its node is silent."""
         if pod.node not in self.silent:
             return now
         return max(pod.start, min(max(self.silent[pod.node], pod.alive), now))
 
     def report(self, pod: Pod, at: int, boot: int, used: Mapping[int, Use]) -> None:
-        """Takes a report of one start of the sidecar: what that start has measured so far, by device."""
+        """Takes a report from one start of a pod's sidecar.
+
+        Args:
+            at: the time of the report, in nanoseconds.
+            boot: the index of the start of the sidecar.
+            used: the use that this start has measured so far, keyed by device.
+        """
         last_at, last, named = pod.reported[-1] if pod.reported else (0, 0, frozenset[int]())
         at = max(at, last_at)
         age = max(at - pod.start, 0)

@@ -45,7 +45,7 @@ class LedgerHarness:
         self.client = client
         self.now = NOON
         self.ahead = 0
-        """The time by which the leader's clock is ahead of `now`, in nanoseconds; below 0 where it is behind."""
+        """The time by which the leader's clock is ahead of `now`, in nanoseconds; below 0 if it is behind."""
         self.source = FolderSource(folder, self.leaders_time)
         self.reconciler: Reconciler | None = None
         (folder / "pods").mkdir(exist_ok=True)

@@ -1,4 +1,4 @@
-"""A store of format 1, as the code of that format left it after twelve days, and what its conversion must keep."""
+"""A store of format 1, as that format's code left it after twelve days, and the facts that a conversion must keep."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from timekeeper.ledger.usage import accounts_usage
 STORE: dict[str, Any] = json.loads(
     (Path(__file__).parents[2] / "contract" / "timekeeper" / "stores" / "format_1.json").read_text()
 )
-"""The old store's keys, its answers about use, and the cluster around it."""
+"""The old store's keys, its answers about use, and the files of the cluster around it."""
 
 
 def begin(harness: LedgerHarness) -> None:

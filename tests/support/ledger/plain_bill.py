@@ -241,11 +241,11 @@ class Line:
     start: int
     end: int | None = None
     by_cloud: bool = False
-    """The pod was first seen on a node whose model only its cloud named: feature discovery had not labelled it."""
+    """Whether the pod was first seen on a node without labels of feature discovery: only the cloud named its model."""
 
     @property
     def provisional(self) -> bool:
-        """Later labels of the node change the parts: one of them has no model, or only the cloud's."""
+        """Whether later labels of the node may change the parts: one of them has no model, or only the cloud's."""
         return self.by_cloud or any(not model for model, *_ in self.parts)
 
     def cost(self, prices: Mapping[str, Fraction], until: int) -> int:
@@ -262,7 +262,7 @@ class PlainBill:
         self.lines: dict[str, Line] = {}
 
     def see(self, now: int, pods: Mapping[str, Json], nodes: Mapping[str, Json], deleted_at: int) -> None:
-        """Takes what a list of all pods and nodes shows at an instant; those that it lacks count as deleted then."""
+        """Takes a list of all pods and nodes at one time; pods that it lacks count as deleted at `deleted_at`."""
         for uid, pod in pods.items():
             node = nodes[pod["spec"]["nodeName"]]
             line = self.lines.get(uid)

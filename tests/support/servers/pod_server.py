@@ -13,20 +13,20 @@ from fairgpu.cluster.api import KubernetesAPI
 
 
 class PodServer(ThreadingHTTPServer):
-    """Answers every write with what was sent, but those of `answers` with that status and Status object."""
+    """An HTTP server that answers each write with the sent document, except for the pods that `answers` names."""
 
     daemon_threads = True
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.answers: dict[str, tuple[int, dict[str, Any]]] = {}
-        """By the last part of the path that names the pod."""
+        """The status and the Status object with which writes to a pod are answered, keyed by the pod's name."""
         self.silent: dict[str, threading.Event] = {}
-        """Pods whose writes are answered once the event is set."""
+        """For each pod whose writes are answered late, the event that ends the delay; keyed by the pod's name."""
         self.waiting: set[str] = set()
-        """Pods of which a write is not answered yet."""
+        """The names of pods for which a write has come that is not answered yet."""
         self.asked: list[tuple[str, str]] = []
-        """(pod or collection, the end of the path) of each write that came, in order."""
+        """The pod or the collection, and the end of the path, of each write that has come, in order."""
 
     def api(self) -> KubernetesAPI:
         configuration = client.Configuration()
