@@ -94,7 +94,7 @@ class Fault:
 
 
 def explain(faults: Iterable[Fault]) -> str:
-    """Returns all faults as one message, one a line; of more than MAX_EXPLAINED, the number of the others is added."""
+    """Returns faults as one message, a line for each; beyond MAX_EXPLAINED it gives only the number of the others."""
     listed = list(faults)
     lines = [str(fault) for fault in listed[:MAX_EXPLAINED]]
     if len(lines) == 1:

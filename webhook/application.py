@@ -55,7 +55,7 @@ def build_application(
 
     Args:
         read_authority: returns the CA that signs the timekeeper's certificate, in PEM.
-        api: the API server; None in standalone mode, where no namespaces and no priority classes are known.
+        api: the API server; None in standalone mode, in which no namespaces and no priority classes are known.
     """
     cache = AdmissionCache()
     wait = lifecycle.ending.wait

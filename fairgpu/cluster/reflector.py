@@ -1,4 +1,4 @@
-"""Keeps a view of a collection current: a list, then a watch from where the list ended, again and again.
+"""Keeps a view of a collection current: a list, then a watch from the end of that list, again and again.
 
 The protocol is the API server's (https://kubernetes.io/docs/reference/using-api/api-concepts/#efficient-detection-of-changes):
 lists come in pages, bookmarks move the resourceVersion on, and 410 Gone means to list anew. A list that takes longer

@@ -29,7 +29,7 @@ class Chain:
 ReadChain = Callable[[], Chain]
 """Returns the chain to present now; called repeatedly in a thread of each worker.
 
-Raises ChainError where there is none; a server that has one continues with it.
+Raises ChainError if there is no chain; a server that has one goes on with it.
 """
 
 

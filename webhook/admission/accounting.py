@@ -1,6 +1,6 @@
 """Admits a new pod in the mode `account`: another stack schedules and runs it, and FairGPU marks it for its budget.
 
-FairGPU adds a label and the names of the pod's authors, a finalizer and a priority class where the settings ask for
+FairGPU adds a label and the names of the pod's authors, a finalizer and a priority class if the settings ask for
 them, and a scheduling gate while the budget is spent.
 The pod's resources, scheduler, node and annotations for the other stack stay as they are.
 """

@@ -66,7 +66,7 @@ class BudgetVerdict:
         over: whether the pod gets the priority class of pods over budget.
         held: whether the pod waits behind the scheduling gate of its budget.
         warnings: lines for the pod's author.
-        faults: the reason for the pod's refusal, where the settings refuse pods of an unknown state; else empty.
+        faults: the reason for the pod's refusal, if the settings refuse pods of an unknown state; else empty.
         stale_seconds: the age of the known states, if it is above the limit of the settings; else None.
     """
 

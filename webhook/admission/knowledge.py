@@ -85,7 +85,7 @@ class Knowledge:
 
 
 def read_priority_class(item: Mapping[str, Any]) -> PriorityClass:
-    """Returns a PriorityClass from its JSON; the preemption policy is PreemptLowerPriority where the JSON names none.
+    """Returns a PriorityClass from its JSON; the preemption policy is PreemptLowerPriority if the JSON names none.
 
     https://kubernetes.io/docs/concepts/scheduling-eviction/pod-priority-preemption/#priorityclass
     """

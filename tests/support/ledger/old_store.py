@@ -22,7 +22,7 @@ STORE: dict[str, Any] = json.loads(
 
 
 def begin(harness: LedgerHarness) -> None:
-    """Fills the harness with the old store, its cluster, and the instant at which it was left."""
+    """Fills the harness with the old store and its cluster, and sets its clock to the time when the store was left."""
     fill(harness.client)
     for name, text in STORE["world"].items():
         (harness.folder / name).parent.mkdir(exist_ok=True)
