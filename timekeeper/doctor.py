@@ -150,7 +150,7 @@ def run(api: KubernetesAPI, settings: TimekeeperSettings, output: str, now: int)
 
 @dataclass(frozen=True, slots=True)
 class _Report:
-    """What `fairgpu doctor` reports: what pods hold, what each mode would change and lacks, and what is installed."""
+    """The parts of the report of `fairgpu doctor`: findings, changes by a mode, missing rights, installation, pools."""
 
     findings: Findings
     changes: ModeChanges

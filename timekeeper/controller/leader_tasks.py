@@ -184,7 +184,7 @@ class LeaderTasks:
         self._decide(Plan.FINALIZERS, lambda leader_term: removals(leader_term.reconciler.books))
 
     def label(self) -> None:
-        """Hands the pod writer the writes of the label of GPU pods that are due on pods with GPUs by claims."""
+        """Plans to label the pods with GPUs by claims that lack the label of GPU pods; the pod writer does it."""
         self._decide(Plan.LABELS, lambda leader_term: label_writes(leader_term.reconciler.books))
 
     def evict(self) -> None:

@@ -198,7 +198,7 @@ class Books:
         return assigned[-1][1] if assigned else self.payer_named(namespace)
 
     def has_object(self, name: str) -> bool:
-        """Returns whether the account's checkpoint belongs into the status of a GPUBudget: it is a budget's account."""
+        """Returns whether the account's checkpoint belongs in the status of a GPUBudget: it is a budget's account."""
         return self.accounts[name].is_budget and (name != OVERHEAD or name in self.budgets.objects)
 
     def payer_named(self, namespace: str) -> str:
