@@ -138,7 +138,7 @@ class Agent:
         self._shim_error = ""
         """Why the shim is not on the host, by the last try that ended."""
         self._shim_since: float | None = None
-        """When the present try to write the shim began; None while there is none."""
+        """The instant at which the present try to write the shim began; None while there is none."""
         self._shim_error_logged = ""
         self._shim_tried = threading.Event()
         node = Node(self._starter.records, self._pods.all, self._uuids, vendor.sample)

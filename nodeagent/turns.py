@@ -89,7 +89,7 @@ class Turn(NamedTuple):
 
     @property
     def end_ns(self) -> int:
-        """Where the turn ends, in ns from the beginning of the period."""
+        """The end of the turn, in ns from the beginning of the period."""
         return self.start_ns + self.length_ns
 
 

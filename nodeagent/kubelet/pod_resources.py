@@ -18,7 +18,7 @@ from nodeagent.kubelet.shared import Shared
 SOCKET = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
 LIMIT_SECONDS = 5.0
 TOO_MANY = "rejected by rate limit"
-"""What a kubelet answers beyond 10 questions at once and 100 a second, those of other programs of the node among them
+"""The kubelet's answer beyond 10 questions at once and 100 a second, those of other programs of the node among them
 (k8s.io/kubernetes, pkg/kubelet/apis/podresources, DefaultQPS and DefaultBurstTokens)."""
 AGAIN_SECONDS = 0.02
 """The time after which such a question is asked again: the kubelet takes two in it."""

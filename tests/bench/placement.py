@@ -351,7 +351,7 @@ def _arrivals(pods: Sequence[dict[str, str]], capacity: int, random: np.random.G
 
 
 def _for_cpu(chooser: Chooser, request: Request, rows: Any) -> int | None:
-    """Where a pod without a GPU goes: it strands the fewest GPUs."""
+    """Chooses the node for a pod without a GPU: the one on which it strands the fewest GPUs."""
     fleet, worth = chooser.fleet, chooser.worth
     if not len(rows):
         return None

@@ -110,7 +110,7 @@ class Machine:
         return ""
 
     def folder_of(self, pod: dict[str, Any]) -> Path:
-        """Where the agent keeps a pod's files."""
+        """Returns the folder in which the agent keeps a pod's files."""
         return self.folder / "run" / "containers" / str(pod["metadata"]["uid"])
 
     def writer(self) -> int:

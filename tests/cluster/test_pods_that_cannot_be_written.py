@@ -108,7 +108,7 @@ class Team:
 
 @pytest.fixture(scope="module")
 def metrics_port(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    """Where a leader says what it counts that tries a notice for a second before a pod is evicted without."""
+    """Starts a leader that evicts a pod without a notice after a second; yields the port of the leader's metrics."""
     port = free_port()
     impatient = {"FAIRGPU_TIMEKEEPER_JOBS_WITHOUT_NOTICE_SECONDS": "1"}
     with (

@@ -1,4 +1,4 @@
-"""Which requests the webhook configurations send to the webhook: all that ask for a GPU, and nothing else."""
+"""Tests which requests reach the webhook by its configurations: all that ask for a GPU, and no others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which worker runs what, and when: files that share servers go to one, and who waits longest begins first.
+"""Divides the tests among workers: files that share servers go to one, and the tests that wait longest begin first.
 
 Then others run meanwhile, and no worker waits for the last one alone.
 """
@@ -21,7 +21,7 @@ SHARING = {
     "timekeeper_rest/": "REST",
     "serving/": "serving",
 }
-"""Where the tests stand that share a server, which is there for all of them that a worker runs."""
+"""The folders whose tests share a server. A worker starts it once for all of them that it runs."""
 
 
 class ByServers(LoadFileScheduling):

@@ -117,7 +117,7 @@ class Machine:
 
     @property
     def static_pods(self) -> Path:
-        """Where the kubelet looks for pods that no API server has."""
+        """The folder in which the kubelet looks for pods that no API server has."""
         return self.folder / "static"
 
     @property
@@ -406,7 +406,7 @@ def vendor_spec(gpus: int) -> dict[str, Any]:
 
 
 def _hierarchies() -> list[Path]:
-    """Where the cgroups are: one folder of version 2, or one for each controller of version 1."""
+    """The folders of the cgroups: one folder of version 2, or one for each controller of version 1."""
     top = Path("/sys/fs/cgroup")
     return [top] if (top / "cgroup.controllers").exists() else [path for path in top.iterdir() if path.is_dir()]
 

@@ -49,7 +49,7 @@ class Placed:
 
     @property
     def path(self) -> str:
-        """Where the API server has it."""
+        """The path at which the API server has the pod."""
         return f"/api/v1/namespaces/{self.namespace}/pods/{self.name}"
 
     def read(self) -> dict[str, Any]:

@@ -55,7 +55,7 @@ def nodeagent(folder: Path, name: str, shim: Path, root: Path = ROOT) -> Path:
 
 
 def _copied(containerfile: Path, name: str) -> str:
-    """Where the last COPY of a file of this name puts it."""
+    """Returns the path at which the last COPY of a file of this name puts it."""
     lines = [line.split() for line in containerfile.read_text().splitlines() if line.startswith("COPY ")]
     return [line[-1] for line in lines if line[-2].endswith(f"/{name}")][-1]
 

@@ -27,7 +27,7 @@ print(found.pod_uid, found.container_id)
 
 
 def unified() -> Path:
-    """Where the kernel's one hierarchy of version 2 is mounted, with or without controllers (cgroups(7))."""
+    """The folder at which the kernel's one hierarchy of version 2 is mounted, maybe without controllers (cgroups(7))."""
     mounts = (line.split() for line in Path("/proc/self/mounts").read_text().splitlines())
     return next(Path(target) for _, target, kind, *_ in mounts if kind == "cgroup2")
 

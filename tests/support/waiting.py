@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 PATIENCE = "FAIRGPU_PATIENCE"
-"""How many times slower still this machine is, as a kernel without the processor's help."""
+"""The factor by which this machine is slower still, such as under a kernel that runs as a process."""
 LIMIT_S = 120.0 * int(os.environ.get(PATIENCE, "1"))
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.01, 0.5
 OFTEN_S, SHARE = 0.1, 0.05

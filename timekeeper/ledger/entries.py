@@ -179,7 +179,7 @@ class SegmentError(StoreError):
 
 
 class _Who(NamedTuple):
-    """What all ledger entries of a session have in common; the fields are those of `LedgerEntry`."""
+    """The fields that all ledger entries of a session have in common, as in `LedgerEntry`."""
 
     session: str
     namespace: str

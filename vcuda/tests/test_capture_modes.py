@@ -17,7 +17,7 @@ def watched(node: Node) -> Container:
 
 
 def answers(container: Container, lines: tuple[str, ...]) -> tuple[list[int], dict[str, set[str]]]:
-    """What an actor answers to the lines, and the modes that were seen."""
+    """Returns an actor's answers to the lines, and the modes that were seen."""
     out, errors = container.start("actor").communicate("".join(f"{line}\n" for line in lines), timeout=120)
     return [int(line.split()[0]) for line in out.splitlines()], modes(errors)
 

@@ -16,7 +16,7 @@ SYSTEM_NOT_READY = 802
 WHOLE_GPU = 81920 * MIB
 HALF = 500 * MIB
 LINES = ("init", "ctx", f"alloc a {HALF}", f"alloc b {HALF}", f"async c {4 * MIB}", "launch spin_us_10", "wait")
-"""What an actor is asked in a container of 1 GiB: of the two allocations the second is refused."""
+"""The lines for an actor in a container of 1 GiB: the second of the two allocations is refused."""
 
 
 def answers(container: Container, *command: str) -> tuple[list[int], str]:

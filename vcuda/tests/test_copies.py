@@ -10,7 +10,7 @@ INVALID = 1
 BYTES = 64 * MIB
 SMALL = 8 * MIB - 4096
 MOST_ASKED = 100
-"""Of the 200 copies of a batch."""
+"""The most of a batch's 200 copies that the shim may ask the driver about."""
 ON_DEVICE_US = 50
 """The least that the simulated GPU takes for BYTES on a device, or between two."""
 

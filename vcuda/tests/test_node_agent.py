@@ -52,7 +52,7 @@ def driver_bytes(page: Path) -> int:
 
 
 def driver_sampled(page: Path) -> int:
-    """When the driver was last asked about the first slot."""
+    """The instant at which the driver was last asked about the first slot."""
     return int.from_bytes(page.read_bytes()[SLOT_AT:][24:32], "little")
 
 

@@ -52,7 +52,7 @@ def test_a_graph_with_conditions_runs_the_same_bodies_and_waits_for_its_turn_alo
 
 
 def test_two_processes_whose_streams_wait_for_each_others_events_end_as_without_the_shim(node: Node) -> None:
-    """What one has launched waits for what the other has not launched yet, and neither is held for it."""
+    """Kernels of one program wait for kernels that the other launches later, and neither program is held for it."""
     container = part_of_a_gpu(node, 50)
     plain, held = (run(container, ("ipc_events", "60"), shim=shim, virtual=False) for shim in (False, True))
     assert (plain[0], held[0]) == (0, 0)

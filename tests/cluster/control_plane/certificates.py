@@ -18,7 +18,7 @@ _LIFETIME = dt.timedelta(days=1)
 
 @dataclass(frozen=True)
 class Files:
-    """Where a certificate and its key lie, both PEM."""
+    """The files of a certificate and its key, both PEM."""
 
     certificate: Path
     key: Path

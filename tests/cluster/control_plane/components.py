@@ -33,7 +33,7 @@ IDLE_CONTROLLERS = (
 
 @dataclass(frozen=True)
 class Addresses:
-    """Where the servers listen, on 127.0.0.1."""
+    """The ports at which the servers listen, on 127.0.0.1."""
 
     etcd: int
     etcd_peers: int

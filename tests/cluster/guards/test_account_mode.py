@@ -100,7 +100,7 @@ def test_a_new_pod_does_not_say_what_it_got(control_plane: ControlPlane, editor:
 
 
 def test_nor_does_one_that_a_controller_makes_of_its_users_template(control_plane: ControlPlane, pods: str) -> None:
-    """Where controllers have no accounts of their own, kube-controller-manager makes the pods, which may end bills."""
+    """If controllers have no accounts of their own, kube-controller-manager makes the pods, and it may end bills."""
     manager = control_plane.user("system:kube-controller-manager", ["system:masters"])
     pod = stack_pod()
     pod["metadata"]["annotations"]["hami.io/vgpu-devices-allocated"] = "GPU-0,NVIDIA,1,1:;"

@@ -1,4 +1,4 @@
-"""Which rules of FairGPU the API server evaluates for a change of a pod, and that it waits for no webhook."""
+"""Tests which rules of FairGPU the API server evaluates for a change of a pod, and that it waits for no webhook."""
 
 from __future__ import annotations
 

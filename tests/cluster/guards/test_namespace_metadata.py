@@ -38,7 +38,7 @@ def test_an_admin_of_a_namespace_cannot_permit_it_anything(
 
 @pytest.mark.parametrize("mode", ["account", "share"])
 def test_an_admin_of_a_namespace_cannot_choose_its_mode(editor: Identity, namespace: str, mode: str) -> None:
-    """Where the mode is that of the settings; tests/cluster/guards/test_account_mode.py tries to take a label away."""
+    """The namespace has no label; tests/cluster/guards/test_account_mode.py tries to take one away."""
     message = refused(editor, f"/api/v1/namespaces/{namespace}", {"metadata": {"labels": {"fairgpu.io/mode": mode}}})
     assert f"metadata: fairgpu.io/mode changed by {editor.name}" in message
 

@@ -95,7 +95,7 @@ def test_a_gpu_pod_keeps_its_label(editor: Identity, pods: str, bound: Pod, valu
 def test_a_gpu_pod_that_is_older_than_the_label_is_given_it_by_a_cluster_admin_alone(
     control_plane: ControlPlane,
 ) -> None:
-    """Where the guards do not hold such a pod can be made, as before the first version that had them."""
+    """Such a pod can be made in a namespace that the guards leave out, as before the first version that had guards."""
     pods = "/api/v1/namespaces/kube-public/pods"
     old = canonical_pod("old")
     del old["metadata"]["labels"]

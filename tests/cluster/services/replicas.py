@@ -35,13 +35,13 @@ The next CA comes after two thirds of a CA's life; what is left of it is twice t
 
 
 def certificate_folder(plane: ControlPlane) -> Path:
-    """Where the replicas find the certificate, as their pods have it mounted."""
+    """The folder in which the replicas find the certificate, as their pods have it mounted."""
     return plane.folder / "webhook-tls"
 
 
 @dataclass(frozen=True)
 class Ports:
-    """Where a replica listens, on 127.0.0.1."""
+    """The ports at which a replica listens, on 127.0.0.1."""
 
     https: int
     metrics: int

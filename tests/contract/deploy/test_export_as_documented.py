@@ -34,7 +34,7 @@ def documented(heading: str) -> list[Any]:
 
 
 def containers(name: str = "deploy/base/timekeeper/deployment.yaml") -> dict[str, set[str]]:
-    """Where each container of the Deployment has something mounted."""
+    """Returns the paths at which each container of the Deployment has a volume mounted."""
     (item,) = (
         found for found in yaml.safe_load_all((ROOT / name).read_text()) if found and found["kind"] == "Deployment"
     )

@@ -1,4 +1,4 @@
-"""Which metrics and labels a PromQL expression speaks of, as far as the rules and the dashboard need."""
+"""Finds the metrics and labels that a PromQL expression names, as far as the rules and the dashboard need."""
 
 from __future__ import annotations
 

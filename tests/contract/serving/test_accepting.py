@@ -102,7 +102,7 @@ def test_a_batch_doubles_where_patience_does_not_empty_the_queue() -> None:
 
 
 async def survivors(addresses: list[str], limit: int, limit_of_address: int) -> list[int]:
-    """Which of the handshakes from these addresses, in this order, are under way in the end."""
+    """Returns the handshakes from these addresses, begun in this order, that are under way in the end."""
     handshakes = Handshakes(limit, limit_of_address)
     forever = asyncio.Event()
 

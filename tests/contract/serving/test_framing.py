@@ -1,4 +1,4 @@
-"""Where a request ends is what a proxy in front reads, too; else what is within one would be taken for another."""
+"""A request ends for the server where it ends for a proxy in front; else a part of one would pass as another."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where use is billed, the auditor comes to each amount by the pod's reports, too, and for pods that borrow."""
+"""If use is billed, the auditor recomputes each amount from the pod's reports, also for pods that borrow."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ def test_a_pod_that_only_seemed_to_be_gone_goes_on_where_it_was(harness: LedgerH
 
 
 def parse_start(harness: LedgerHarness) -> int:
-    """When the running pod's session began."""
+    """The instant at which the running pod's session began."""
     assert harness.reconciler is not None
     metered = harness.reconciler.books.pods.sessions.get("running")
     assert metered is not None

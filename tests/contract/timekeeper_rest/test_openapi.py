@@ -35,7 +35,7 @@ CHECKS: list[Any] = [
     checks.allow_header_conformance,
 ]
 BODY_CHECKS: list[Any] = [*CHECKS, checks.negative_data_rejection]
-"""Where there is a body. A wrong parameter may serialise to nothing, so that the request is right as it is sent."""
+"""The checks of requests with a body. A wrong parameter may serialise to nothing: such a request is right as sent."""
 
 description = schemathesis.openapi.from_dict(openapi.document())
 

@@ -21,7 +21,7 @@ def pins(lock: Path) -> dict[str, str]:
 
 @pytest.mark.parametrize("name", LOCKS)
 def test_an_image_takes_the_versions_that_were_tested(name: str) -> None:
-    """Where this fails, `make lock` writes all lock files anew."""
+    """If this fails, `make lock` writes all lock files anew."""
     tested, taken = pins(ROOT / "requirements.lock"), pins(IMAGES / name)
     assert taken
     assert {package: tested.get(package) for package in taken} == taken

@@ -17,7 +17,7 @@ _FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """Where a page leads."""
+    """A link on a page."""
 
     page: Path
     target: str

@@ -319,7 +319,7 @@ def test_a_driver_that_never_fitted_its_library_is_silent(gpus: Nvidia, driver: 
 
 
 def test_a_gpu_that_failed_is_sampled_by_a_new_handle(gpus: Nvidia, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What NVML gave for a GPU before it was lost may be of no use once it is back."""
+    """A handle that NVML gave for a GPU before it was lost may be of no use once the GPU is back."""
     good = DriverSample(1, 0, {})
     handles: list[Handle] = []
 

@@ -1,4 +1,4 @@
-"""When the device plugin registers again: soon, and never in a fast fight with another one."""
+"""Tests when the device plugin registers again: soon, and never in a fast fight with another plugin."""
 
 from __future__ import annotations
 

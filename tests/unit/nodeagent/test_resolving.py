@@ -1,4 +1,4 @@
-"""Which container the kubelet is about to start, by its slots, its list, and the pod."""
+"""Tests how slots, the kubelet's list and the pod identify the container that the kubelet is about to start."""
 
 from __future__ import annotations
 

@@ -134,7 +134,7 @@ def test_a_model_that_may_not_be_used_counts_in_no_sum() -> None:
 
 
 def message(texts: list[str]) -> str:
-    """What kube-scheduler makes of texts against 100,000 nodes: FitError.Error()
+    """The message of kube-scheduler for texts against 100,000 nodes: FitError.Error()
     (https://github.com/kubernetes/kubernetes/blob/v1.34.2/pkg/scheduler/framework/types.go)."""
     return f"0/100000 nodes are available: {', '.join(f'100000 {text}' for text in sorted(texts))}."
 

@@ -1,4 +1,4 @@
-"""Which pods go so that others can be placed."""
+"""Tests which pods are evicted so that others can be placed."""
 
 from __future__ import annotations
 

@@ -123,7 +123,7 @@ class Cluster:
         return {name: value for name, value in found.items() if value}
 
     def filter(self, name: str) -> list[str]:
-        """Where kube-scheduler may place a pod."""
+        """Returns the nodes on which kube-scheduler may place a pod."""
         return filter_nodes(self.state, arguments(self.pods[name], list(self.nodes)), self.now).node_names
 
     def count(self, name: str, outcome: str) -> float:

@@ -1,4 +1,4 @@
-"""Which running pods of a spent budget go, in which order, and when."""
+"""Tests which running pods of a spent budget are evicted, in which order, and when."""
 
 from __future__ import annotations
 

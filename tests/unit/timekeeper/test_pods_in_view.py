@@ -1,4 +1,4 @@
-"""What the leader keeps of the pods that it sees, however they come and go."""
+"""Tests the figures that the leader keeps about the pods that it sees, however they come and go."""
 
 from __future__ import annotations
 

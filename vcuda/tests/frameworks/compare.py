@@ -22,7 +22,7 @@ FRAMEWORKS = ("numba", "cupy", "torch")
 RELEASE = "12"
 SLICE_MIB = 4096
 NOT_READY = ("802", "SYSTEM_NOT_READY", "SystemNotReady")
-"""How they spell it."""
+"""The error of a driver that is not ready, as each framework spells it."""
 LONGEST_SECONDS = 600
 
 

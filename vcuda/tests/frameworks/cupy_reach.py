@@ -1,4 +1,4 @@
-"""How far CuPy gets: NVIDIA's runtime, which is linked into it."""
+"""Prints how far CuPy gets: NVIDIA's runtime, which is linked into it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""How far Numba gets: the driver API by its own bindings, with a module in PTX. Its compiler needs NVIDIA's libNVVM."""
+"""Prints how far Numba gets: the driver API by its own bindings, with a module in PTX.
+
+Numba's compiler would need NVIDIA's libNVVM.
+"""
 
 from __future__ import annotations
 

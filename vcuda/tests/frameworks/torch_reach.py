@@ -1,4 +1,4 @@
-"""How far PyTorch gets: NVML, and then NVIDIA's runtime."""
+"""Prints how far PyTorch gets: NVML, and then NVIDIA's runtime."""
 
 from __future__ import annotations
 

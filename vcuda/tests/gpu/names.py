@@ -38,7 +38,7 @@ class Driver:
         self.version = version.value
 
     def exported(self, name: str) -> int | None:
-        """Where dlsym finds it."""
+        """The address at which dlsym finds it."""
         try:
             return ctypes.cast(getattr(self.library, name), ctypes.c_void_p).value
         except AttributeError:
