@@ -8,11 +8,7 @@ from __future__ import annotations
 
 import gc
 import json
-import os
-import resource
 import statistics
-import sys
-import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -23,7 +19,6 @@ import numpy as np
 import orjson
 
 from fairgpu.inventory import Device, Inventory, Link
-from scheduler.application import SWITCH_SECONDS
 from scheduler.cluster.state import State
 from scheduler.cluster.watches import PODS, PodsView
 from scheduler.extender.filtering import filter_nodes
@@ -36,14 +31,11 @@ from scheduler.placement.request import Need, Request, Wanted
 from scheduler.placement.worth import Left, learn, rounded, values
 from scheduler.reclaim.plan import PodToPlace, Spare, Victims, plan_reclaim
 from scheduler.reclaim.roster import Roster, Running
+from tests.bench._pods_server import Cluster, page_of
 from tests.bench._trace import TraceError, read_trace
 
 NODES, GPUS, PLACED, FEW_PODS, CALLS = 5000, 8, 40_000, 400, 400
 LISTED, PAGE = 40_000, 500
-ENVIRONMENT = [{"name": f"VARIABLE_{number}", "value": "a value of some length"} for number in range(20)]
-STATUS = [
-    {"name": "main", "state": {"running": {"startedAt": "2026-01-01T00:00:00Z"}}, "imageID": "sha256:" + "0" * 64}
-]
 SEEDS = range(42, 52)
 LOAD = 1.3
 LEARN_AT = frozenset({100, 250, 500, 1000, 2000, 4000, 8000})
@@ -72,10 +64,6 @@ def rows() -> Iterator[dict[str, Any]]:
     yield row("filter of one pod, median", median, "ms", "<= 3", context, met=median <= 3)
     slowest = statistics.quantiles(many, n=100)[98]
     yield row("filter of one pod, slowest hundredth", slowest, "ms", "<= 10", context, met=slowest <= 10)
-    latencies = latencies_while_learning(placed(PLACED))
-    slowest = statistics.quantiles(latencies, n=100)[98]
-    learning = f"the same context, wall clock, load {os.getloadavg()[0]:.0f}"
-    yield row("the same while it learns without a pause", slowest, "ms", "<= 10 on an idle machine", learning, met=None)
     share = statistics.median(few) / median
     yield row(f"the same with {FEW_PODS} pods placed, as a share of it", share, "", ">= 0.8", HELD, met=share >= 0.8)
     state = placed(PLACED)
@@ -95,15 +83,6 @@ def rows() -> Iterator[dict[str, Any]]:
     size = f"{LISTED:,} pods of {len(page_of_pods()) / PAGE / 1000:.1f} kB, processor time"
     yield row("reading the list of pods", page, "s", "<= 2", size, met=page <= 2)
     yield row("the same beside decoding all fields", page / whole, "", "<= 0.4", size, met=page / whole <= 0.4)
-    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    yield row(
-        "memory of the process that measures",
-        memory,
-        "MiB",
-        "<= 250",
-        "with the bodies that it sends",
-        met=memory <= 250,
-    )
     context = f"{NODES:,} nodes x {GPUS} GPUs, {NODES * GPUS:,} pods that may be evicted, processor time"
     median = statistics.median(plan_times())
     yield row("plan of a reclaim, median", median, "ms", "<= 100", context, met=median <= 100)
@@ -202,32 +181,6 @@ def times(state: State) -> list[float]:
     return [filter_ms(state, one) for one in bodies][40:]
 
 
-def latencies_while_learning(state: State) -> list[float]:
-    """Milliseconds of each call by the wall clock, beside a thread that learns again and again."""
-    counter, ending = MixCounter(), threading.Event()
-    for core in range(1, 60):
-        counter.see(Request((Need(1, core, memory_percent=core),), cpu_milli=1000))
-
-    def learn_on() -> None:
-        while not ending.is_set():
-            learn(counter.mix(), state.fleet.classes, state.fleet.capacity(), np.random.default_rng(1))
-
-    bodies = [body(f"p{number}", 1 + number % 40) for number in range(CALLS + 40)]
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(SWITCH_SECONDS)
-    learns = threading.Thread(target=learn_on)
-    learns.start()
-    found = []
-    for text in bodies:
-        started = time.perf_counter()
-        encode(filter_nodes(state, decode_filter(text), 0.0))
-        found.append((time.perf_counter() - started) * 1e3)
-    ending.set()
-    learns.join()
-    sys.setswitchinterval(before)
-    return found[40:]
-
-
 def body(name: str, core: int, gpus: int = 1) -> bytes:
     """Returns the body that kube-scheduler sends about a pod, with the names of all nodes in a random order."""
     limits = {"fairgpu.io/gpu": str(gpus), "fairgpu.io/gpu-core": str(core * gpus)}
@@ -270,36 +223,7 @@ def list_seconds(decode: Callable[[bytes], Any]) -> float:
 @cache
 def page_of_pods() -> bytes:
     """A page as the API server answers it: most of a pod is managedFields, probes, volumes and statuses."""
-    return orjson.dumps({"metadata": {"resourceVersion": "1"}, "items": [listed(number) for number in range(PAGE)]})
-
-
-def listed(number: int) -> dict[str, Any]:
-    """A running pod of about 9 kB."""
-    node, device = f"node-{number:05}", {"model": "NVIDIA A100-SXM4-80GB", "totalMiB": 81_000, "core": 30}
-    shares = [{"uuid": f"GPU-{number}-0", **device, "memoryMiB": 20_000}]
-    held = {"v": 1, "node": node, "containers": [{"name": "main", "devices": shares}]}
-    fields: dict[str, dict[str, Any]] = {f"f:field-{at}": {"f:value": {}, "f:another": {}} for at in range(120)}
-    amounts = {"cpu": "2", "memory": "8Gi", "fairgpu.io/gpu": "1", "fairgpu.io/gpu-core": "30"}
-    return {
-        "metadata": {
-            "uid": f"00000000-0000-0000-0000-{number:012}",
-            "namespace": "team",
-            "name": f"train-{number}",
-            "labels": {"fairgpu.io/pod": "gpu"},
-            "annotations": {"fairgpu.io/allocation": orjson.dumps(held).decode(), "fairgpu.io/created-by": "alice"},
-            "managedFields": [{"manager": "kubelet", "fieldsType": "FieldsV1", "fieldsV1": fields}],
-        },
-        "spec": {
-            "nodeName": node,
-            "containers": [{"name": "main", "resources": {"limits": amounts, "requests": amounts}, "env": ENVIRONMENT}],
-            "volumes": [{"name": f"v{at}", "emptyDir": {}} for at in range(8)],
-        },
-        "status": {
-            "phase": "Running",
-            "conditions": [{"type": "Ready", "status": "True"}],
-            "containerStatuses": STATUS,
-        },
-    }
+    return page_of(Cluster(NODES, GPUS, PAGE), "pods", 0, PAGE)
 
 
 def trace_row() -> dict[str, Any]:
