@@ -6,6 +6,7 @@ It needs the namespaces that tests/bench/node.py gives it.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -26,10 +27,10 @@ from tests.support.waiting import wait_until
 
 GPUS, MEMORY_MIB = 8, 81920
 PODS, AT_ONCE = 100, 50
-SLEEPS = "echo > /out/$0.done; exec sleep 3600"
+SLEEPS = "echo > /out/$0.done; exec sleep 86400"
 MEMORY_GOAL_MIB = 96.0
 REACTION_GOAL_S = 5.0
-QUIET_S = 60.0
+QUIET_S = float(os.environ.get("FAIRGPU_BENCH_QUIET_SECONDS", "60"))
 AGENT = "system:serviceaccount:fairgpu-nodes:fairgpu-nodeagent"
 METRICS = "http://127.0.0.1:9090/metrics"
 SPIN = "fairgpu.test/spin:1"
