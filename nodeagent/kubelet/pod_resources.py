@@ -5,20 +5,22 @@ https://kubernetes.io/docs/concepts/extend-kubernetes/compute-storage-net/device
 
 from __future__ import annotations
 
+import threading
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Generic, TypeVar
 
 import grpc
 
 from nodeagent.containers.resolving import Listed
 from nodeagent.kubelet.podresources_pb2 import ListPodResourcesRequest, ListPodResourcesResponse
-from nodeagent.kubelet.shared import Shared
 
 SOCKET = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
 LIMIT_SECONDS = 5.0
 TOO_MANY = "rejected by rate limit"
-"""The kubelet's answer beyond 10 questions at once and 100 a second, those of other programs of the node among them
+"""The answer of a kubelet beyond 10 questions at once and 100 a second, those of other programs of the node included
 (k8s.io/kubernetes, pkg/kubelet/apis/podresources, DefaultQPS and DefaultBurstTokens)."""
 AGAIN_SECONDS = 0.02
 """The time after which such a question is asked again: the kubelet takes two in it."""
@@ -26,8 +28,50 @@ LARGEST_ANSWER = 16 << 20
 """The kubelet's own bound on a message (k8s.io/kubernetes/pkg/kubelet/apis/podresources, defaultMaxMsgSize)."""
 
 
+T = TypeVar("T")
+
+
 class KubeletError(Exception):
     """Raised if the kubelet does not answer or refuses; the message contains gRPC's."""
+
+
+class Shared(Generic[T]):
+    """Asks one question at a time. An answer serves all callers that came before its question was sent."""
+
+    def __init__(self, ask: Callable[[], T]) -> None:
+        """Begins without an answer; `ask` sends the question and returns its answer.
+
+        An exception of `ask` reaches the caller whose question it was; the others ask again.
+        """
+        self._ask = ask
+        self._changed = threading.Condition()
+        self._sent = 0
+        """The number of questions that were sent; one that is on its way has this number."""
+        self._answers: list[tuple[int, T]] = []
+        """The number and the answer of the last question that was answered; empty before the first."""
+        self._asking = False
+
+    def answer(self) -> T:
+        """Returns the answer to a question that was sent after this call began."""
+        with self._changed:
+            wanted = self._sent + 1
+            while True:
+                if self._answers and self._answers[0][0] >= wanted:
+                    return self._answers[0][1]
+                if not self._asking:
+                    break
+                self._changed.wait()
+            self._asking = True
+            self._sent = number = self._sent + 1
+        try:
+            answer = self._ask()
+            with self._changed:
+                self._answers = [(number, answer)]
+        finally:
+            with self._changed:
+                self._asking = False
+                self._changed.notify_all()
+        return answer
 
 
 class PodResources:

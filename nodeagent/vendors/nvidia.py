@@ -18,7 +18,6 @@ from nodeagent.faults import Faults
 from nodeagent.nvml import Nvml
 from nodeagent.offer import DriverReplacedError, Edits, Fault, Offer, fenced, xid_fault
 from nodeagent.processes import PROC, is_of_node, process_names
-from nodeagent.vendors.mps import why_withheld
 from nodeagent.vendors.spec_files import Reading, SpecFiles
 
 VENDOR = "nvidia"
@@ -34,6 +33,8 @@ MASKS, MASK_BITS = 16, 64
 most."""
 MOST_LINKS = 18
 """The most NVLinks of one GPU (NVML's NVML_NVLINK_MAX_LINKS)."""
+MPS = b"nvidia-cuda-mps"
+"""The name of the programs nvidia-cuda-mps-control and nvidia-cuda-mps-server, as the kernel cuts it."""
 TIERS = ((10, Link.ONE_SWITCH), (20, Link.SWITCHES), (40, Link.NODE))
 """The links of two GPUs, each after the highest of NVML's topology levels (nvmlGpuTopologyLevel_t) that counts as this
 link."""
@@ -111,7 +112,7 @@ class Nvidia:
             for one, two in combinations(handles, 2)
         }
         found_now = sorted(self._known.values(), key=lambda found: (found.index, found.uuid))
-        mps = why_withheld(process_names(self._proc), partial(is_of_node, proc=self._proc))
+        mps = mps_on_node(process_names(self._proc), partial(is_of_node, proc=self._proc))
         offer = offered(driver, found_now, tiers, self._specs.read(), mps)
         now, faults = self._clock(), self._faults.by_uuid()
         devices = tuple(fenced(device, faults, now, self._recover_seconds) for device in offer.inventory.devices)
@@ -298,6 +299,22 @@ def offered(
 
     links = tuple(tuple(link(row, column) for column in kept) for row in kept)
     return Offer(Inventory(VENDOR, driver, MAX_SLOTS, devices, links), edits, withheld)
+
+
+def mps_on_node(names: Mapping[int, bytes], is_trusted: Callable[[int], bool]) -> str:
+    """Returns why no GPU of a node can be shared in turns, if NVIDIA's Multi-Process Service (MPS) runs there; else "".
+
+    NVML names MPS once it has a client. Its daemon and its server are processes of the host, or of a privileged
+    container such as NVIDIA's device plugin has for it (https://docs.nvidia.com/deploy/mps/). The GPUs that they share
+    are named in their environment, which the agent may not read.
+
+    Args:
+        names: the names of the processes, as the kernel cuts them, keyed by process id.
+        is_trusted: returns whether a process, given its id, bears its name by the will of who administers the node.
+    """
+    if any(name == MPS and is_trusted(pid) for pid, name in names.items()):
+        return "nvidia-cuda-mps-control runs on this node, and may share any of its GPUs through MPS: end it"
+    return ""
 
 
 def _register(nvml: Any, events: Any, followed: set[int]) -> None:

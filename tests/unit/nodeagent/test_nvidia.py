@@ -60,7 +60,7 @@ class Driver:
         """The GPUs in the order in which NVML counts them."""
         self.minors = {0: 0, 1: 1}
         self.replaced = False
-        """Whether a driver of another version has been loaded, for which the library that is open is too old."""
+        """A driver of another version has been loaded, for which the library that is open is too old."""
         self.last_call = ""
         """The call at which the second GPU is lost."""
 
@@ -319,7 +319,7 @@ def test_a_driver_that_never_fitted_its_library_is_silent(gpus: Nvidia, driver: 
 
 
 def test_a_gpu_that_failed_is_sampled_by_a_new_handle(gpus: Nvidia, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A handle that NVML gave for a GPU before it was lost may be of no use once the GPU is back."""
+    """The handle that NVML gave for a GPU before it was lost may be of no use once it is back."""
     good = DriverSample(1, 0, {})
     handles: list[Handle] = []
 

@@ -64,7 +64,7 @@ def test_a_cgroup_names_the_pod_and_the_container(text: str, found: tuple[str, s
 
 IN_POD = f"0::/kubepods/pod{UID}/{ID}\n"
 ALL_RIGHTS, DEFAULT_RIGHTS = "000001ffffffffff", "00000000a80425fb"
-"""The capabilities of a privileged container, and those that a runtime gives any other container."""
+"""The rights of a privileged container, and those that a runtime gives to another one."""
 HOSTS_IDS, OWN_IDS = "         0          0 4294967295\n", "         0     100000      65536\n"
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from nodeagent.kubelet.shared import Shared
+from nodeagent.kubelet.pod_resources import Shared
 from tests.support.waiting import LIMIT_S, wait_until
 
 
