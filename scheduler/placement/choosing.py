@@ -13,6 +13,7 @@ from functools import partial
 from typing import TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from fairgpu.request import Placement
 from scheduler.placement.causes import LASTING, Cause, Shortage
@@ -79,7 +80,7 @@ class _Figures:
     of_row: Floats
     cut: Flags
     unreached: Flags
-    device: Ints
+    device: npt.NDArray[np.int16]
 
     def refresh(self, fleet: Fleet, compute: Callable[[Ints], _Computed]) -> None:
         """Computes the figures of the nodes that have changed since the last refresh, or that it did not reach.
@@ -93,7 +94,7 @@ class _Figures:
                 self.cut, self.unreached = (
                     np.append(flags, np.zeros(new, np.bool_)) for flags in (self.cut, self.unreached)
                 )
-                self.device = np.append(self.device, np.zeros(new, np.int64))
+                self.device = np.append(self.device, np.zeros(new, np.int16))
             changed = fleet.changed[: fleet.size] > self.version
             rows = np.concatenate((np.flatnonzero(self.unreached), np.flatnonzero(changed & ~self.unreached)))
             self.of_row[rows], self.cut[rows], self.unreached[rows], self.device[rows] = compute(rows)
@@ -101,7 +102,7 @@ class _Figures:
 
 
 def _nothing() -> _Figures:
-    return _Figures(-1, np.zeros(0), np.zeros(0, np.bool_), np.zeros(0, np.bool_), np.zeros(0, np.int64))
+    return _Figures(-1, np.zeros(0), np.zeros(0, np.bool_), np.zeros(0, np.bool_), np.zeros(0, np.int16))
 
 
 def _decided(figures: Floats, device: Ints | None = None) -> _Computed:

@@ -20,6 +20,7 @@ from scheduler import application
 from scheduler.application import LEARN_AT, LEARN_LOOK_SECONDS, LEARN_PAUSE_SECONDS, keep_worth_current
 from scheduler.cluster.eligible import Site
 from scheduler.cluster.objects import PodError, read_note, read_waiting
+from scheduler.cluster.refusals import MAX_ENCODED
 from scheduler.cluster.state import HOLD_SECONDS, SETTLE_SECONDS, State
 from scheduler.extender.binding import BindError, settle
 from scheduler.extender.filtering import prioritize_nodes
@@ -141,6 +142,18 @@ def test_a_node_without_an_inventory_says_so_and_one_that_is_full_says_what_is_f
     assert result.failed_and_unresolvable_nodes == {
         "cpu": "gpu: the node publishes no inventory of GPUs that can be used"
     }
+
+
+def test_the_json_of_a_no_is_kept_for_those_asked_for_last_and_made_again_for_others() -> None:
+    state = state_of("n0")
+    kinds, rows = [Request((Need(2, percent, 1),)) for percent in range(1, MAX_ENCODED + 9)], np.array([0])
+    first = [(no.passing, no.final) for no in (state.refusals.of(kind, rows) for kind in kinds)]
+    kept = [state.refusals.of(kind, rows) for kind in kinds]
+    assert [(bytes(no.passing), bytes(no.final)) for no in kept] == [(bytes(one), bytes(two)) for one, two in first]
+    for kind in kinds:
+        assert state.refusals.of(kind, rows).final
+    assert sum("final" in vars(no) for no in kept) == MAX_ENCODED
+    assert "final" in vars(kept[-1])
 
 
 def test_a_no_is_given_again_only_while_nothing_changes() -> None:
