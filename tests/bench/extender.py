@@ -24,6 +24,7 @@ from typing import Any
 import orjson
 
 from scheduler.application import LEARN_LOOK_SECONDS
+from scheduler.placement.choosing import MAX_KEPT
 from tests.bench._pods_server import Cluster, PodsServer, serving
 from tests.bench.placement import GPUS, NODES, PLACED, body, row
 from tests.support.ports import free_ports
@@ -92,6 +93,10 @@ def rows() -> Iterator[dict[str, Any]]:
         memory = max(listed, found.memory_mib())
         share = f"PSS of {len(found.processes)} processes, {listed:.0f} before the first pod, {context}"
         yield row("memory of the extender", memory, "MiB", "<= 250", share, met=memory <= 250)
+        ask_of_many_kinds(found)
+        memory = found.memory_mib()
+        name = f"the same with {MAX_KEPT} kinds of requests that fit and as many that do not"
+        yield row(name, memory, "MiB", "<= 250", share, met=memory <= 250)
 
 
 def scored(name: str, core: int) -> bytes:
@@ -150,6 +155,15 @@ def while_learning(extender: Extender, asked: Sequence[bytes]) -> tuple[list[flo
     if len(ends) < LEARNING_SECONDS / 4:
         raise RuntimeError(f"the extender learned {len(ends)} times in {LEARNING_SECONDS} s")
     return [spent for at, spent in calls if any(abs(at - end) < ABOUT_SECONDS for end in ends)], len(ends)
+
+
+def ask_of_many_kinds(extender: Extender) -> None:
+    """Asks about as many kinds of requests that fit as the extender keeps, and about as many that fit nowhere."""
+    connection = http.client.HTTPConnection("127.0.0.1", extender.port, timeout=60)
+    for first in (1, GPUS + 1):
+        for number in range(MAX_KEPT):
+            answered(connection, "/filter", body(f"k{first}-{number}", 1 + number % 64, gpus=first + number // 64))
+    connection.close()
 
 
 def learned_at(log: Path) -> list[float]:
