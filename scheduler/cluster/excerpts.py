@@ -53,6 +53,7 @@ class PodSpec(TypedDict, total=False):
     schedulingGates: Any
     priority: Any
     overhead: Any
+    resources: Any
     nodeSelector: Any
     tolerations: Any
     volumes: list[Volume]

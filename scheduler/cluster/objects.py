@@ -315,15 +315,19 @@ def read_site(item: Json) -> Site:
 def host_demand(spec: Json) -> tuple[int, int]:
     """Returns the processor time (thousandths of a core) and memory (MiB) that a pod requests of its node.
 
-    Both are counted as kube-scheduler counts them. Each is at most MOST.
+    Both are counted as kube-scheduler counts them
+    (https://github.com/kubernetes/kubernetes/blob/v1.34.2/staging/src/k8s.io/component-helpers/resource/helpers.go):
+    what the pod requests as a whole stands in place of its containers' requests. Each is at most MOST.
     """
     main = [_requests(container) for container in mappings(spec.get("containers"))]
-    if not spec.get("initContainers") and not spec.get("overhead"):
+    if not (spec.get("initContainers") or spec.get("overhead") or spec.get("resources")):
         return min(sum(cpu for cpu, _ in main), MOST), min(sum(memory for _, memory in main), MOST)
     init = [(_requests(item), is_native_sidecar(item)) for item in mappings(spec.get("initContainers"))]
-    overhead = mapping(spec.get("overhead"))
+    overhead, whole = mapping(spec.get("overhead")), mapping(mapping(spec.get("resources")).get("requests"))
     cpu = peak([amount for amount, _ in main], [(amount, keeps) for (amount, _), keeps in init])
     memory = peak([amount for _, amount in main], [(amount, keeps) for (_, amount), keeps in init])
+    cpu = _milli(whole["cpu"]) if "cpu" in whole else cpu
+    memory = _mib(whole["memory"]) if "memory" in whole else memory
     return min(cpu + _milli(overhead.get("cpu")), MOST), min(memory + _mib(overhead.get("memory")), MOST)
 
 
