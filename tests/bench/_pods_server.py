@@ -147,7 +147,7 @@ class PodsServer(ThreadingHTTPServer):
 
     @property
     def port(self) -> int:
-        """Where it listens."""
+        """The port at which it listens, on 127.0.0.1."""
         return int(self.server_address[1])
 
     def change(self, number: int, model: str) -> None:

@@ -35,7 +35,7 @@ CALLS = 200
 KINDS = 40
 """Kinds of requests, each of which was asked about before."""
 LEARNING_SECONDS = 20.0
-"""How long pods are asked about while the extender learns as often as it may."""
+"""The time that requests about pods take while the extender learns as often as it may."""
 ABOUT_SECONDS = 0.1
 """Longer than a learning takes of one processor."""
 LEARNED = "request statistics updated"
@@ -61,12 +61,12 @@ class Extender:
     server: PodsServer
 
     def memory_mib(self) -> float:
-        """What all its processes hold together, where each shared page counts once (proc_pid_smaps_rollup(5))."""
+        """Returns the memory of all its processes together; a shared page counts once (proc_pid_smaps_rollup(5))."""
         rollups = [Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines() for pid in self.processes]
         return sum(int(line.split()[1]) for lines in rollups for line in lines if line.startswith("Pss:")) / 1024
 
     def processor_seconds(self) -> float:
-        """What the process that answers has taken."""
+        """Returns the processor time that the answering process has taken."""
         return processor_seconds(self.worker)
 
 
@@ -167,7 +167,7 @@ def ask_of_many_kinds(extender: Extender) -> None:
 
 
 def learned_at(log: Path) -> list[float]:
-    """When each learning ended, in seconds since 1970."""
+    """Returns the instants at which learning ended, in seconds since 1970."""
     events = [orjson.loads(line) for line in log.read_text().splitlines() if LEARNED in line]
     return [datetime.fromisoformat(event["timestamp"]).timestamp() for event in events]
 

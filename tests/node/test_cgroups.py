@@ -27,7 +27,10 @@ print(found.pod_uid, found.container_id)
 
 
 def unified() -> Path:
-    """The folder at which the kernel's one hierarchy of version 2 is mounted, maybe without controllers (cgroups(7))."""
+    """Returns the folder at which the kernel's one hierarchy of version 2 is mounted (cgroups(7)).
+
+    Its controllers may all belong to version 1.
+    """
     mounts = (line.split() for line in Path("/proc/self/mounts").read_text().splitlines())
     return next(Path(target) for _, target, kind, *_ in mounts if kind == "cgroup2")
 
