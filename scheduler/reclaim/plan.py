@@ -155,7 +155,7 @@ def plan_reclaim(fleet: Fleet, victims: Victims, pods: Sequence[PodToPlace], spa
         if placed is None:
             return None
         places[pod.uid] = placed
-    return Plan(places, tuple(victims.holders.uids[at] for at in planner.spared()))
+    return Plan(places, tuple(victims.holders.uids[at] for at in planner.needed_victims()))
 
 
 def victims_on(fleet: Fleet, victims: Victims, pod: PodToPlace, spare: Spare) -> dict[int, tuple[str, ...]]:
@@ -234,8 +234,11 @@ class _Planner:
             self._take_others(row, dict(pod.others))
         return placed
 
-    def spared(self) -> list[int]:
-        """Returns the victims that must still be evicted for the placed pods; those that fit beside them are spared."""
+    def needed_victims(self) -> list[int]:
+        """Puts back each victim that fits beside the placed pods, the costliest first; returns the others.
+
+        The others must be evicted. They are given as indexes into the arrays of `Holders`.
+        """
         fleet, needed = self._fleet, []
         for at in sorted(self._evicted, key=self._dearness, reverse=True):
             uid, row = self._holders.uids[at], int(self._holders.row[at])
@@ -279,7 +282,10 @@ class _Planner:
         return all(left.get(name, 0) + freed.get(name, 0) >= amount for name, amount in pod.others)
 
     def _freed_by(self, gone: Iterable[int]) -> Mapping[int, Others]:
-        """Returns the other resources that the pods `gone` hold in all, keyed by the node's index, then by resource."""
+        """Returns the other resources that running pods hold in all, keyed by the node's index, then by resource.
+
+        `gone` has the pods as indexes into the arrays of `Holders`.
+        """
         freed: dict[int, dict[str, int]] = {}
         for at in gone:
             of_row = freed.setdefault(int(self._holders.row[at]), {})
@@ -293,7 +299,10 @@ class _Planner:
         return bool(victims.in_budget[at]), bool(holders.high_priority[at]), spent, holders.uids[at]
 
     def _cheapest(self, pod: PodToPlace) -> tuple[int, list[int]] | None:
-        """Returns the node on which a pod's victims cost least, and these victims; None if no victims make room."""
+        """Returns the index of the node on which a pod's victims cost least, and the indexes of these victims.
+
+        The result is None if no victims make room.
+        """
         best: tuple[Cost, int, list[int]] | None = None
         order = self._in_order(pod)
         for start in range(0, len(order), SEARCHED):
@@ -311,7 +320,10 @@ class _Planner:
         return np.asarray(self._here & (lower | ~self._holders.high_priority if pod.high_priority else lower))
 
     def _in_order(self, pod: PodToPlace) -> list[int]:
-        """Returns the nodes on which a pod may fit after all possible evictions, the cheapest (`_costs`) first."""
+        """Returns the indexes of the nodes on which a pod may fit after all possible evictions, the cheapest first.
+
+        Their costs are the estimates of `_costs`.
+        """
         fleet, request, may_go = self._fleet, pod.request, self._may_go(pod)
         shape = fleet.core.shape
         lines = may_go[self._holders.pieces.pod]
@@ -377,7 +389,7 @@ class _Planner:
         """Returns the cheapest victims found on a node, as indexes into arrays of `Holders`; None if none make room."""
         may_go = self._may_go(pod) & (self._holders.row == row)
         dearest_first = sorted(np.flatnonzero(may_go).tolist(), key=self._dearness, reverse=True)
-        whole = self._spare(pod, row, dearest_first)
+        whole = self._needed_on(pod, row, dearest_first)
         need = pod.request.single
         if whole is None or need is None:
             return whole
@@ -390,7 +402,7 @@ class _Planner:
                 sets.append((cost_of(self._victims, chosen), chosen))
         sets.sort()
         union = {at for _, chosen in sets[: need.gpus] for at in chosen}
-        of_union = self._spare(pod, row, [at for at in dearest_first if at in union])
+        of_union = self._needed_on(pod, row, [at for at in dearest_first if at in union])
         if of_union is None:
             return whole
         return min(of_union, whole, key=lambda chosen: cost_of(self._victims, chosen))
@@ -399,6 +411,8 @@ class _Planner:
         self, need: Need, row: int, device: int, dearest_first: Sequence[int], pod: PodToPlace
     ) -> list[int] | None:
         """Returns the victims on a device whose eviction makes room for one GPU of `need`; None if all are too few.
+
+        The victims are indexes into the arrays of `Holders`.
 
         `row` and `device` are the indexes of the node in the fleet and of the device on it. `dearest_first` has the
         node's pods that may be evicted, as indexes into the arrays of `Holders`, the costliest (see `Cost`) first.
@@ -422,8 +436,15 @@ class _Planner:
                 return min(chosen, [at], key=lambda places: cost_of(self._victims, places))
         return chosen
 
-    def _spare(self, pod: PodToPlace, row: int, dearest_first: Sequence[int]) -> list[int] | None:
-        """Returns the pods of `dearest_first` that must leave a node so that `pod` fits; None if all are too few."""
+    def _needed_on(self, pod: PodToPlace, row: int, dearest_first: Sequence[int]) -> list[int] | None:
+        """Returns the running pods that must leave a node so that `pod` fits; None if all of them are too few.
+
+        Args:
+            pod: the waiting pod.
+            row: the index of the node in the fleet.
+            dearest_first: the running pods that may leave, as indexes into the arrays of `Holders`, the costliest
+                first. The result is a part of them, in their order.
+        """
         node = self._node(pod, row, dearest_first)
         if not _fits(node, pod, self._tries):
             return None
@@ -437,7 +458,13 @@ class _Planner:
         return chosen
 
     def _node(self, pod: PodToPlace, row: int, gone: Iterable[int]) -> _Node:
-        """Returns the amounts that would be free on a node without the pods `gone`, of devices that `pod` may use."""
+        """Returns the amounts that would be free on a node if some running pods left it.
+
+        Args:
+            pod: the waiting pod; devices that it may not use are left out.
+            row: the index of the node in the fleet.
+            gone: the pods that leave, as indexes into the arrays of `Holders`.
+        """
         fleet = self._fleet
         usable = np.flatnonzero(self._chooser.usable(pod.request, np.array([row]))[0]).tolist()
         core, memory, slots = fleet.core[row].tolist(), fleet.memory[row].tolist(), fleet.slots[row].tolist()
@@ -455,7 +482,14 @@ class _Planner:
         return _Node(rooms, cpu, host, pods, others)
 
     def _with(self, node: _Node, at: int, row: int, pod: PodToPlace) -> _Node:
-        """Returns the amounts that would be free on a node if the running pod `at` stayed on it."""
+        """Returns the amounts that would be free on a node if one more running pod stayed on it.
+
+        Args:
+            node: the free amounts without that pod.
+            at: the index of that pod in the arrays of `Holders`.
+            row: the index of the node in the fleet.
+            pod: the waiting pod.
+        """
         pieces = {piece[0]: piece for piece in self._places(at, row)}
         rooms = tuple(_without(room, pieces[room.device]) if room.device in pieces else room for room in node.rooms)
         cpu, host = node.cpu_milli - int(self._holders.cpu_milli[at]), node.host_mib - int(self._holders.host_mib[at])
@@ -467,7 +501,7 @@ class _Planner:
         """Returns a running pod's parts of a node's devices: device's index, percent, MiB and number of containers.
 
         Args:
-            at: the index of the pod among the running pods.
+            at: the index of the pod in the arrays of `Holders`.
             row: the index of the node in the fleet.
         """
         return [piece[1:] for piece in pieces_on(self._fleet, row, self._holding(at))]
