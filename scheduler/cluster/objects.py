@@ -232,10 +232,12 @@ def read_note(pod: Json) -> PodNote:
 
 
 def _holding(node: str, annotations: Json, spec: Json) -> tuple[Holding, tuple[tuple[Piece, ...], ...], str]:
-    """Returns the part of its node that a bound pod holds, its devices grouped as in `PodNote.starts`, and a fault.
+    """Returns the part of its node that a bound pod holds, and a fault.
 
-    The fault is that of the pod's allocation; it is empty if the allocation is valid or absent. With a fault, the pod
-    counts as holding no devices.
+    Returns:
+        The part; the parts of devices in it, one tuple for each container that starts by itself (see `_starts`); and
+        the fault of the pod's allocation, which is empty if the allocation is valid or absent. With a fault, the pod
+        counts as holding no devices.
     """
     cpu_milli, host_mib = host_demand(spec)
     text = annotations.get(names.ALLOCATION)

@@ -82,7 +82,10 @@ class Fleet:
         idle: the free percent of each device, the smaller of GPU time and memory; 0 if the device is not offered or
             has no slot left.
         cpu, host: the free processor time (thousandths of a core) and memory (MiB) of each node.
-        links: the index in `link_sets` of the links between each node's devices, and of the devices' NUMA nodes.
+        link_sets: the links and NUMA nodes of devices that occur on nodes, each combination once. An item is a pair:
+            the matrix of the links between a node's devices (see `Inventory.links`), and the NUMA node of each of these
+            devices, None if it is not known. Both are in the order of the columns.
+        links: the index of each node's item in `link_sets`. Nodes with the same links and NUMA nodes share an item.
     """
 
     def __init__(self) -> None:

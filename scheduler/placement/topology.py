@@ -71,7 +71,13 @@ def best_set(
     looks = 0
 
     def hopeless(chosen: tuple[int, ...], worst: int, total: int) -> bool:
-        """Returns whether no set that begins with `chosen` can beat the best one so far; links are as in `Spread`."""
+        """Returns whether no set that begins with the chosen devices can beat the best set so far.
+
+        Args:
+            chosen: the indexes of these devices.
+            worst: the slowest link between two of them, as a number of `fairgpu.inventory.Link`.
+            total: the sum of the numbers of all links between two of them.
+        """
         if best is None:
             return False
         pairs = (size * (size - 1) - len(chosen) * (len(chosen) - 1)) // 2

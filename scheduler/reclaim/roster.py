@@ -76,6 +76,15 @@ class Holders:
 
 
 class _Row(NamedTuple):
+    """The running pods of one node that may be evicted.
+
+    Attributes:
+        uids: the pods' uids.
+        pods: an array with a row for each pod, as `Roster._figures` returns it.
+        pieces: an array with a row for each pod's part of a device, as `pieces_on` returns it; its first number is the
+            pod's index in `uids`.
+    """
+
     uids: tuple[str, ...]
     pods: npt.NDArray[np.float64]
     pieces: Ints
@@ -151,6 +160,11 @@ class Roster:
         )
 
     def _figures(self, one: Running, holding: Holding) -> tuple[float, ...]:
+        """Returns the figures of a running pod.
+
+        They are the index of its namespace in `namespaces`, 1 for high task priority, the time from which it holds its
+        devices (seconds since 1970), percent of a GPU, thousandths of a core, and MiB of the node's memory.
+        """
         number = self._numbers.get(one.namespace)
         if number is None:
             number = self._numbers[one.namespace] = len(self.namespaces)
