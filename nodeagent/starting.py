@@ -49,9 +49,11 @@ class StartEnvironment:
 
     Attributes:
         node: this node's name.
-        listing: returns the containers that hold slots of `fairgpu.io/gpu`, as the kubelet lists them.
-        pods: the node's pods.
-        read_pod: returns a pod as JSON from the API server; takes its namespace and its name.
+        listing: returns the containers that hold slots of `fairgpu.io/gpu`, as the kubelet lists them; raises
+            KubeletError if the kubelet does not answer.
+        pods: the mirror of the node's pods, which a watch keeps; it may lag behind the API server.
+        read_pod: requests a pod from the API server, given its namespace and its name; returns it whole, as JSON, and
+            raises ApiError if the server lacks it or does not answer.
         offer: returns the GPUs that the node offers now; None until the driver has answered once.
         changed: called with the records of all containers after each change; raises OSError if the host has no room for
             the page writer's input, which is made of them.

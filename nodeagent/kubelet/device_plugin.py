@@ -53,8 +53,8 @@ LONGEST_STOP_SECONDS = 10.0
 """The longest wait for gRPC's end, which has no limit of its own. After it, the plugin registers again."""
 
 Prepare = Callable[[frozenset[str]], object]
-"""A function that prepares a container's files before it starts, given the ids of its slots. The kubelet shows the text
-of its exception at the pod."""
+"""A function that prepares a container's files before it starts, given the ids of its slots. If it raises an exception,
+of whatever type, the container does not start, and the kubelet shows the exception's text at the pod."""
 
 
 @dataclass(frozen=True)
@@ -262,7 +262,9 @@ def keep_registered(  # noqa: PLR0913 - what a plugin is made of
         endpoint: the name of the plugin's socket in the folder.
         resource: the name of the extended resource that the plugin offers.
         slots: the slots that are offered, which are the units of the resource.
-        prepare: called with the ids of a container's slots before each of its starts.
+        prepare: called with the ids of a container's slots before each of its starts. It refuses a start by an
+            exception of any type, whose text the kubelet shows at the pod.
+        wait: called with LOOK_SECONDS between two looks; returns true once the plugin is to end.
         attempted: called with None after each registration, and with the error after each failure.
         looked: called every LOOK_SECONDS with the reason why the kubelet does not ask this plugin, or None if it does.
         shown: returns whether the Node shows the slots that are offered, and the version of the status that the kubelet
