@@ -43,6 +43,7 @@ def admit_new(subject: Subject, knowledge: Knowledge, settings: Webhook, now: fl
     Args:
         subject: the request of the admission review, with the pod.
         knowledge: budgets, namespaces and priority classes as last observed.
+        settings: the webhook's settings.
         now: the present time, in seconds of the monotonic clock.
     """
     pod = subject.item
@@ -149,6 +150,7 @@ def keep_until_metered(pod: dict[str, Any], *, holds: bool) -> list[Operation]:
     The finalizer keeps the pod until the end of its session is in the ledger.
 
     Args:
+        pod: the pod, as JSON.
         holds: whether the settings use the finalizer. If true, the operations add it; if false, they remove it.
     """
     given = mapping(pod.get("metadata")).get("finalizers")
@@ -175,7 +177,9 @@ def gate(spec: dict[str, Any], *, held: bool) -> list[Operation]:
     """Returns the JSON Patch operations that add the budget's scheduling gate to a pod, or remove it.
 
     Args:
-        held: whether the budget holds the pod. If true, the operations add the gate; if false, they remove it.
+        spec: the pod's spec, as JSON.
+        held: whether the pod must wait until its budget has money. If true, the operations add the gate; if false, they
+            remove it.
     """
     given = spec.get("schedulingGates")
     path = "/spec/schedulingGates"
@@ -248,9 +252,13 @@ def creator(subject: Subject) -> str:
 
 
 def _controller(kind: str, name: str, metadata: dict[str, Any]) -> str:
-    """Returns Kind/name of a controller; a ReplicaSet that a Deployment made counts as the Deployment.
+    """Returns `Kind/name` of a pod's controller; a ReplicaSet that a Deployment made counts as the Deployment.
 
     A Deployment names its ReplicaSets after itself and a hash, which it also puts on their pods as a label.
+
+    Args:
+        kind, name: the controller's kind and name, from the pod's ownerReferences.
+        metadata: the pod's metadata, as JSON.
     """
     template_hash = mapping(metadata.get("labels")).get(_TEMPLATE_HASH)
     if kind == "ReplicaSet" and isinstance(template_hash, str) and template_hash and name.endswith(f"-{template_hash}"):

@@ -58,7 +58,16 @@ class Places:
 
 @dataclass(frozen=True, slots=True)
 class _Snapshot:
-    """An observation, with the versions of the objects that were read: a step overwrites no changed object."""
+    """The certificates as they were read, with the versions of what holds them.
+
+    A step passes a version on when it writes, so that it overwrites nothing that another process has changed since.
+
+    Attributes:
+        observed: the certificates and the published CAs.
+        configurations: the webhook configurations as they were read. A write to one that has changed since fails.
+        leaf_version: the version of the served certificate, as `Store.load` returned it.
+        authorities_version: the version of the CAs, as `Store.load` returned it.
+    """
 
     observed: Observation
     configurations: Sequence[Configuration]
