@@ -101,6 +101,14 @@ class GPUNode:
 
 @dataclass(slots=True)
 class _Shares:
+    """The parts of one GPU that a pod's containers hold.
+
+    Attributes:
+        main: the parts of the main containers.
+        init: the parts of the init containers in order, each with whether the container is a sidecar, which keeps
+            running.
+    """
+
     main: list[Held] = field(default_factory=list)
     init: list[tuple[Held, bool]] = field(default_factory=list)
 
@@ -172,6 +180,7 @@ def document(kind: str, body: bytes, version: str) -> bytes:
     Args:
         kind: gpunodes or gpupods.
         body: the document without the API version, the kind and the resourceVersion; it begins with the metadata.
+        version: the resourceVersion that the document states.
     """
     head = b'{"apiVersion":"%b","kind":"%b",' % (API_VERSION.encode(), KINDS[kind].encode())
     return head + b'"metadata":{"resourceVersion":"%b",' % version.encode() + body.removeprefix(b'{"metadata":{')
@@ -329,10 +338,12 @@ class _Changes:
     """The latest changes of one kind of objects, gpunodes or gpupods.
 
     Attributes:
-        number: the number of the last change.
-        floor: for each collection, nodes or pods, the resourceVersion after which no change is missing from `recent`.
+        number: the number of the last change, counted from 1; 0 before the first.
+        floor: keyed by collection, nodes or pods, the least resourceVersion from which a watch can continue: `recent`
+            has every later change. A client with an earlier one must list again.
         recent: the latest changes, oldest first.
-        born: the number of the change that added each present object, keyed by the object's key.
+        born: for each present object, the number of the change that added it, keyed by the node's name or the pod's
+            uid. A watch that continues from an earlier change gets the object as ADDED, any other as MODIFIED.
     """
 
     number: int = 0
@@ -341,7 +352,14 @@ class _Changes:
     born: dict[str, int] = field(default_factory=dict)
 
     def add(self, source: str, version: int, key: str, deleted: tuple[str, bytes] | None = None) -> None:
-        """Adds a change with these fields (see `_Change`); drops the oldest one if there are more than MAX_CHANGES."""
+        """Adds a change; drops the oldest one if there are more than MAX_CHANGES.
+
+        Args:
+            source: the collection whose change caused it, nodes or pods.
+            version: the resourceVersion of that change.
+            key: the node's name or the pod's uid.
+            deleted: the namespace and the JSON of an object that was deleted; None for any other change.
+        """
         self.number += 1
         if deleted is None:
             self.born.setdefault(key, self.number)
@@ -389,6 +407,7 @@ class GPUFeed:
         """Stores a node as last seen.
 
         Args:
+            name: the node's name.
             node: the node; None if it offers no GPUs, or is deleted.
             version: its resourceVersion as a number.
         """
@@ -415,6 +434,7 @@ class GPUFeed:
         """Stores a GPU pod as last seen.
 
         Args:
+            uid: the pod's uid.
             pod: the pod; None if it is deleted.
             version: its resourceVersion as a number.
         """
@@ -450,6 +470,7 @@ class GPUFeed:
         """Replaces all GPU pods by a list from the API server.
 
         Args:
+            pods: all GPU pods.
             version: the resourceVersion of the list as a number.
         """
         pods_by_uid = {pod.uid: pod for pod in pods}

@@ -488,7 +488,20 @@ def add_ancestor_routes(app: Flask, parts: Dependencies) -> None:
 
 
 def _in_loop(parts: Dependencies, authorization: str | None) -> PodIdentity:
-    """Returns the pod whose token the header Authorization has; the event loop checks it, as it caches pods' tokens."""
+    """Returns the pod whose token the header Authorization has.
+
+    The event loop checks the token, since it caches pods' tokens. Meanwhile the calling thread waits, for LOOP_SECONDS
+    at most. It must be a thread that serves Flask, never the event loop's own, which would wait for itself.
+
+    Args:
+        authorization: the value of the header; None without one.
+
+    Raises:
+        UnauthenticatedError: the token is not valid.
+        IdentityUnavailableError: the keys that verify tokens are not known yet.
+        TimeoutError: the event loop has not answered in time.
+        RuntimeError: the worker has not started.
+    """
     return asyncio.run_coroutine_threadsafe(parts.recognise(authorization), parts.loop()).result(LOOP_SECONDS)
 
 

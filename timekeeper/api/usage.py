@@ -188,6 +188,7 @@ def place_of(text: str, width: int) -> Place | None:
     """Returns the place after which a cursor's page of usage begins: the step and the key; None for an empty text.
 
     Args:
+        text: the cursor.
         width: the number of dimensions by which the query adds up.
 
     Raises:
@@ -335,9 +336,11 @@ class WholeUsage:
     """A query about the usage of all accounts, as of one instant.
 
     Attributes:
+        client: the store.
         assignments: keyed by namespace, its payers in order of time.
         within: the window of time, which begins with a day.
         closed: the cache of closed days.
+        now: the instant as of which the query is answered.
     """
 
     client: Store
@@ -365,6 +368,11 @@ class WholeUsage:
         """Adds a group of accounts to the sums: closed days from the cache, and only the others from the store.
 
         Returns False, and adds nothing, if no sums of the group are cached, or if an account's older usage has changed.
+
+        Args:
+            sums: the sums of the query.
+            key: the number of the group, and the dimensions of the query; the group's sums are cached under it.
+            accounts: the accounts of the group.
         """
         part = self.closed.find(key)
         if part is None or not part.answers(self._first, self._limit):
@@ -385,7 +393,11 @@ class WholeUsage:
     def _remember_more(self, key: PartKey, part: Part, usages: Sequence[AccountUsage]) -> None:
         """Caches a group's sums anew, with the days that have closed and the accounts that have come since `part`.
 
-        `usages` are the accounts' usage since then; that of new accounts begins with the part's first day.
+        Args:
+            key: the number of the group, and the dimensions of the query; the group's sums are cached under it.
+            part: the sums that are cached until now.
+            usages: the usage of the group's accounts since the end of `part`; that of new accounts begins with the
+                first day of `part`.
         """
         come = {usage.account: usage.past for usage in usages if usage.account not in part.past}
         if self._limit < part.end or (self._limit == part.end and not come):
@@ -397,7 +409,16 @@ class WholeUsage:
         self.closed.remember(key, Part(part.first, self._limit, {**part.past, **come}, closed.cells))
 
     def _add_from_store(self, sums: UsageSums, key: PartKey, accounts: Sequence[str]) -> None:
-        """Adds a group of accounts to the sums from the store alone, and caches the sums of the group's closed days."""
+        """Adds a group of accounts to the sums from the store alone, and caches the sums of the group's closed days.
+
+        These are the days of the query's window that ended OPEN_HOURS ago or earlier. If there are none, nothing is
+        cached.
+
+        Args:
+            sums: the sums of the query.
+            key: the number of the group, and the dimensions of the query; the group's sums are cached under it.
+            accounts: the accounts of the group.
+        """
         limit = max(self._limit, self._first)
         days = whole_days(self._first, limit)
         closed = UsageSums(Steps(days), sums.aggregate) if days else None
@@ -620,7 +641,10 @@ def _everything_and_files(
 
 
 def _everything(client: Store, query: Query, now: Instant, closed: ClosedDays | None, sums: UsageSums) -> UsageSums:
-    """Adds all usage of a query's window that the store has to the sums, and returns them."""
+    """Adds all usage of a query's window that the store has to the sums, and returns them.
+
+    `closed` is the cache of closed days; None for no cache.
+    """
     if query.namespace is not None:
         assignments = reading.assignments_of(client, [query.namespace])
         _add(client, sums, payers(assignments), assignments, query.window, frozenset({query.namespace}))
@@ -635,10 +659,19 @@ def _everything(client: Store, query: Query, now: Instant, closed: ClosedDays | 
 
 
 def _in_order(client: Store, query: Query, divided_window: Steps, now: Instant) -> UsageSums | None:
-    """Returns sums with the items of the query's page and at least one more, read a few namespaces at a time, in order.
+    """Reads the usage of a few namespaces at a time, in the order of the answer, until the query's page is full.
 
-    None if the first STEPS_IN_ORDER steps of the page do not fill it and more steps follow. Steps that begin more than
-    a day from now have no usage, as no clock is that far ahead: they are not read.
+    The answer is sorted by time step, then by namespace. Time steps that begin more than a day after `now` have no
+    usage, as no clock is that far ahead: they are not read.
+
+    Args:
+        query: the query, whose first dimension is the namespace.
+        divided_window: the query's window, divided into time steps.
+        now: the instant as of which the query is answered.
+
+    Returns:
+        Sums with all items of the page, and with at least one more unless the page is the last one. None if
+        STEPS_IN_ORDER time steps do not fill the page and others follow: the caller then reads all accounts at once.
     """
     after = query.after
     first = 0 if after is None else after[0]
@@ -676,7 +709,13 @@ def _add(
 
 
 def _are_enough(sums: UsageSums) -> bool:
-    """Returns whether these sums answer a query: it has one step, and the store sums many hours by its dimensions."""
+    """Returns whether a query needs no hours of a packed value, but only the sum that the store has beside the value.
+
+    This is so if it has one time step, and groups by no dimensions but namespace, budget, model and user.
+
+    Args:
+        sums: the sums of the query; only their time steps and dimensions count.
+    """
     return len(sums.steps.windows) == 1 and asks_for_sums(sums.aggregate)
 
 
