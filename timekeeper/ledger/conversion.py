@@ -39,11 +39,14 @@ _log = structlog.get_logger()
 def convert_store(client: Store, fencing_token: FencingToken) -> int:
     """Converts the accounts of the store that are in an earlier format; returns the number of converted accounts.
 
-    An account that cannot be converted does not hold up the others.
+    An account that cannot be converted does not hold up the others. It is logged as an error. It stays in the earlier
+    format, and the key `converting` stays in the store, so that the next leader tries the account again.
 
     Raises:
-        StoreError: the store refused a change, a later timekeeper wrote it, or Redis does not answer.
-        redis.RedisError: Redis does not answer.
+        StoreFormatError: a later timekeeper wrote the store, or the stored format cannot be read.
+        StoreError: a later leader has taken over, the store refused to note the conversion, or Redis does not answer a
+            script.
+        redis.RedisError: Redis does not answer a command outside scripts, such as a read.
     """
     stored_format = check_format(client)
     if stored_format < keys.FORMAT:

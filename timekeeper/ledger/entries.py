@@ -179,7 +179,7 @@ class SegmentError(StoreError):
 
 
 class _Who(NamedTuple):
-    """The fields that all ledger entries of a session have in common, as in `LedgerEntry`."""
+    """The fields that all ledger entries of a session have in common: the session's uid, and its namespace and pod."""
 
     session: str
     namespace: str

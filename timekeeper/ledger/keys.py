@@ -189,20 +189,23 @@ class AccountKeys:
 
     @property
     def head(self) -> str:
-        """The name of the key of the account's own fields: fencing token, version, latest periods, summary."""
+        """The name of the hash with the account's own fields, such as its fencing token, version and latest periods."""
         return self._key("head")
 
     @property
     def periods(self) -> str:
-        """The name of the key that holds the end of each of the account's periods."""
+        """The name of the hash with the end of each of the account's periods, keyed by the period's start."""
         return self._key("periods")
 
     def period(self, start: int) -> str:
-        """Returns the name of the key of a period's totals; `start` is nanoseconds since 1970."""
+        """Returns the name of the hash with a period's totals; `start` is the period's, in nanoseconds since 1970."""
         return self._key(f"period:{start}")
 
     def amounts(self, start: int) -> str:
-        """Returns the name of the key of each session's amount in a period; `start` is nanoseconds since 1970."""
+        """Returns the name of the hash with each session's amount in a period, keyed by the session's uid.
+
+        `start` is the period's start in nanoseconds since 1970.
+        """
         return self._key(f"amounts:{start}")
 
     @property
@@ -220,43 +223,49 @@ class AccountKeys:
         return self.head, period, amounts, self.sessions, self.ended, self.ledger, self.hours
 
     def credits(self, start: int) -> str:
-        """Returns the name of the key of a period's credits; `start` is nanoseconds since 1970."""
+        """Returns the name of the hash with a period's credits, keyed by their names; the empty name is the rollover.
+
+        `start` is the period's start in nanoseconds since 1970.
+        """
         return self._key(f"pots:{start}")
 
     @property
     def sessions(self) -> str:
-        """The name of the key of the account's open sessions."""
+        """The name of the hash with the account's open sessions, keyed by uid."""
         return self._key("sessions")
 
     @property
     def ended(self) -> str:
-        """The name of the key of the account's closed sessions whose pods are still on the API server."""
+        """The name of the hash with the closed sessions whose pods are still on the API server, keyed by uid."""
         return self._key("ended")
 
     @property
     def grants(self) -> str:
-        """The name of the key of the grants that were applied to the account."""
+        """The name of the hash with the grants that were applied to the account, keyed by their names."""
         return self._key("grants")
 
     @property
     def hours(self) -> str:
-        """The prefix of the names that `rows_of` returns; in a store of format 1 (see FORMAT), the key of all rows."""
+        """The prefix of the names that `rows_of` returns.
+
+        In a store of format 1 (see FORMAT) it is the name of the one hash with the rows of all hours.
+        """
         return self._key("hours")
 
     @property
     def hour_index(self) -> str:
-        """The name of the key that holds the number of writes to each hour with use."""
+        """The name of the hash with the number of writes to each hour with use, keyed by the hour since 1970."""
         return self._key("hours:index")
 
     def rows_of(self, hour: int | str) -> str:
-        """Returns the name of the key of an hour's rows of use, one for each combination of dimensions.
+        """Returns the name of the hash with an hour's rows of use, keyed by their dimensions as JSON.
 
         `hour` is the number of hours since 1970.
         """
         return self._key(f"hours:{hour}")
 
     def sums_of(self, hour: int | str) -> str:
-        """Returns the name of the key of an hour's use, summed for each namespace and model.
+        """Returns the name of the hash with an hour's use, summed by namespace and model and keyed by these as JSON.
 
         `hour` is the number of hours since 1970.
         """
@@ -264,27 +273,33 @@ class AccountKeys:
 
     @property
     def corrections(self) -> str:
-        """The name of the key of the corrections that were applied to the account."""
+        """The name of the hash with the corrections that were applied to the account, keyed by their names."""
         return self._key("corrections")
 
     @property
     def folded(self) -> str:
-        """The name of the key of older hours of use, packed unchanged or folded into days."""
+        """The name of the hash with older hours of use, packed unchanged or folded into days.
+
+        A field states which of the two its value is, and the first hour and the end of the value's rows.
+        """
         return self._key("folded")
 
     @property
     def segments(self) -> str:
-        """The name of the key of older ledger entries, which are packed."""
+        """The name of the hash with older ledger entries, many packed into one value.
+
+        A field states the id of the value's last entry, and the latest period of any of its entries.
+        """
         return self._key("segments")
 
     @property
     def segment_order(self) -> str:
-        """The name of the key of the index of packed ledger entries, in the order of the entries."""
+        """The name of the sorted set that lists the fields of `segments` in the order of their ledger entries."""
         return self._key("segment-order")
 
     @property
     def ledger(self) -> str:
-        """The name of the key of the ledger entries that are not packed yet."""
+        """The name of the stream with the ledger entries that are not packed yet."""
         return self._key("ledger")
 
 
@@ -301,10 +316,10 @@ def mark(number: int) -> str:
 
 
 def report(uid: str) -> str:
-    """Returns the name of the key of a pod's reports."""
+    """Returns the name of the hash with the state of a pod's reports, given the pod's uid."""
     return f"{PREFIX}:{{{uid}}}:report"
 
 
 def reports(uids: Collection[str]) -> list[str]:
-    """Returns the name of the key of each pod's reports."""
+    """Returns the name of the hash with the state of each pod's reports, given the pods' uids, in their order."""
     return [report(uid) for uid in uids]
