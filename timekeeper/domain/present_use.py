@@ -111,10 +111,16 @@ def read_answer(body: bytes, rules: AnswerRules, now: Instant) -> BusyPods:
     memory.
 
     Args:
+        body: the body of Prometheus's HTTP response.
         rules: the rules by which a series is read.
+        now: the present by the local clock.
+
+    Returns:
+        How busy each pod or claim is that a series names. Series that count for none are counted by cause.
 
     Raises:
-        AnswerError: the body is an error or no answer, or was evaluated more than STALE before or after `now`.
+        AnswerError: the body is no answer of Prometheus, states an error or another result than a vector, or was
+            evaluated more than STALE before or after `now`.
     """
 
     def read(pairs: list[tuple[str, Any]]) -> dict[str, Any] | _Series:
@@ -224,6 +230,7 @@ def _share(sample: Any, full: float, now: Instant) -> float | SeriesFault:
     Args:
         sample: a pair of the time in seconds since 1970 and the value as text.
         full: the value for a GPU in full use.
+        now: the present by the local clock.
 
     Raises:
         AnswerError: the sample was evaluated more than STALE before or after `now`.

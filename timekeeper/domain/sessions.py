@@ -54,7 +54,9 @@ class Session:
 
     Attributes:
         uid: the pod's uid; for a claim, the claim's uid, an id of the allocation, and the start, as one text.
+        namespace: the namespace of the pod or claim.
         pod: the pod's name; for a claim, CLAIM and the claim's name.
+        node: the pod's node; for a claim, a node of its devices, or empty if none of them names one.
         start: the instant from which it is charged.
         tariff: pairs of an instant and the rate from then on, in microGPU-seconds a second; the first is at `start`.
         end: its end; None while it runs.
@@ -138,11 +140,13 @@ def ended(
 ) -> Session:
     """Returns a session with its end set: not before the session's start, and not after `now`.
 
-    If the last sign of life on a silent node is earlier, that is the end and its proof.
+    If `silent_since` is earlier than `end`, it is the end instead, and the proof is LAST_SEEN.
 
     Args:
-        silent_since: the instant up to which a session on a silent node counts as alive (see alive_until); None if the
-            node reports.
+        end: the instant at which the session ended by the evidence `proof`.
+        proof: the evidence of the end.
+        now: the instant of the observation.
+        silent_since: the pod's last sign of life if its node is silent; None if the node reports.
     """
     end = min(end, now)
     alive = alive_until(end, silent_since, None)
@@ -164,7 +168,7 @@ def end_at_terminal_phase(
         pod: the pod, whose phase is Succeeded or Failed.
         now: the instant of the observation.
         seen: the instant at which the pod was last seen alive; 0 if it was not.
-        silent_since: as in `ended`.
+        silent_since: the pod's last sign of life if its node is silent; None if the node reports.
     """
     finished = finished_at(pod)
     if finished is None:
@@ -195,7 +199,7 @@ def end_with_finalizer(session: Session, pod: PodFacts, now: Instant, silent_sin
     Args:
         pod: the pod, which is in a terminal phase, or has ended but for its finalizers.
         now: the instant of the observation.
-        silent_since: as in `ended`.
+        silent_since: the pod's last sign of life if its node is silent; None if the node reports.
     """
     if pod.terminal and (pod.finished is not None or pod.changed is not None):
         return end_at_terminal_phase(session, pod, now, silent_since=silent_since)
@@ -213,7 +217,7 @@ def end_at_deletion(
     Args:
         last: the pod's last version, which may be terminal with a finishedAt; None if it is not known.
         received: the instant at which the deletion was received.
-        silent_since: as in `ended`.
+        silent_since: the pod's last sign of life if its node is silent; None if the node reports.
     """
     if last is not None and last.terminal and last.finished is not None:
         return end_at_terminal_phase(session, last, received)
@@ -225,6 +229,7 @@ def end_found_missing(session: Session, last_seen: Instant, now: Instant) -> Ses
 
     Args:
         last_seen: the instant of that sign of life.
+        now: the present instant; the session ends no later.
     """
     return ended(session, last_seen, EndProof.LAST_SEEN, now)
 
@@ -245,6 +250,7 @@ def silent_nodes(nodes: Iterable[Json], lease_of: Callable[[], Mapping[str, Json
     LONGEST_UNNOTICED earlier.
 
     Args:
+        nodes: the Nodes, as JSON.
         lease_of: returns the nodes' Leases, keyed by the node's name; called only if a node is silent.
     """
     silent = [(str(node["metadata"]["name"]), condition) for node in nodes if (condition := _unknown_ready(node))]

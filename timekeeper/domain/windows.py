@@ -122,7 +122,7 @@ def steps(window: Window, step: str | None) -> Iterator[Window]:
 def parse_forecast_end(text: str, now: Instant) -> Instant:
     """Parses the instant up to which a forecast goes.
 
-    The present week ends with Saturday, as in `parse_window`.
+    The present week ends with Saturday.
 
     Args:
         text: `today`, `week` or `month` for the end of the present one in UTC, or an RFC 3339 timestamp.

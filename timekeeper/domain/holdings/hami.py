@@ -278,13 +278,20 @@ def parts(way: str, pod: BoundPod, names: Names, lists: Lists) -> tuple[tuple[Ho
 
 
 class _Part(NamedTuple):
-    """A container's part of a device, with the device's uuid; empty if only the container's request is known."""
+    """A container's part of a device, or its parts of devices that are not known.
+
+    Attributes:
+        uuid: the device's uuid; empty if the container requested the parts, and no list states their devices.
+        holding: the part, with its shares of the device's time and memory, each from 0 to 1. Its `count` is 1 for a
+            known device, else the number of the parts.
+    """
 
     uuid: str
     holding: Holding
 
 
 def _by_device(held: Iterable[_Part]) -> dict[str, list[Holding]]:
+    """Groups parts by device: returns their holdings, keyed by the device's uuid; empty for unknown devices."""
     found: dict[str, list[Holding]] = {}
     for uuid, holding in held:
         found.setdefault(uuid, []).append(holding)
@@ -303,6 +310,7 @@ def _container_parts(
 
     Args:
         way: the stack's name for the holdings, such as `hami`.
+        container: the container, with its requests.
         names: the resources by which pods ask the stack for vGPUs.
         devices: the devices that were allocated to the container.
         registered: the node's devices, keyed by uuid.
@@ -344,6 +352,7 @@ def _asked_memory(asked: Mapping[str, int], names: Names, total: int) -> Fractio
 
     Args:
         asked: the container's amount of each extended resource, keyed by name.
+        names: the resources by which pods ask the stack for vGPUs.
         total: the device's memory in the unit of the request; 0 if it is not known, and then any amount is all of it.
     """
     percent = Fraction(asked.get(names.percentage, 0), 100)

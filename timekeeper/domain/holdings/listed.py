@@ -233,12 +233,15 @@ def _units_of_a_device(name: str, entry: Listed, model: str, node: HostNode, dou
 
 
 def amd_parts(mode: str, model: str, doubts: set[Doubt]) -> int:
-    """Returns the number of partitions of an AMD GPU; 1 for no mode.
+    """Returns the number of partitions of an AMD GPU.
+
+    It is 1 without a mode, and also for a mode of compute that AMD_PARTS lacks: a partition in an unknown mode is
+    charged as a whole GPU.
 
     Args:
         mode: the GPU's modes of compute and memory, such as `cpx_nps4`; empty for none.
-        model: the GPU's model.
-        doubts: the set that PROFILE_UNKNOWN is added to if the mode is not known.
+        model: the GPU's model, by which AMD_XCDS corrects the number in the mode `cpx`.
+        doubts: the set to which PROFILE_UNKNOWN is added if AMD_PARTS lacks the mode of compute.
     """
     compute = mode.partition("_")[0].lower()
     if compute == "cpx":
