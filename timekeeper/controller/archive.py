@@ -241,9 +241,12 @@ class Archivist:
     def _exported_until(self, account: Account, due: int) -> int:
         """Returns the instant up to which an account's records are exported, at most `due`, in nanoseconds since 1970.
 
-        It is the start of the first month whose file is missing or out of date. The account's hours must be folded.
-
+        It is the start of the first month with use whose file is missing or out of date; `due` if there is no such
+        month before. Only use that is folded into days is looked at: call this after `_compact` has folded the hours.
         Late changes come from this thread alone, so none happens between this answer and its use.
+
+        Args:
+            due: the instant before which records are past retention, in nanoseconds since 1970.
         """
         records = load(self._client)
         waiting = [month for month in folded_months(self._client, [account.name]) if not records.is_confirmed(month)]

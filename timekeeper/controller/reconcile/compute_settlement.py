@@ -86,9 +86,15 @@ def make_basis(
     surely_past: int,
     bill: Bill = Bill.RESERVED,
 ) -> Basis:
-    """Returns the basis of settlements; see `Basis` for the arguments.
+    """Returns the basis of settlements.
 
     Its `present` caches its answers, since most sessions of a namespace are settled up to the same instant.
+
+    Args:
+        assignments: keyed by namespace, its payers in order of time.
+        accounts: the accounts, keyed by name; their periods are open up to the instants of settlement.
+        surely_past: the present by the local clock or, if earlier, by the store's, in nanoseconds since 1970.
+        bill: whether reservations, usage or the larger of both is billed.
     """
     answers: dict[tuple[str, int], tuple[Key, int] | None] = {}
 
@@ -123,9 +129,10 @@ class Case(NamedTuple):
 
     @property
     def samples(self) -> tuple[Sample, ...]:
-        """The totals of the session's reports over time, earliest first; () without reports.
+        """The totals of the session's reports up to several instants, the earliest first.
 
-        A report after the session's end counts as of its end.
+        An item adds up all reports that were received until its instant. An instant after the session's end counts as
+        the end, since the last report may come later. Empty if no reports were read, or if none has named a device.
         """
         return () if self.reports is None else self.reports.intake.samples
 
@@ -178,10 +185,11 @@ def amount_going_on(
         acknowledged: the session as the store holds it.
         session: the session, as its pod shows it.
         payers: the payers of its namespace, in order of time.
+        accounts: the accounts, keyed by name.
         until: the instant up to which it is charged.
 
     Returns:
-        The account and the start of the period, and the amount there in microGPU-seconds.
+        The pair of the account and the start of the period, and the amount there in microGPU-seconds.
     """
     periods, settled_until, recorded, _, open_under, posted_at, posted_rate, _, also_open, _ = acknowledged
     rates = session.tariff

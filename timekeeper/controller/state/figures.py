@@ -94,8 +94,9 @@ def figures(
 
     Args:
         rate: the rate of its running sessions, in microGPU-seconds a second.
+        now: the instant of the figures.
         committed: with safe admission, the amount that admitted pods may still spend, in microGPU-seconds.
-        queued: the amount that the pods behind the scheduling gate need, in microGPU-seconds.
+        queued: with safe admission, the amount that the pods behind the scheduling gate need, in microGPU-seconds.
         overdue: the number of pods that have waited for a node longer than safe admission reserves money for them.
     """
     period = account.present(now)
@@ -185,7 +186,7 @@ def changed_states(
 
 
 def _safe(account: Account, figures: Figures) -> SafeAdmission | None:
-    """Returns the figures of safe admission; None where the budget is only observed or has no limit."""
+    """Returns the figures of safe admission; None if admission is simple or the budget is observed or unlimited."""
     budget = account.budget
     observed = budget.enforcement is Enforcement.OBSERVE
     if budget.admission is not Admission.SAFE or observed or figures.limits.available is None:
@@ -198,10 +199,17 @@ def _safe(account: Account, figures: Figures) -> SafeAdmission | None:
 def _must_publish(before: NamespaceState | None, after: NamespaceState) -> bool:
     """Returns whether a namespace's state differs enough from the published one to be published again.
 
-    Without safe admission, a change of the remaining amount counts from 1 / REFRESH_SHARE of the available amount on.
+    Another budget, state, available amount, rate, enforcement or rule of safe admission is always enough. Otherwise
+    amounts decide:
+
+    - Without safe admission, the remaining amount must have changed by more than 1 / REFRESH_SHARE of the available
+      amount.
+    - With safe admission, the uncommitted amount (remaining less `SafeAdmission.committed`) must have grown by more
+      than a GPU-second, or fallen by more than 1 / PROMISED_SHARE of the available amount.
 
     Args:
-        before: the state that was last published; None where none was.
+        before: the state that was last published; None if none was, which is enough, too.
+        after: the present state.
     """
     if before is None:
         return True

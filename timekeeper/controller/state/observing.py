@@ -176,7 +176,8 @@ class Clocks:
     Attributes:
         ours: the local clock. It is read after the mirrors, so that everything in the mirrors is in the past, even if
             this process was suspended in between.
-        store: the store's clock, which decides if the local clock and the API server's differ.
+        store: the store's clock. A timestamp of the API server or of a node that is far ahead of the local clock is
+            believed only as far as the store's clock is ahead, too (see `latest_believed` and `present_by_ends`).
     """
 
     ours: Callable[[], int]
@@ -241,9 +242,11 @@ class PodView:
         one is wrong. The same holds for the end of a pod, which its node's clock stamps.
 
         Args:
+            mirror: the mirror of pods.
             rules: the rules that start a meter and set its rate.
-            silent: keyed by node, the instant since which it is silent, in nanoseconds since 1970.
-            reported: returns the instant of the last report of the pod with a uid, or None.
+            silent: keyed by silent node, the node's last sign of life, in nanoseconds since 1970.
+            reported: returns the instant of the last report of the pod with a uid; None if it sent none.
+            now: the present by the local clock, read before the mirror.
             clocks: the clocks; the local one is read after the mirror.
         """
         self.as_of = max(now, self.newest)
@@ -366,10 +369,11 @@ class PodView:
         """Ends the open sessions in the store whose pods no longer exist; returns the uids of these sessions.
 
         Args:
-            silent: keyed by node, the instant since which it is silent, in nanoseconds since 1970.
-            reported: returns the instant of the last report of the pod with a uid, or None.
+            silent: keyed by silent node, the node's last sign of life, in nanoseconds since 1970.
+            reported: returns the instant of the last report of the pod with a uid; None if it sent none.
             noted: the ends that an earlier leader stored, keyed by uid; such a session ends no later, though other pods
                 were observed later.
+            now: the present instant; no session ends later.
         """
         of_pods = (m for m in self.sessions.all() if not m.session.pod.startswith(CLAIM))
         podless = [m for m in of_pods if m.session.uid not in self.facts and not m.pod_deleted]

@@ -333,6 +333,7 @@ def opened(
     Args:
         rules: the rules that start a session and set its rate.
         alive: returns the instant until which a pod on a silent node counts as alive; None if the node is not silent.
+        now: the instant of the observation.
     """
     decided = rules.decided.get(pod.uid) if pod.bound else None
     if decided is not None:
@@ -373,6 +374,7 @@ def update_from_pod(
         seen: the latest instant up to which pods were observed before.
         alive: returns the instant until which a pod on a silent node counts as alive, in nanoseconds since 1970; None
             if the node is not silent.
+        now: the instant of the observation.
     """
     if metered.reservation is None:
         metered.reservation = pod.reservation
@@ -400,8 +402,9 @@ def end_deleted(
 
     Args:
         departure: the deletion as observed: its proof and instant.
-        silent: the instant since which its node is silent; None if it is not silent.
+        silent: the last sign of life of the pod's node if it is silent; None if it is not.
         reported: the instant of the pod's last report; None without a report.
+        now: the present instant. A session whose pod's deletion the watch missed ends no later.
     """
     metered.pod_deleted = True
     if metered.session.end is not None:
@@ -420,8 +423,9 @@ def end_unseen(
 
     Args:
         last_seen: the last instant at which the pod's object was seen.
-        silent: the instant since which its node is silent; None if it is not silent.
+        silent: the last sign of life of the pod's node if it is silent; None if it is not.
         reported: the instant of the pod's last report; None without a report.
+        now: the present instant; the session ends no later.
     """
     metered.pod_deleted = True
     if metered.session.end is None:
