@@ -259,8 +259,9 @@ class ModeChanges:
 
     Attributes:
         pods: the pods that ask for GPUs.
-        refused_schedulers: keyed by scheduler, the number of its pods. While a budget is held, the mode account refuses
-            its pods with these schedulers, which might start a pod in spite of a scheduling gate.
+        refused_schedulers: keyed by scheduler, the number of its pods. These schedulers are not known to leave a pod
+            behind a scheduling gate alone. Therefore the mode account refuses their pods while the state of the pods'
+            budget is `held`, in which new pods wait behind such a gate until the budget has money.
         writers: keyed by stack, the service accounts, as NAMESPACE:NAME, that write the status or annotations by which
             GPU pods are charged, and still lack the right to do so.
         nothing_yields: the names of the budgets that have no effect: they would only lower the priority of pods, but

@@ -255,7 +255,11 @@ def _shared(*containers: str) -> list[Json]:
 def _claims_and_scheduler(spec: Json) -> Json:
     """Returns the further fields of a pod's spec that are read if it may hold a part of a GPU by another stack.
 
-    These are a mark that it has resource claims, and the name of a scheduler by which pods ask for GPUs.
+    `resourceClaims` is SOME_CLAIMS, whatever claims the pod has; it is absent if the pod has none. `schedulerName` is
+    present if it is one of `deciding.ASKING_SCHEDULERS`. Without both fields the result is empty.
+
+    Args:
+        spec: the pod's spec, as JSON.
     """
     kept: Json = {"resourceClaims": SOME_CLAIMS} if spec.get("resourceClaims") else {}
     if spec.get("schedulerName") in deciding.ASKING_SCHEDULERS:
