@@ -374,7 +374,10 @@ class Chooser:
         return Free(*columns, self.usable(request, rows), fleet.idle[at], rows).with_small_integers()
 
     def _together(self, request: Request, row: int) -> Assignment | None:
-        """Returns the devices of a node for each of the request's containers; None if they do not all fit."""
+        """Returns the devices that the request's containers get on a node; None if they do not all fit.
+
+        `row` is the index of the node in the fleet.
+        """
         free, picks = self._free(request, np.array([row])), self._picks(request, linked=True)
         given = give_all(request, free, picks, self.tries or Tries(MAX_TRIES))
         if not given.fits[0]:
@@ -488,7 +491,11 @@ class Chooser:
         return apart
 
     def _devices(self, request: Request, need: Need, row: int) -> tuple[int, ...] | None:
-        """Returns a node's devices for the only container of a request for several GPUs; None if too few fit."""
+        """Returns a node's devices for the only container of a request for several GPUs; None if too few fit.
+
+        The devices are given as indexes on the node, sorted. `need` is the container's need, and `row` the index of the
+        node in the fleet.
+        """
         free = np.flatnonzero(self._fitting(request, need, np.array([row]))[0]).tolist()
         if len(free) < need.gpus:
             return None

@@ -147,10 +147,10 @@ def _nearest(fleet: Fleet, rows: Ints, candidates: Flags, fixed: Flags, counts: 
 def _exchangeable(
     request: Request, fleet: Fleet, free: Free, sets: Sequence[Sequence[int]], at: int
 ) -> list[tuple[int, ...]]:
-    """Returns groups of devices of one node; the container may exchange a device for one of the same group.
+    """Returns groups of devices of one node; a container may exchange a device for one of the same group.
 
     The container fits on each of them beside the other containers. With `topology` there is one group. Otherwise the
-    devices of a group are of the same model, and as much is left of each.
+    devices of a group are of the same model, and as much is left of each. Devices are given as indexes on the node.
 
     Args:
         free: the free parts of the node's devices, before the pod takes any.

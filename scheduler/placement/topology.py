@@ -63,6 +63,12 @@ def best_set(
         candidates: the indexes of the devices to choose from, in order.
         count: the number of devices to choose, at most as many as there are candidates.
         fixed: the indexes of devices that the container has already, which count beside the chosen ones.
+
+    Returns:
+        The indexes of the fixed and the chosen devices on the node, sorted.
+
+    Raises:
+        ValueError: there are fewer than `count` candidates.
     """
     size = count + len(fixed)
     nearest = min((tier for row in links for tier in row if tier), default=0)
@@ -107,7 +113,13 @@ def best_set(
 
 
 def _fewest_numa_nodes(numa: Sequence[int | None], candidates: Sequence[int], count: int) -> int:
-    """Returns the least number of NUMA nodes on which `count` of the candidates can lie; at least 1."""
+    """Returns the least number of NUMA nodes on which `count` of the candidates can lie; at least 1.
+
+    Args:
+        numa: the NUMA node of each device of the node; None if the system does not state it.
+        candidates: the indexes of the devices to choose from.
+        count: the number of devices to choose.
+    """
     unknown = sum(numa[device] is None for device in candidates)
     missing, fewest = count - unknown, 0
     for _, devices in Counter(numa[device] for device in candidates if numa[device] is not None).most_common():
@@ -134,6 +146,9 @@ def best_sets(
         numa: the NUMA node of each device of the node; None if the system does not state it.
         candidates: the indexes of the devices to choose from, in order; at least as many as the sets have.
         counts: the number of devices of each set.
+
+    Returns:
+        For each set, in the order of `counts`, the indexes of its devices on the node.
     """
     if len(candidates) > MAX_TOGETHER or len(counts) == 1:
         sets: list[tuple[int, ...]] = []

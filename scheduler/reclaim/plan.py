@@ -386,7 +386,15 @@ class _Planner:
         return np.asarray(np.sort(of_node, axis=1)[:, : need.gpus].sum(axis=1))
 
     def on_node(self, pod: PodToPlace, row: int) -> list[int] | None:
-        """Returns the cheapest victims found on a node, as indexes into arrays of `Holders`; None if none make room."""
+        """Returns the cheapest victims found on a node, as indexes into the arrays of `Holders`.
+
+        Args:
+            pod: the waiting pod.
+            row: the index of the node in the fleet.
+
+        Returns:
+            None if no victims make room for the pod; empty if it fits without an eviction.
+        """
         may_go = self._may_go(pod) & (self._holders.row == row)
         dearest_first = sorted(np.flatnonzero(may_go).tolist(), key=self._dearness, reverse=True)
         whole = self._needed_on(pod, row, dearest_first)
@@ -410,12 +418,15 @@ class _Planner:
     def _on_device(
         self, need: Need, row: int, device: int, dearest_first: Sequence[int], pod: PodToPlace
     ) -> list[int] | None:
-        """Returns the victims on a device whose eviction makes room for one GPU of `need`; None if all are too few.
+        """Returns the victims on a device whose eviction makes room for one GPU of a need; None if all are too few.
 
-        The victims are indexes into the arrays of `Holders`.
-
-        `row` and `device` are the indexes of the node in the fleet and of the device on it. `dearest_first` has the
-        node's pods that may be evicted, as indexes into the arrays of `Holders`, the costliest (see `Cost`) first.
+        Args:
+            need: the waiting pod's need.
+            row: the index of the node in the fleet.
+            device: the index of the device on the node.
+            dearest_first: the node's pods that may be evicted, as indexes into the arrays of `Holders`, the costliest
+                (see `Cost`) first. The result is a part of them.
+            pod: the waiting pod.
         """
         holds = {at for at in dearest_first if any(place == device for place, *_ in self._places(at, row))}
         room = next(one for one in self._node(pod, row, holds).rooms if one.device == device)
