@@ -133,6 +133,7 @@ def listed(answer: ListPodResourcesResponse, resource: str) -> list[Listed]:
 
     Args:
         answer: the answer, in which each container has one entry a device.
+        resource: the name of the extended resource.
     """
     found = []
     for pod in answer.pod_resources:

@@ -123,6 +123,7 @@ def observed(registration: Registration, look: Look, now_seconds: float) -> Regi
     had time to call this plugin.
 
     Args:
+        registration: the last registration, as the look before left it.
         look: the kubelet and the plugin as they are now.
         now_seconds: the present time, in seconds of a monotonic clock.
     """
@@ -168,6 +169,7 @@ def is_due(registration: Registration, lost: Loss | None, now_seconds: float) ->
     It registers at once with a kubelet that has just started, and after any other loss once the delay has passed.
 
     Args:
+        registration: the last registration.
         lost: the reason why the kubelet does not ask the plugin (`loss`); None if it does.
         now_seconds: the present time, in seconds of a monotonic clock.
     """
@@ -180,6 +182,7 @@ def registered(registration: Registration, look: Look, lost: Loss, now_seconds: 
     """Returns the registration that the plugin has just made because the kubelet did not ask it any more.
 
     Args:
+        registration: the registration before this one.
         look: the kubelet and the plugin as they are now.
         lost: the reason why the plugin registered again.
         now_seconds: the present time, in seconds of a monotonic clock.
