@@ -576,7 +576,7 @@ class GPUFeed:
 
         Args:
             kind: gpunodes or gpupods.
-            number: the number of the change; None for all objects as added ones.
+            number: the number of the change; None for all present objects, each as ADDED.
             namespace: the namespace of the objects; empty for all.
 
         Returns:

@@ -163,6 +163,7 @@ def changed_states(
     """Returns the new states of an account's namespaces that must be published again, keyed by namespace.
 
     Args:
+        figures: the account's present figures.
         namespaces: the namespaces that the account pays for now.
         published: keyed by namespace, the state that was last published.
     """
