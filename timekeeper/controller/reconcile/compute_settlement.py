@@ -497,8 +497,10 @@ def _amounts_due(
     reports, no amount falls below the one that was billed before.
 
     Args:
+        bill: usage, or the larger of reservations and usage.
         use: the totals of the session's reports at the start of each segment.
-        reserved: the cost of the reservation in each period, keyed and measured alike.
+        reserved: the cost of the reservation in each period, in microGPU-seconds, keyed by account and start.
+        session_segments: the session's segments in the periods that are not final, in order of time.
     """
     known, reports = inputs.acknowledged.periods, inputs.facts.reports
     if use.total is None:
@@ -596,6 +598,7 @@ def _items(
         totals: the session's amount in each period, in microGPU-seconds.
         last: the period that the session is in, or ended in.
         uses: the use that reports state, as it was computed; then the same, as the session's record will hold it.
+        session_segments: the session's segments in the periods that are not final, in order of time.
     """
     acknowledged, session = inputs.acknowledged, inputs.facts.session
     use, recorded = uses
@@ -737,7 +740,9 @@ def _leaving(acknowledged: Acknowledged, key: Key, last: Key | None, *, over: bo
     No later settlement posts this period, so the ledger gets its entry now.
 
     Args:
-        last: the period that the session is in.
+        acknowledged: the session as the store holds it.
+        key: the account and the start of the period that the session has left.
+        last: the account and the start of the period that the session is in; None if no period is open.
         over: whether the period is over.
         changed: whether the session's amount in it has changed.
     """
