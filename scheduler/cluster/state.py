@@ -111,6 +111,7 @@ class State:
         frees: grows when the API server shows that a pod that held devices has ended.
         keeps: grows when an earmark is made or dropped, or the reservation of a pod that was not bound is freed.
         yields: grows when pods of spent budgets need no longer wait for some pods within budget (`lowest_in_budget`).
+        blind: whether the watch of pods has failed, and has delivered nothing since: ends of pods are not seen.
         sites: grows when a node's labels, taints, limit of pods or other resources change.
         earmarks: each waiting pod for which devices are kept, with its earmark, keyed by the pod's uid.
     """
@@ -125,6 +126,7 @@ class State:
         self.frees = 0
         self.keeps = 0
         self.yields = 0
+        self.blind = False
         self.fleet = Fleet()
         self.chooser = Chooser(self.fleet)
         self.refusals = Refusals(self.chooser)

@@ -173,10 +173,15 @@ class PodsView:
         self._faults.look(note.uid)
 
     def confirmed(self) -> None:
-        """Does nothing when the API server confirms the pods: no decision depends on their age."""
+        """Notes that ends of pods are seen."""
+        self._state.blind = False
 
     def failed(self, error: ApiError) -> None:
-        """Logs the error of a request for the cluster's pods; the stored pods stay as they are."""
+        """Logs the error of a request for the cluster's pods, and notes that ends of pods are not seen meanwhile.
+
+        The stored pods stay as they are.
+        """
+        self._state.blind = True
         _log.warning("pods cannot be watched", error=str(error))
 
     def _look_for_mark(self, item: Json) -> None:

@@ -110,7 +110,8 @@ def keep_waking(state: State, conditions: Conditions, clock: Clock) -> None:
 
     The end of a pod brings waiting pods back to kube-scheduler's queue without a condition. If kube-scheduler sees that
     end before the extender does, it asks too early, is refused, and does not ask again. Pods that were refused
-    shortly before the extender saw that end therefore get the condition.
+    shortly before the extender saw that end therefore get the condition. While the watch of pods is interrupted, all
+    that are refused count as such.
 
     A pod whose condition cannot be written is left out for RETRY_SECONDS, and longer after each further failure. No
     other pod waits for it.
@@ -127,7 +128,11 @@ def keep_waking(state: State, conditions: Conditions, clock: Clock) -> None:
         with state.lock:
             state.expire(now)
             release_overdue(state, now)
-            refused.append(state.waiting.take_refused())
+            just_refused = state.waiting.take_refused()
+            if state.blind and refused:
+                refused[-1] |= just_refused
+            else:
+                refused.append(just_refused)
             ended, frees = state.frees != frees, state.frees
         if ended:
             late = {uid: Late(0, now) for uid in set[str]().union(*refused)} | late

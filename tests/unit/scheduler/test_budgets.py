@@ -16,6 +16,7 @@ from scheduler.cluster.earmarks import Earmark, encode
 from scheduler.cluster.eligible import Site
 from scheduler.cluster.objects import PodNote, read_note, read_waiting
 from scheduler.cluster.state import State
+from scheduler.cluster.watches import PodsView
 from scheduler.extender import waking
 from scheduler.extender.binding import BindError, Clock, settle
 from scheduler.extender.waking import BETWEEN_SECONDS, LOOK_SECONDS, Conditions, keep_waking, wake
@@ -427,6 +428,25 @@ def test_a_pod_that_was_refused_just_before_an_end_was_seen_is_woken(looks_befor
 
     keep_waking(state, api.conditions, Clock(lambda: 1000.0, wait))
     assert [name for name, _, _ in api.messages] == woken
+
+
+def test_a_pod_that_was_refused_while_the_watch_of_pods_was_interrupted_is_woken_by_an_end_seen_after_it() -> None:
+    state, api, looks = state_of("n0"), WakingApi(), list[int]()
+    view = PodsView(state)
+    state.put_pod(bound_note("a"))
+
+    def wait(_: float) -> bool:
+        looks.append(1)
+        if len(looks) == 2:
+            view.failed(ApiError(0, "Unreachable", "the connection ended"))
+            assert ask(state, pod("c")).node_names == []
+        if len(looks) == 300:
+            state.remove_pod("uid-a")
+            view.confirmed()
+        return len(looks) > 310
+
+    keep_waking(state, api.conditions, Clock(lambda: 1000.0, wait))
+    assert [name for name, _, _ in api.messages] == ["c"]
 
 
 def woken_by(state: State, *steps: Callable[[], object], now: Callable[[], float] = lambda: 1000.0) -> list[str]:
