@@ -18,8 +18,12 @@ NAME_BYTES = 64
 """At least as many as /proc/PID/comm has: 15, or up to 63 for a thread of the kernel, and a newline (proc(5))."""
 STAT_BYTES = 4096
 """A number of bytes that exceeds the length of /proc/PID/stat: 52 numbers, and a name of at most 64 bytes."""
+FLAGS = 9
+"""The field of /proc/PID/stat with the kernel's flags of the process, counted from 1."""
 START_TIME = 22
-"""The field of /proc/PID/stat with the start time, counted from 1."""
+"""The field with the start time."""
+EXITING = 0x4
+"""The flag of a process that ends or has ended, PF_EXITING (include/linux/sched.h)."""
 SYS_ADMIN = 1 << 21
 """The bit of CAP_SYS_ADMIN in a set of capabilities (linux/capability.h)."""
 WHOLE_MAP = ["0", "0", "4294967295"]
@@ -126,6 +130,9 @@ def is_of_node(pid: int, proc: Path = PROC) -> bool:
     folder = proc / str(pid)
     try:
         cgroups = (folder / "cgroup").read_text(errors="replace")
+        # By cgroup version 1 a process that ends is in no pod any more, and a pod may keep one that has ended for long.
+        if _field(_stat(proc, pid), FLAGS) & EXITING:
+            return False
         status, uid_map = (folder / "status").read_bytes(), (folder / "uid_map").read_text()
         return in_pod(cgroups) == ("", "") or administers(status, uid_map)
     except (OSError, ValueError):
@@ -220,5 +227,14 @@ def _start_time(stat: str) -> int:
     Raises:
         ValueError: the text has no such field, or it is no number.
     """
+    return _field(stat, START_TIME)
+
+
+def _field(stat: str, number: int) -> int:
+    """Returns a numeric field of /proc/PID/stat, counted from 1; one after the program's name.
+
+    Raises:
+        ValueError: the text has no such field, or it is no number.
+    """
     # The second field is the program's name in parentheses, which may hold spaces and parentheses.
-    return int(stat.rpartition(")")[2].split()[START_TIME - 3])
+    return int(stat.rpartition(")")[2].split()[number - 3])

@@ -241,6 +241,7 @@ def test_a_daemon_of_mps_without_a_client_withholds_every_gpu_while_it_runs(gpus
     for name, content in (
         ("comm", "nvidia-cuda-mps\n"),
         ("cgroup", "0::/system.slice/mps.service\n"),
+        ("stat", "4711 (nvidia-cuda-mps) S 1 4711 4711 0 -1 4194560\n"),
         ("status", "CapEff:\t0000000000000000\n"),
         ("uid_map", "0 0 4294967295\n"),
     ):

@@ -6,7 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent.processes import Process, Processes, in_pod, is_of_node, process_names, read_process
+from nodeagent.processes import (
+    EXITING,
+    FLAGS,
+    Process,
+    Processes,
+    in_pod,
+    is_of_node,
+    process_names,
+    read_process,
+)
 
 UID = "6f9619ff-8b86-d011-b42d-00c04fc964ff"
 STATIC_UID = "0123456789abcdef0123456789abcdef"
@@ -88,6 +97,13 @@ def test_a_process_is_the_nodes_outside_pods_and_where_it_may_administer_the_hos
     assert is_of_node(300, tmp_path) is is_the_nodes
 
 
+def test_a_process_that_ends_is_not_the_nodes_though_it_is_in_no_pod_any_more(tmp_path: Path) -> None:
+    host_process(tmp_path, 300, began=5000, flags=0x400100 | EXITING)
+    (tmp_path / "300" / "cgroup").write_text("4:memory:/\n0::/\n")  # as cgroup version 1 has it
+    (tmp_path / "300" / "uid_map").write_text(HOSTS_IDS)
+    assert not is_of_node(300, tmp_path)
+
+
 def test_a_process_that_is_gone_is_not_the_nodes(tmp_path: Path) -> None:
     assert not is_of_node(300, tmp_path)
 
@@ -102,11 +118,18 @@ def test_processes_have_the_names_that_the_kernel_gives_them(tmp_path: Path) -> 
 
 
 def host_process(
-    proc: Path, pid: int, began: int, own_pid: int = 7, name: str = "python", rights: str = DEFAULT_RIGHTS
+    proc: Path,
+    pid: int,
+    began: int,
+    *,
+    own_pid: int = 7,
+    name: str = "python",
+    rights: str = DEFAULT_RIGHTS,
+    flags: int = 0x400100,
 ) -> None:
     folder = proc / str(pid)
     folder.mkdir(exist_ok=True)
-    fields = " ".join(str(number) for number in range(4, 22))
+    fields = " ".join(str(flags if number == FLAGS else number) for number in range(4, 22))
     (folder / "stat").write_bytes(f"{pid} ({name}) S {fields} {began} 0 0\n".encode("latin-1"))
     status = f"Name:\t{name}\nNSpid:\t{pid}\t{own_pid}\nCapPrm:\t{ALL_RIGHTS}\nCapEff:\t{rights}\n"
     (folder / "status").write_bytes(status.encode("latin-1"))
