@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,10 +24,6 @@ START_TIME = 22
 """The field with the start time."""
 EXITING = 0x4
 """The flag of a process that ends or has ended, PF_EXITING (include/linux/sched.h)."""
-SYS_ADMIN = 1 << 21
-"""The bit of CAP_SYS_ADMIN in a set of capabilities (linux/capability.h)."""
-WHOLE_MAP = ["0", "0", "4294967295"]
-"""The mapping of user ids in the host's user namespace (user_namespaces(7))."""
 _IN_POD = re.compile(
     r"pod(?P<uid>[0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})(?:\.slice)?"
     r"[/:](?:[a-z-]+[-:])?(?P<container>[0-9a-f]{64})"
@@ -93,15 +89,17 @@ def own_pid_of(status: bytes) -> int:
     """Returns a process's id in its innermost PID namespace.
 
     Args:
-        status: the content of /proc/PID/status, whose line NSpid names the id (proc(5)).
+        status: the content of /proc/PID/status, whose line NSpid names the id (proc(5)). A newline alone ends a line:
+            of all bytes that end a line of text, it is the only one that the kernel escapes in a process's name.
 
     Raises:
         ValueError: there is no such line, or it names no process id.
     """
-    pids = _line_of(status, b"NSpid").split()
-    if not pids:
-        raise ValueError("no NSpid")
-    return int(pids[-1])
+    for line in status.split(b"\n"):
+        name, _, pids = line.partition(b":")
+        if name == b"NSpid" and pids.split():
+            return int(pids.split()[-1])
+    raise ValueError("no NSpid")
 
 
 def process_names(proc: Path = PROC) -> dict[int, bytes]:
@@ -121,35 +119,24 @@ def process_names(proc: Path = PROC) -> dict[int, bytes]:
     return found
 
 
-def is_of_node(pid: int, proc: Path = PROC) -> bool:
-    """Returns whether a process acts for who administers the node: outside all pods, or with the rights to do so.
+def is_of_node(pid: int, administers: Callable[[str], bool], proc: Path = PROC) -> bool:
+    """Returns whether a process acts for who administers the node: outside all pods, or in a container made for that.
 
-    Such rights are CAP_SYS_ADMIN in the host's user namespace, as a privileged container has them. The author of any
-    other pod may give a process any name.
-    """
-    folder = proc / str(pid)
-    try:
-        cgroups = (folder / "cgroup").read_text(errors="replace")
-        # By cgroup version 1 a process that ends is in no pod any more, and a pod may keep one that has ended for long.
-        if _field(_stat(proc, pid), FLAGS) & EXITING:
-            return False
-        status, uid_map = (folder / "status").read_bytes(), (folder / "uid_map").read_text()
-        return in_pod(cgroups) == ("", "") or administers(status, uid_map)
-    except (OSError, ValueError):
-        return False
-
-
-def administers(status: bytes, uid_map: str) -> bool:
-    """Returns whether a process has CAP_SYS_ADMIN in the host's user namespace.
+    The author of any other pod may give a process any name.
 
     Args:
-        status: the content of /proc/PID/status, whose line CapEff has the capabilities in effect.
-        uid_map: the content of /proc/PID/uid_map.
-
-    Raises:
-        ValueError: there is no such line, or it is no number.
+        pid: the process id, in the host's PID namespace.
+        administers: returns whether a container, given its id in the runtime, was made with the right to administer
+            the host.
+        proc: the folder in which the host's /proc is mounted.
     """
-    return bool(int(_line_of(status, b"CapEff"), 16) & SYS_ADMIN) and uid_map.split() == WHOLE_MAP
+    try:
+        _, container_id = in_pod((proc / str(pid) / "cgroup").read_text(errors="replace"))
+        # By cgroup version 1 a process that ends is in no pod any more, and a pod may keep one that has ended for long.
+        ends = _field(_stat(proc, pid), FLAGS) & EXITING
+    except (OSError, ValueError):
+        return False
+    return not ends and (not container_id or administers(container_id))
 
 
 class Processes:
@@ -178,22 +165,6 @@ class Processes:
             return _start_time(_stat(self._proc, process.pid)) == process.start_time
         except (OSError, ValueError):
             return False
-
-
-def _line_of(status: bytes, name: bytes) -> bytes:
-    """Returns what a line of /proc/PID/status says after its name.
-
-    A newline alone ends a line: of all bytes that end a line of text, it is the only one that the kernel escapes in a
-    process's name.
-
-    Raises:
-        ValueError: there is no such line.
-    """
-    for line in status.split(b"\n"):
-        found, colon, said = line.partition(b":")
-        if found == name and colon:
-            return said
-    raise ValueError(f"no {name.decode()}")
 
 
 def _stat(proc: Path, pid: int) -> str:

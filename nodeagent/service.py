@@ -8,6 +8,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -41,12 +42,14 @@ from nodeagent.owners import Owned, ProcessState
 from nodeagent.page_writer import PageWriter
 from nodeagent.pages import SCHEDULE
 from nodeagent.pods import NodePods, by_kubelets_uid, kubelets_uid, read
+from nodeagent.processes import is_of_node, process_names
 from nodeagent.publishing import notices, schedule, to_show
 from nodeagent.runtime.devices import (
     Bundles,
     RuntimeConfiguration,
     RuntimeStatus,
     RuntimeStatusError,
+    administers,
 )
 from nodeagent.settings import Nodeagent
 from nodeagent.starting import StartEnvironment, Starter
@@ -697,7 +700,13 @@ def _name(part: Callable[[], None]) -> str:
 
 def vendor_of(settings: Nodeagent) -> Vendor:
     """Returns the access to the driver of this node's GPUs that the agent's settings choose."""
-    from nodeagent.vendors.nvidia import Nvidia  # noqa: PLC0415 - another vendor's needs other libraries
+    from nodeagent.vendors.nvidia import Nvidia, mps_on_node  # noqa: PLC0415 - another vendor's needs other libraries
 
     folders: tuple[Path, ...] = settings.vendor_cdi_folders
-    return Nvidia(Faults(settings.run_folder / faults.NAME), folders, settings.recover_seconds)
+    is_trusted = partial(is_of_node, administers=partial(administers, settings.bundles))
+    return Nvidia(
+        Faults(settings.run_folder / faults.NAME),
+        folders,
+        settings.recover_seconds,
+        refused=lambda: mps_on_node(process_names(), is_trusted),
+    )

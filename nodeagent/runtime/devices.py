@@ -128,6 +128,7 @@ def _injecting(containerd: Any) -> str:
 
 PROOF = "/etc/vcuda/config"
 """A file that the CDI spec of each container with a shim mounts."""
+SYS_ADMIN = "CAP_SYS_ADMIN"
 LARGEST = 16 << 20
 
 
@@ -152,11 +153,37 @@ def is_applied(bundles: Path, container_id: str) -> bool | None:
         container_id: the container's id in the runtime.
     """
     try:
-        with (bundles / container_id / "config.json").open("rb") as file:
-            document = json.loads(file.read(LARGEST))
-        return any(mount.get("destination") == PROOF for mount in document.get("mounts") or [])
+        return any(mount.get("destination") == PROOF for mount in _bundle(bundles, container_id).get("mounts") or [])
     except (OSError, ValueError, AttributeError):
         return None
+
+
+def administers(bundles: Path, container_id: str) -> bool:
+    """Returns whether a container was made with CAP_SYS_ADMIN on the host, as a privileged one is.
+
+    It is false if the runtime keeps no configuration of the container. The kernel proves no such thing: in a user
+    namespace of its own any program may have all capabilities, and often maps all ids of the host there.
+
+    Args:
+        bundles: the folder in which the runtime keeps the OCI configuration of each container.
+        container_id: the container's id in the runtime.
+    """
+    try:
+        document = _bundle(bundles, container_id)
+        kinds = [each["type"] for each in document["linux"]["namespaces"]]
+        return SYS_ADMIN in document["process"]["capabilities"]["bounding"] and "user" not in kinds
+    except (OSError, ValueError, TypeError, KeyError):
+        return False
+
+
+def _bundle(bundles: Path, container_id: str) -> Any:
+    """Returns the OCI configuration of a container.
+
+    Raises:
+        OSError, ValueError: the runtime keeps none, or one that is no JSON.
+    """
+    with (bundles / container_id / "config.json").open("rb") as file:
+        return json.loads(file.read(LARGEST))
 
 
 class Bundles:

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,6 @@ from nodeagent.driver_figures import DriverSample
 from nodeagent.faults import Faults
 from nodeagent.nvml import Nvml
 from nodeagent.offer import DriverReplacedError, Edits, Fault, Offer, fenced, xid_fault
-from nodeagent.processes import PROC, is_of_node, process_names
 from nodeagent.vendors.spec_files import Reading, SpecFiles
 
 VENDOR = "nvidia"
@@ -75,13 +73,17 @@ class Nvidia:
         recover_seconds: float = 600.0,
         pci_devices: Path = PCI_DEVICES,
         clock: Callable[[], float] = time.monotonic,
-        proc: Path = PROC,
+        refused: Callable[[], str] = lambda: "",
     ) -> None:
+        """Begins without knowing a GPU.
+
+        `refused` returns the reason why no GPU can be shared because of what else runs on the node; empty without one.
+        """
         self._specs = SpecFiles(folders, KIND)
         self._recover_seconds = recover_seconds
         self._pci_devices = pci_devices
         self._clock = clock
-        self._proc = proc
+        self._refused = refused
         self._opened: Any = None
         self._has_answered = False
         self._known: dict[str, Found] = {}
@@ -112,8 +114,7 @@ class Nvidia:
             for one, two in combinations(handles, 2)
         }
         found_now = sorted(self._known.values(), key=lambda found: (found.index, found.uuid))
-        mps = mps_on_node(process_names(self._proc), partial(is_of_node, proc=self._proc))
-        offer = offered(driver, found_now, tiers, self._specs.read(), mps)
+        offer = offered(driver, found_now, tiers, self._specs.read(), self._refused())
         now, faults = self._clock(), self._faults.by_uuid()
         devices = tuple(fenced(device, faults, now, self._recover_seconds) for device in offer.inventory.devices)
         inventory = replace(offer.inventory, devices=devices)

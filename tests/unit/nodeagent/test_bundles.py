@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from nodeagent.containers.records import GivenDevice, Record
-from nodeagent.runtime.devices import PROOF, Bundles, is_applied, running
+from nodeagent.runtime.devices import PROOF, Bundles, administers, is_applied, running
 from nodeagent.turns import Policy
 
 
@@ -57,6 +57,32 @@ def test_a_container_has_its_device_if_its_configuration_mounts_it(
     (tmp_path / "id-main" / "config.json").write_text(content)
     assert is_applied(tmp_path, "id-main") is applied
     assert is_applied(tmp_path, "id-other") is None
+
+
+def made_with(*capabilities: str, namespaces: tuple[str, ...] = ("pid", "mount")) -> str:
+    kinds = [{"type": each} for each in namespaces]
+    return json.dumps({"process": {"capabilities": {"bounding": capabilities}}, "linux": {"namespaces": kinds}})
+
+
+@pytest.mark.parametrize(
+    ("content", "may"),
+    [
+        (made_with("CAP_CHOWN", "CAP_SYS_ADMIN"), True),
+        (made_with("CAP_CHOWN", "CAP_SETUID", "CAP_SETFCAP"), False),
+        (made_with("CAP_SYS_ADMIN", namespaces=("pid", "user")), False),
+        (json.dumps({"process": {"capabilities": None}, "linux": {"namespaces": []}}), False),
+        ("[]", False),
+        ("{", False),
+    ],
+    ids=["privileged", "default", "with a user namespace", "without capabilities", "no object", "broken"],
+)
+def test_a_container_administers_the_host_if_it_was_made_with_the_right_to(
+    tmp_path: Path, content: str, *, may: bool
+) -> None:
+    (tmp_path / "id-main").mkdir()
+    (tmp_path / "id-main" / "config.json").write_text(content)
+    assert administers(tmp_path, "id-main") is may
+    assert not administers(tmp_path, "id-other")
 
 
 def test_one_container_without_its_device_is_reported_once_and_remembered(tmp_path: Path) -> None:

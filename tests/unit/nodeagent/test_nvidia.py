@@ -187,13 +187,13 @@ def gpus(driver: Driver, clock: Clock, tmp_path: Path) -> Nvidia:
     for number, node in enumerate("01"):
         (tmp_path / f"0000:0{number}:00.0").mkdir()
         (tmp_path / f"0000:0{number}:00.0" / "numa_node").write_text(node)
-    (tmp_path / "proc").mkdir()
+    (tmp_path / "refused").write_text("")
     return agents_gpus(tmp_path, clock)
 
 
 def agents_gpus(folder: Path, clock: Clock) -> Nvidia:
     """The GPUs as an agent that has just started sees them."""
-    return Nvidia(Faults(folder / "run" / "faults.json"), [folder], 60, folder, clock, folder / "proc")
+    return Nvidia(Faults(folder / "run" / "faults.json"), [folder], 60, folder, clock, (folder / "refused").read_text)
 
 
 def health(gpus: Nvidia) -> dict[str, str]:
@@ -235,23 +235,12 @@ def test_a_gpu_with_a_client_of_mps_is_withheld(gpus: Nvidia, driver: Driver) ->
     assert "MPS" in offer.withheld["GPU-1"]
 
 
-def test_a_daemon_of_mps_without_a_client_withholds_every_gpu_while_it_runs(gpus: Nvidia, tmp_path: Path) -> None:
-    process = tmp_path / "proc" / "4711"
-    process.mkdir()
-    for name, content in (
-        ("comm", "nvidia-cuda-mps\n"),
-        ("cgroup", "0::/system.slice/mps.service\n"),
-        ("stat", "4711 (nvidia-cuda-mps) S 1 4711 4711 0 -1 4194560\n"),
-        ("status", "CapEff:\t0000000000000000\n"),
-        ("uid_map", "0 0 4294967295\n"),
-    ):
-        (process / name).write_text(content)
+def test_what_runs_on_the_node_may_withhold_every_gpu(gpus: Nvidia, tmp_path: Path) -> None:
+    (tmp_path / "refused").write_text("a daemon of MPS runs")
     offer = gpus.offer()
     assert offer.inventory.devices == ()
-    assert [("MPS" in why) for why in offer.withheld.values()] == [True, True]
-    for file in process.iterdir():
-        file.unlink()
-    process.rmdir()
+    assert offer.withheld == dict.fromkeys(("GPU-0", "GPU-1"), "a daemon of MPS runs")
+    (tmp_path / "refused").write_text("")
     assert [device.uuid for device in gpus.offer().inventory.devices] == ["GPU-0", "GPU-1"]
 
 

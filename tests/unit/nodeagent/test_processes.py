@@ -72,40 +72,34 @@ def test_a_cgroup_names_the_pod_and_the_container(text: str, found: tuple[str, s
 
 
 IN_POD = f"0::/kubepods/pod{UID}/{ID}\n"
-ALL_RIGHTS, DEFAULT_RIGHTS = "000001ffffffffff", "00000000a80425fb"
-"""The rights of a privileged container, and those that a runtime gives to another one."""
-HOSTS_IDS, OWN_IDS = "         0          0 4294967295\n", "         0     100000      65536\n"
 
 
 @pytest.mark.parametrize(
-    ("cgroup", "rights", "ids", "is_the_nodes"),
+    ("cgroup", "administering", "is_the_nodes"),
     [
-        ("0::/system.slice/mps.service\n", DEFAULT_RIGHTS, HOSTS_IDS, True),
-        ("0::/user.slice/user-1000.slice\n", "0000000000000000", HOSTS_IDS, True),
-        (IN_POD, ALL_RIGHTS, HOSTS_IDS, True),
-        (IN_POD, DEFAULT_RIGHTS, HOSTS_IDS, False),
-        (IN_POD, ALL_RIGHTS, OWN_IDS, False),
+        ("0::/system.slice/mps.service\n", "", True),
+        ("0::/user.slice/user-1000.slice\n", "", True),
+        (IN_POD, ID, True),
+        (IN_POD, OTHER_ID, False),
     ],
-    ids=["a service of the host", "a user of the host", "privileged", "a pod", "root in a user namespace of its own"],
+    ids=["a service of the host", "a user of the host", "a privileged container", "any other container"],
 )
-def test_a_process_is_the_nodes_outside_pods_and_where_it_may_administer_the_host(
-    tmp_path: Path, cgroup: str, rights: str, ids: str, *, is_the_nodes: bool
+def test_a_process_is_the_nodes_outside_pods_and_in_a_container_that_administers_the_host(
+    tmp_path: Path, cgroup: str, administering: str, *, is_the_nodes: bool
 ) -> None:
-    host_process(tmp_path, 300, began=5000, rights=rights)
+    host_process(tmp_path, 300, began=5000)
     (tmp_path / "300" / "cgroup").write_text(cgroup)
-    (tmp_path / "300" / "uid_map").write_text(ids)
-    assert is_of_node(300, tmp_path) is is_the_nodes
+    assert is_of_node(300, administering.__eq__, tmp_path) is is_the_nodes
 
 
 def test_a_process_that_ends_is_not_the_nodes_though_it_is_in_no_pod_any_more(tmp_path: Path) -> None:
     host_process(tmp_path, 300, began=5000, flags=0x400100 | EXITING)
     (tmp_path / "300" / "cgroup").write_text("4:memory:/\n0::/\n")  # as cgroup version 1 has it
-    (tmp_path / "300" / "uid_map").write_text(HOSTS_IDS)
-    assert not is_of_node(300, tmp_path)
+    assert not is_of_node(300, ID.__eq__, tmp_path)
 
 
 def test_a_process_that_is_gone_is_not_the_nodes(tmp_path: Path) -> None:
-    assert not is_of_node(300, tmp_path)
+    assert not is_of_node(300, ID.__eq__, tmp_path)
 
 
 def test_processes_have_the_names_that_the_kernel_gives_them(tmp_path: Path) -> None:
@@ -124,15 +118,13 @@ def host_process(
     *,
     own_pid: int = 7,
     name: str = "python",
-    rights: str = DEFAULT_RIGHTS,
     flags: int = 0x400100,
 ) -> None:
     folder = proc / str(pid)
     folder.mkdir(exist_ok=True)
     fields = " ".join(str(flags if number == FLAGS else number) for number in range(4, 22))
     (folder / "stat").write_bytes(f"{pid} ({name}) S {fields} {began} 0 0\n".encode("latin-1"))
-    status = f"Name:\t{name}\nNSpid:\t{pid}\t{own_pid}\nCapPrm:\t{ALL_RIGHTS}\nCapEff:\t{rights}\n"
-    (folder / "status").write_bytes(status.encode("latin-1"))
+    (folder / "status").write_bytes(f"Name:\t{name}\nNSpid:\t{pid}\t{own_pid}\n".encode("latin-1"))
     (folder / "cgroup").write_text(IN_POD)
 
 
