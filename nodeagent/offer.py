@@ -15,7 +15,7 @@ second."""
 
 
 class DriverReplacedError(OSError):
-    """Raised if a driver that has answered this process was replaced by one that takes another library: it never will.
+    """Raised if the driver was replaced by one that takes another library than this process has: it will never answer.
 
     A new process loads the library of the present driver.
     """

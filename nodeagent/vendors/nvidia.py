@@ -85,7 +85,8 @@ class Nvidia:
         self._clock = clock
         self._refused = refused
         self._opened: Any = None
-        self._has_answered = False
+        self._had_library = False
+        """Whether an earlier try loaded NVML's library, and found no driver of another version."""
         self._known: dict[str, Found] = {}
         self._faults = faults
         self._samplers: dict[str, Nvml] = {}
@@ -98,7 +99,8 @@ class Nvidia:
 
         Raises:
             OSError: NVML does not answer; the message contains NVML's.
-            DriverReplacedError: NVML's library has answered, and is not that of the present driver any more.
+            DriverReplacedError: the driver was replaced since this process loaded NVML's library, which is of another
+                version.
         """
         nvml = self._library()
         try:
@@ -107,7 +109,6 @@ class Nvidia:
         except nvml.NVMLError as error:
             self._opened = None
             raise OSError(f"NVML: {error}") from error
-        self._has_answered = True
         handles, unknown = self._read_devices(nvml, count)
         tiers = {
             (one, two): _link(nvml, handles[one], handles[two], self._known[two].pci)
@@ -238,12 +239,15 @@ class Nvidia:
             try:
                 pynvml.nvmlInit()
             except pynvml.NVMLError_LibRmVersionMismatch as error:
-                # A process that never got an answer has loaded the present library: another one would load the same.
-                kind = DriverReplacedError if self._has_answered else OSError
+                # A process that finds this at its first try has the present library: another one would load the same.
+                kind = DriverReplacedError if self._had_library else OSError
                 raise kind(f"NVML: {error}") from error
+            except pynvml.NVMLError_DriverNotLoaded as error:
+                self._had_library = True
+                raise OSError(f"NVML: {error}") from error
             except pynvml.NVMLError as error:
                 raise OSError(f"NVML: {error}") from error
-            self._opened = pynvml
+            self._opened, self._had_library = pynvml, True
         return self._opened
 
     def _device(self, nvml: Any, index: int, handle: Any) -> Found:

@@ -37,6 +37,10 @@ class MismatchError(NVMLError):
     pass
 
 
+class NotLoadedError(NVMLError):
+    pass
+
+
 class Driver:
     """A driver of two GPUs, of which a test can break one."""
 
@@ -60,7 +64,8 @@ class Driver:
         """The GPUs in the order in which NVML counts them."""
         self.minors = {0: 0, 1: 1}
         self.replaced = False
-        """A driver of another version has been loaded, for which the library that is open is too old."""
+        """Whether a driver of another version has been loaded, for which the library that is open is too old."""
+        self.loaded = True
         self.last_call = ""
         """The call at which the second GPU is lost."""
 
@@ -72,6 +77,8 @@ class Driver:
         return self.gpus[index]
 
     def init(self) -> None:
+        if not self.loaded:
+            raise NotLoadedError("Driver Not Loaded")
         if self.replaced:
             raise MismatchError("Driver/library version mismatch")
 
@@ -120,6 +127,7 @@ class Driver:
             NVMLError=NVMLError,
             NVMLError_Timeout=TimedOutError,
             NVMLError_LibRmVersionMismatch=MismatchError,
+            NVMLError_DriverNotLoaded=NotLoadedError,
             NVML_MEMORY_ERROR_TYPE_UNCORRECTED=1,
             NVML_VOLATILE_ECC=0,
             NVML_AFFINITY_SCOPE_NODE=0,
@@ -491,6 +499,17 @@ def test_a_gpu_that_could_not_remap_a_row_stays_fenced(gpus: Nvidia, driver: Dri
     for _ in range(2):
         clock.now += 100
         assert list(health(gpus)) == ["GPU-1"]
+
+
+def test_a_driver_that_another_version_replaces_before_it_is_loaded_takes_another_process(
+    gpus: Nvidia, driver: Driver
+) -> None:
+    driver.loaded = False  # as in an upgrade, which no agent survives that has opened NVML
+    with pytest.raises(OSError, match="Driver Not Loaded"):
+        gpus.offer()
+    driver.loaded, driver.replaced = True, True
+    with pytest.raises(DriverReplacedError, match="version mismatch"):
+        gpus.offer()
 
 
 def test_a_driver_without_nvml_is_an_error_that_says_so(gpus: Nvidia, monkeypatch: pytest.MonkeyPatch) -> None:
