@@ -90,7 +90,9 @@ def learn(
     random: np.random.Generator,
     pause: Callable[[], object] = lambda: None,
 ) -> Worth:
-    """Learns from the requests so far how to compute the worth of a node's free parts; takes about a tenth of a second.
+    """Learns from the requests so far how to compute the worth of a node's free parts.
+
+    It takes about a tenth of a second of a processor, and more where the requests are for small parts of a GPU.
 
     Args:
         mix: the requests so far, counted by kind.
