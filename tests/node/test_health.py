@@ -12,9 +12,9 @@ import pytest
 
 from fairgpu import names
 from fairgpu.inventory import Health
-from tests.node.machine import Machine, uuid
+from tests.node.machine import NAME, Machine, uuid
 from tests.node.machine import vendor_spec as vendors_spec
-from tests.node.pods import container, place
+from tests.node.pods import Placed, container, manifest, place
 from tests.node.test_recovery import fresh
 from tests.node.test_trials import node_events
 from tests.support.processes import ending
@@ -143,6 +143,35 @@ def test_an_idle_daemon_of_mps_withholds_the_gpus_while_it_runs(gpus: Machine, n
         assert int(capacity(gpus)) >= 30, "what bound pods hold stays in the capacity"
         assert pod.phase() == "Running"
     wait_until(lambda: capacity(gpus) == "200", "both are offered again")
+
+
+NAMED_LIKE_MPS = "echo nvidia-cuda-mps >/proc/self/comm; : >/out/done; while sleep 1; do :; done"
+
+
+def named_like_mps(machine: Machine, namespace: str, name: str, *, privileged: bool) -> Placed:
+    """A pod without a GPU whose first process has taken the name of the daemon of MPS."""
+    main = {
+        **container("main", 0, 0, securityContext={"privileged": privileged}),
+        "command": ["/bin/sh", "-c", NAMED_LIKE_MPS],
+        "resources": {},
+    }
+    body = manifest(name, [main])
+    body["spec"] |= {"nodeName": NAME, "schedulerName": "default-scheduler"}
+    pod = machine.plane.admin.api.create(f"/api/v1/namespaces/{namespace}/pods", body)
+    placed = Placed(machine, namespace, name, pod["metadata"]["uid"])
+    wait_until(placed.file("done").exists, f"{name} has the name")
+    return placed
+
+
+def test_a_name_like_that_of_mps_withholds_the_gpus_in_a_privileged_container_alone(
+    gpus: Machine, namespace: str
+) -> None:
+    ordinary = named_like_mps(gpus, namespace, "ordinary", privileged=False)
+    privileged = named_like_mps(gpus, namespace, "privileged", privileged=True)
+    wait_until(lambda: inventory(gpus) == {}, "no GPU is offered")
+    privileged.delete()
+    wait_until(lambda: len(inventory(gpus)) == gpus.gpus, "all are offered again")
+    assert ordinary.phase() == "Running"
 
 
 @pytest.fixture
