@@ -25,9 +25,10 @@ from tests.cluster.control_plane.build import control_plane_binaries
 from tests.cluster.control_plane.control_plane import ControlPlane, running_control_plane
 from tests.cluster.control_plane.processes import OF_OTHERS_S, Process, running
 from tests.cluster.control_plane.stand_ins import inventory_of
-from tests.cluster.services.replicas import AT_ONCE, service
+from tests.cluster.services.replicas import AT_ONCE
 from tests.cluster.services.scheduler import is_ready, without_a_pod
 from tests.support.ports import free_ports
+from tests.support.processes import PROGRAM
 from tests.support.waiting import wait_until
 
 GOAL_NODES, GOAL_PODS, GOAL_ROUNDS, GPUS, MIB = 1000, 5000, 5, 8, 81920
@@ -122,7 +123,8 @@ def extender(plane: ControlPlane, name: str, kubeconfig: Path, port: int, metric
         "PYTHONPATH": build["PYTHONPATH"],
         "PYTHONSAFEPATH": "1",
     }
-    with service(plane, name, ["scheduler", "serve"], environment, AT_ONCE) as process:
+    command = [str(PROGRAM), "scheduler", "serve"]  # FAIRGPU would set another PYTHONPATH
+    with running(name, command, plane.folder / f"{name}.log", environment, stop_signal=AT_ONCE) as process:
         wait_until(lambda: is_ready(process, f"http://127.0.0.1:{metrics}/readyz"), "the extender is ready")
         yield process
 
