@@ -359,7 +359,7 @@ def _refused(nvml: Any, handle: Any) -> str:
     except nvml.NVMLError:
         pass  # a driver that knows no MPS
     try:
-        # As NVIDIA advises for MPS, and as whoever wants a GPU alone sets it.
+        # NVIDIA advises it for MPS, and a user who wants a GPU alone sets it, too.
         if nvml.nvmlDeviceGetComputeMode(handle) != nvml.NVML_COMPUTEMODE_DEFAULT:
             return "its compute mode lets no two processes work on it (set another: nvidia-smi -c DEFAULT)"
     except nvml.NVMLError:

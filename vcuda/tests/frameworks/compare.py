@@ -1,8 +1,8 @@
 """Numba, CuPy and PyTorch on the simulated driver: does each get as far with the shim as without?
 
 Prints a table with a row for each step. Ends with 1 where a step comes to something else with the shim than without,
-where one that asks for the GPU's memory is not told the slice, or where the shim does not refuse the program for its
-config.
+where a step that asks for the GPU's memory does not get the slice's, or where the shim does not refuse the program for
+its config.
 """
 
 from __future__ import annotations
