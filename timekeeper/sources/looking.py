@@ -73,6 +73,26 @@ def budgets_of(config_map: Json, statuses: Json) -> list[Json]:
     return budgets
 
 
+def statuses_of(config_map: Json) -> Json:
+    """Returns the statuses in the ConfigMap of statuses, keyed by budget; without those that cannot be read.
+
+    Args:
+        config_map: the ConfigMap: each key is a budget's name, and its value the JSON of its status.
+    """
+    statuses = {}
+    for name, text in mapping(config_map.get("data")).items():
+        try:
+            statuses[name] = json.loads(text)
+        except ValueError as error:
+            _log.error("status cannot be read", config_map=STATUSES_MAP, name=name, error=str(error))
+    return statuses
+
+
+def _alone(name: str) -> Collection:
+    """Returns the collection that holds the ConfigMap of this name in FairGPU's namespace, and no other object."""
+    return Collection(CONFIG_MAPS, {"fieldSelector": f"metadata.name={name}"})
+
+
 class _Manifests(yaml.SafeDumper):
     """Writes YAML with quotes around texts such as `089` and `1e3`, which may be names: kubectl would read numbers."""
 
@@ -133,8 +153,9 @@ class BudgetsView:
         self._mirror = mirror
         self._read_statuses = read_statuses
         self._lock = threading.Lock()
-        """Guards the two fields below, and the order in which the mirror gets them."""
+        """Guards the three fields below, and the order in which the mirror gets them."""
         self._config_map: Json = {}
+        self._listed = False
         self._statuses: Json | None = None
 
     def replaced(self, items: list[Json]) -> None:
@@ -146,6 +167,7 @@ class BudgetsView:
         with self._lock:
             if self._statuses is None:
                 self._statuses = self._read_statuses()
+            self._listed = True
             self._show(next(iter(items), {}))
 
     def changed(self, kind: str, item: Json) -> None:
@@ -171,6 +193,17 @@ class BudgetsView:
             self._statuses = {**(self._statuses or {}), name: status}
             self._show(self._config_map)
 
+    def all_stated(self, statuses: Json) -> None:
+        """Puts all statuses into the mirror, as the API server holds them: the leader may be another process.
+
+        Args:
+            statuses: the statuses, keyed by budget.
+        """
+        with self._lock:
+            self._statuses = statuses
+            if self._listed:
+                self._show(self._config_map)
+
     def without_budget(self) -> list[str]:
         """Returns the names of the statuses without a budget: their budgets no longer exist."""
         with self._lock:
@@ -179,6 +212,41 @@ class BudgetsView:
     def _show(self, config_map: Json) -> None:
         self._config_map = config_map
         self._mirror.replaced(budgets_of(config_map, self._statuses or {}))
+
+
+class StatusesView:
+    """Passes the ConfigMap of statuses on to the view of budgets.
+
+    A process that does not lead would otherwise know the statuses of its start alone. From them it restores an emptied
+    store once it leads, and the command `fairgpu audit` compares them.
+    """
+
+    def __init__(self, budgets: BudgetsView) -> None:
+        """Makes a view that informs the view of budgets."""
+        self._budgets = budgets
+
+    def replaced(self, items: list[Json]) -> None:
+        """Takes the ConfigMap of statuses from a list.
+
+        Args:
+            items: the ConfigMap alone; empty if there is none.
+        """
+        self._budgets.all_stated(statuses_of(next(iter(items), {})))
+
+    def changed(self, kind: str, item: Json) -> None:
+        """Applies one event of the watch of the ConfigMap.
+
+        Args:
+            kind: the type of the event: ADDED, MODIFIED or DELETED.
+        """
+        self._budgets.all_stated({} if kind == "DELETED" else statuses_of(item))
+
+    def confirmed(self) -> None:
+        """Does nothing when the API server confirms the statuses: no decision depends on their age."""
+
+    def failed(self, error: ApiError) -> None:
+        """Logs that a request for the ConfigMap failed; the statuses stay as they are."""
+        _log.warning("statuses cannot be watched", config_map=STATUSES_MAP, error=str(error))
 
 
 class LookingSource(KubernetesSource):
@@ -207,9 +275,9 @@ class LookingSource(KubernetesSource):
         self.leave_empty(self.mirrors.grants, self.mirrors.corrections, self.mirrors.quotas)
 
     def watch_budgets(self, wait: Wait) -> None:
-        """Watches the ConfigMap of budgets in a thread of its own, until `wait` returns that the process ends."""
-        selectors = {"fieldSelector": f"metadata.name={BUDGETS_MAP}"}
-        self.reflect("budgets", Collection(CONFIG_MAPS, selectors), self._budgets, wait)
+        """Watches the ConfigMaps of budgets and statuses in a thread each, until `wait` says that the process ends."""
+        self.reflect("budgets", _alone(BUDGETS_MAP), self._budgets, wait)
+        self.reflect("budget-statuses", _alone(STATUSES_MAP), StatusesView(self._budgets), wait)
 
     def lift_gate(self, _pod: Json) -> None:
         """Raises RefusedError: in the mode look no pod is written."""
@@ -259,18 +327,11 @@ class LookingSource(KubernetesSource):
 
     def _read_statuses(self) -> Json:
         try:
-            data = mapping(self.api.get(STATUSES).get("data"))
+            return statuses_of(self.api.get(STATUSES))
         except ApiError as error:
             if error.not_found:
                 return {}
             raise
-        statuses = {}
-        for name, text in data.items():
-            try:
-                statuses[name] = json.loads(text)
-            except ValueError as error:
-                _log.error("status cannot be read", config_map=STATUSES_MAP, name=name, error=str(error))
-        return statuses
 
 
 class LookingAtGPUBudgets(LookingSource):

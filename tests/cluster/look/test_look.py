@@ -6,6 +6,7 @@ import json
 import math
 import os
 import subprocess
+import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
@@ -15,6 +16,7 @@ from urllib.error import HTTPError
 import pytest
 import redis
 
+from fairgpu.cluster.connect import connect
 from tests.cluster.control_plane.control_plane import AUDIT_LOG, ControlPlane
 from tests.cluster.control_plane.stand_ins import bind
 from tests.cluster.installation import Manifest
@@ -39,6 +41,8 @@ from tests.support.waiting import wait_until
 from timekeeper.domain.money import GPU_SECOND, SECOND
 from timekeeper.domain.timestamps import parse_instant
 from timekeeper.ledger import reading
+from timekeeper.settings import read_settings
+from timekeeper.sources.choosing import cluster_source
 from timekeeper.sources.kubernetes import CONFIG_MAPS
 from timekeeper.sources.looking import BUDGETS_MAP, STATUSES
 
@@ -197,6 +201,29 @@ def test_a_changed_line_of_the_config_map_is_in_force_without_a_restart(plane: C
         return next((one for one in look.client.get("/v1/budgets")["budgets"] if one["name"] == "other"), None)
 
     assert wait_until(figures, "the new budget")["available"]["gpuHours"] == 7
+
+
+def test_a_process_that_does_not_lead_learns_each_status_that_the_leader_writes(
+    plane: ControlPlane, look: Look
+) -> None:
+    """Such a process restores an emptied store from these statuses once it leads."""
+    assert look
+    ending = threading.Event()
+    account = environment(plane, "fairgpu-timekeeper")
+    source = cluster_source(read_settings(account | SETTINGS, None), connect(account), None)
+    source.start(ending.wait)
+    try:
+        wait_until(source.mirrors.budgets.items, "the budgets")
+        line = "namespaces: [late]\nallowance: {gpuHours: 7}\nperiod: {every: day}\n"
+        plane.admin.api.patch(f"{CONFIG_MAPS}/{BUDGETS_MAP}", {"data": {"late": line}})
+
+        def period() -> Any:
+            found = next((one for one in source.mirrors.budgets.items() if one["metadata"]["name"] == "late"), {})
+            return found.get("status", {}).get("period")
+
+        assert wait_until(period, "the status of a budget that is new").keys() == {"start", "end"}
+    finally:
+        ending.set()
 
 
 def test_a_line_that_is_no_budget_is_named_in_its_status(plane: ControlPlane, look: Look) -> None:

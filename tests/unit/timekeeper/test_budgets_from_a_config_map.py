@@ -10,7 +10,7 @@ import yaml
 from fairgpu.commands import CommandError
 from timekeeper.domain.budgets import BudgetError, parse_budget
 from timekeeper.sources.base import Mirror
-from timekeeper.sources.looking import BudgetsView, as_gpubudgets, budgets_of
+from timekeeper.sources.looking import BudgetsView, StatusesView, as_gpubudgets, budgets_of
 
 SPEC = "namespaces: [vision-train]\nallowance: {gpuHours: 400}\nperiod: {every: month}\n"
 
@@ -117,6 +117,31 @@ def test_a_written_status_and_a_changed_line_are_both_shown(mirror: Mirror) -> N
 
     assert shown(mirror)["vision"]["status"] == {"state": "open"}
     assert shown(mirror).keys() == {"vision", "speech"}
+
+
+def test_a_status_that_another_process_wrote_is_shown(mirror: Mirror) -> None:
+    view = BudgetsView(mirror, lambda: {"vision": {"state": "open"}})
+    view.replaced([config_map(vision=SPEC)])
+    StatusesView(view).changed("MODIFIED", config_map(vision='{"state": "held"}', speech="{"))
+
+    assert shown(mirror)["vision"]["status"] == {"state": "held"}
+
+
+def test_statuses_that_are_read_before_the_budgets_show_no_budget(mirror: Mirror) -> None:
+    view = BudgetsView(mirror, dict)
+    StatusesView(view).replaced([config_map(vision='{"state": "held"}')])
+    assert mirror.items() == []
+
+    view.replaced([config_map(vision=SPEC)])
+    assert shown(mirror)["vision"]["status"] == {"state": "held"}
+
+
+def test_a_deleted_config_map_of_statuses_takes_the_statuses_away(mirror: Mirror) -> None:
+    view = BudgetsView(mirror, lambda: {"vision": {"state": "open"}})
+    view.replaced([config_map(vision=SPEC)])
+    StatusesView(view).changed("DELETED", config_map(vision='{"state": "open"}'))
+
+    assert "status" not in shown(mirror)["vision"]
 
 
 def test_without_the_config_map_there_are_no_budgets(mirror: Mirror) -> None:
