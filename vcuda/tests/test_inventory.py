@@ -160,9 +160,9 @@ def test_a_fault_is_reported_as_it_happens_and_fences_the_gpu(gpus: Gpus, line: 
 
 
 def test_an_xid_that_a_program_causes_fences_nothing(gpus: Gpus) -> None:
-    gpus.say("1 xid 13")
+    gpus.say("0 xid 13", "1 xid 79")
     assert gpus.event()
-    assert gpus.read()["fenced"] == {}
+    assert list(gpus.read()["fenced"]) == [uuid(1)]
 
 
 def test_a_gpu_that_answers_again_is_offered_once_the_time_has_passed(tmp_path: Path) -> None:

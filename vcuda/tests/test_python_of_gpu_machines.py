@@ -26,8 +26,8 @@ KNOWN = {
     "itertools": "accumulate",
     "json": "dumps loads",
     "mmap": "mmap",
-    "os": "O_CLOEXEC O_CREAT O_NOFOLLOW O_NONBLOCK O_RDONLY O_RDWR _exit close cpu_count environ fstat ftruncate "
-    "getpid open posix_fallocate pread read register_at_fork truncate",
+    "os": "O_CLOEXEC O_CREAT O_DIRECTORY O_NOFOLLOW O_NONBLOCK O_RDONLY O_RDWR _exit close cpu_count environ fstat "
+    "ftruncate getpid listdir open posix_fallocate pread read register_at_fork truncate",
     "pathlib": "Path",
     "platform": "machine release",
     "queue": "SimpleQueue",

@@ -243,7 +243,7 @@ def test_a_gpu_with_a_client_of_mps_is_withheld(gpus: Nvidia, driver: Driver) ->
     assert "MPS" in offer.withheld["GPU-1"]
 
 
-def test_what_runs_on_the_node_may_withhold_every_gpu(gpus: Nvidia, tmp_path: Path) -> None:
+def test_every_gpu_may_be_withheld_for_what_runs_on_the_node(gpus: Nvidia, tmp_path: Path) -> None:
     (tmp_path / "refused").write_text("a daemon of MPS runs")
     offer = gpus.offer()
     assert offer.inventory.devices == ()
