@@ -134,6 +134,7 @@ def test_a_container_that_fills_or_truncates_its_ledger_changes_nothing_for_the_
 def test_an_idle_daemon_of_mps_withholds_the_gpus_while_it_runs(gpus: Machine, namespace: str, tmp_path: Path) -> None:
     pod = place(gpus, namespace, [container("main", 30, 1024)], gpu=1)
     pod.found("main")
+    pod.wait_until("Running")
     daemon = tmp_path / "nvidia-cuda-mps-control"
     shutil.copy(shutil.which("sleep") or "", daemon)
     with ending(subprocess.Popen([daemon, "3600"])):
@@ -167,6 +168,7 @@ def test_a_name_like_that_of_mps_withholds_the_gpus_in_a_privileged_container_al
     gpus: Machine, namespace: str
 ) -> None:
     ordinary = named_like_mps(gpus, namespace, "ordinary", privileged=False)
+    ordinary.wait_until("Running")
     privileged = named_like_mps(gpus, namespace, "privileged", privileged=True)
     wait_until(lambda: inventory(gpus) == {}, "no GPU is offered")
     privileged.delete()
