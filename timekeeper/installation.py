@@ -117,13 +117,14 @@ class Installation:
 def read_installation(api: KubernetesAPI, lease: str) -> Observed | None:
     """Returns the objects of an installation of FairGPU; None if FairGPU is not installed.
 
-    If no workload of FairGPU is found and some workloads may not be read, the result has `unreadable` alone.
+    What the API server refuses (403) or cannot serve (503) is named in `unreadable`; what it does not have (404) counts
+    as absent. If no workload of FairGPU is found and some workloads cannot be read, the result has `unreadable` alone.
 
     Args:
         lease: the name of the leader's Lease.
 
     Raises:
-        ApiError: the API server refuses another request, or does not answer.
+        ApiError: a read fails with any other status, or the API server does not answer.
     """
     unreadable: list[str] = []
     workloads = [item for path in _PARTS for item in _list(api, path, unreadable)]

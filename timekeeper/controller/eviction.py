@@ -119,8 +119,8 @@ def eviction_writes(
 
     Returns:
         The writes; None if nothing can be decided: the figures are older than FRESH, or the local clock was ahead of
-            the store's, so that
-        pods were charged for time that may not have passed. No later charge brings an evicted pod back.
+            the store's, so that pods were charged for time that may not have passed. No later charge brings an evicted
+            pod back.
     """
     if now - settled_at > FRESH or settled_at - surely_past > SKEW:
         return None

@@ -250,7 +250,7 @@ class LeaderTasks:
         """Returns the accounts with the figures that were last published, and the number of sessions, for the metrics.
 
         Returns:
-            None while this process does not lead.
+            None while this process does not lead, and before its first reconciliation.
         """
         leader_term = self._leader_term
         if leader_term is None or not self._reconciled_at:
@@ -263,7 +263,7 @@ class LeaderTasks:
         return BooksRead(len(kept.pods.sessions), accounts)
 
     def open_sessions(self) -> list[Session] | None:
-        """Returns the open sessions; None while this process does not lead. Any thread may call it."""
+        """Returns the open sessions; None while this process does not lead, or has not reconciled yet. Thread-safe."""
         leader_term = self._leader_term
         if leader_term is None or not self._reconciled_at:
             return None

@@ -73,7 +73,11 @@ class Trouble:
 
 
 def failure_of(error: SourceError) -> Failure | None:
-    """Returns the reason why a write to a pod failed; None for an error that writes to all pods would meet."""
+    """Returns the reason why a write to a pod failed, by the error's type.
+
+    Returns None for an error of another type: the API server is overloaded, unavailable or unreachable, or refuses the
+    timekeeper's token, so that a write to any other pod would fail, too.
+    """
     return next((failure for kind, failure in _FAILURES.items() if isinstance(error, kind)), None)
 
 

@@ -72,7 +72,7 @@ def ask(prometheus: PrometheusSettings) -> bytes:
         prometheus: the settings: address, query, credentials and limits.
 
     Raises:
-        AskError: Prometheus gave no answer, or one that is too large.
+        AskError: Prometheus gave no answer, an error or too large an answer, or the token's or CA's file is unusable.
     """
     parts = urlsplit(prometheus.url or "")
     asked = urlencode({"query": prometheus.query, "timeout": f"{prometheus.timeout_seconds:g}s"})

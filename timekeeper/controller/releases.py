@@ -50,11 +50,11 @@ class Candidate:
 def pods_to_release(
     account: Account, figures: Figures, waiting: Iterable[Candidate], promised: int, failing: Container[str] = ()
 ) -> list[Candidate]:
-    """Returns the pods to release from their budget's scheduling gate now, in order of creation.
+    """Returns the pods to release from their budget's scheduling gate now, the oldest first.
 
     A pod for which too little money is left holds back the pods behind it, however small they are: otherwise a large
     pod would wait for ever. A pod that needs more than a whole period's money waits for a grant, and holds back no
-    other. Pods of one group are released together or not at all.
+    other. Where money decides, pods of one group are released together, at the place of the first, or not at all.
 
     Args:
         waiting: the pods that the gate holds.
@@ -240,9 +240,11 @@ class Releaser:
     def releases(
         self, now: Instant, surely_past: Instant, progress: Progress
     ) -> tuple[tuple[PodWrite, ...], list[ObjectEvent]]:
-        """Returns the removals of scheduling gates that are due, in order, and the events of pods that still wait.
+        """Returns the removals of scheduling gates that are due, and the events of pods that still wait.
 
-        The money of a period releases pods only once the period has begun by the store's clock, too.
+        The removals come account by account: first the pods of groups of which others were admitted without a gate,
+        then the pods in the order of `pods_to_release`. The money of a period releases pods only once the period has
+        begun by the store's clock, too.
 
         Args:
             surely_past: the present by the local clock or, if earlier, by the store's.

@@ -27,7 +27,7 @@ _log = structlog.get_logger()
 
 
 def apply_due_grants(context: ReconcileContext, now: Instant, names: Container[str]) -> set[str]:
-    """Applies the due grants of these accounts that the store does not hold yet; returns the accounts that changed.
+    """Applies the due grants of these accounts that the store does not hold yet; returns the accounts of these grants.
 
     Args:
         context: the leader's state, the store and the clocks.
@@ -62,7 +62,7 @@ def apply_due_grants(context: ReconcileContext, now: Instant, names: Container[s
 
 
 def apply_due_corrections(context: ReconcileContext, now: Instant, names: Container[str]) -> set[str]:
-    """Applies the due corrections of these accounts that the store does not hold; returns the accounts that changed.
+    """Applies the due corrections of these accounts that the store does not hold; returns the corrections' accounts.
 
     Args:
         context: the leader's state, the store and the clocks.

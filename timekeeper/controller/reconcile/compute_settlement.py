@@ -270,7 +270,7 @@ def _gets_entry(metered: MeteredSession, until: Instant) -> bool:
 
 
 def is_closed(acknowledged: Acknowledged) -> bool:
-    """Returns whether the store holds the session's end, so that later reports change no amount."""
+    """Returns whether the store holds the session's end and an amount of it, so that later reports change no amount."""
     return acknowledged.closed and bool(acknowledged.periods)
 
 

@@ -216,6 +216,7 @@ class Reconciler:
             NotReadyError: a collection of the API server that bills depend on has not been read yet.
             StoreError: the store refuses or does not answer; the next reconciliation does the rest.
             FencedError: a later leader has taken over.
+            SourceError: the store must be read whole, and the checkpoints on the API server cannot be.
         """
         mirrors = self._context.source.mirrors
         if not mirrors.all_read:

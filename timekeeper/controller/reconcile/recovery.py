@@ -139,6 +139,7 @@ def take_over(context: ReconcileContext, now: Instant, stored_past: Instant | No
         FencedError: a later leader has taken over.
         StoreError: the store refused.
         redis.RedisError: the store does not answer.
+        SourceError: the checkpoints on the API server cannot be read.
     """
     books, mirrors = context.books, context.source.mirrors
     shared.write_fencing_token(context.client, context.fencing_token, context.term)  # a store that went back lacks it

@@ -412,7 +412,7 @@ class EventRecorder:
 
 
 def state_written(item: Json) -> BudgetState:
-    """Returns the state in the status of a GPUBudget (JSON); OPEN if the status has none."""
+    """Returns the state in the status of a GPUBudget (JSON); OPEN if the status has none that is known."""
     try:
         return BudgetState(str((item.get("status") or {}).get("state")))
     except ValueError:

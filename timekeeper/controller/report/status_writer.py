@@ -116,9 +116,9 @@ class StatusWriter:
         return bool(self._waiting or self._sent)
 
     def write(self, settled_at: Instant) -> int:
-        """Writes the statuses of GPUBudgets that have changed, for at most TURN_SECONDS; returns how many were written.
+        """Writes the statuses of GPUBudgets that have changed, for about TURN_SECONDS; returns how many were written.
 
-        The next call continues with the rest.
+        It waits LAST_SECONDS longer if only answers are missing. The next call continues with the rest.
 
         Args:
             settled_at: the instant of the last reconciliation.
@@ -487,7 +487,7 @@ def _is_account(name: str) -> bool:
 
 
 def fitting(shard: Json, most_bytes: int) -> Json:
-    """Returns as many checkpoint documents as fit into one object of the API server.
+    """Returns the first checkpoint documents of a shard, as many as fit into one object of the API server.
 
     Documents that belong to no account come first, then the accounts with the largest sums.
 

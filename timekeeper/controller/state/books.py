@@ -322,8 +322,8 @@ def due_grants(
     A grant that was created after `now` waits until its period opens: a clock that is behind must give no money to a
     period that has ended. A grant that was created more than SKEW after `latest` counts as created now.
 
-    A grant that outlives its period goes to the first open period before its expiry. If such a grant was applied to a
-    period that is no longer in memory, its remainder is among the credits that were carried over.
+    If a grant's period is not open and the grant outlives it, the grant goes to the first later period that begins
+    before its expiry. If such a grant was applied before, its remainder is among the credits that were carried over.
 
     Args:
         names: the accounts whose grants are wanted.

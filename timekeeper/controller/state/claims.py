@@ -94,7 +94,7 @@ class _Observation(NamedTuple):
         mirrors: the mirrors.
         pods: the pods as read from them.
         rules: the rules that start a session and set its rate.
-        silent: keyed by node, the instant since which it is silent, in nanoseconds since 1970.
+        silent: keyed by silent node, the node's last sign of life, in nanoseconds since 1970.
         now: the instant of the reading, in nanoseconds since 1970.
         decided: an earlier leader's decisions on allocations, keyed by the claim's uid, a dash, and the hash of its
             allocated devices.
@@ -154,10 +154,11 @@ class ClaimView:
     def take_loaded(self, sessions: Meters) -> None:
         """Adopts the open sessions of ResourceClaims from the sessions that were read from the store.
 
-        If a claim already has another open session, the next refresh ends the one that was read from the store.
+        A claim has at most one open session. If `sessions` has several of a claim, the one that this view knew before
+        goes on; if it knew none, the first does. The next refresh ends the others.
 
         Args:
-            sessions: all sessions that the store holds.
+            sessions: all metered sessions, after those in the store were added to them.
         """
         self._left = set()
         for metered in sessions.all():
@@ -195,9 +196,11 @@ class ClaimView:
     ) -> set[str]:
         """Reads changed ResourceClaims from the mirror; returns the uids of the sessions that changed.
 
+        If pods of other stacks are not metered, it ends all open sessions of claims instead.
+
         Args:
             pods: the pods, refreshed before; it also keeps the sessions of claims.
-            silent: keyed by node, the instant since which it is silent, in nanoseconds since 1970.
+            silent: keyed by silent node, the node's last sign of life, in nanoseconds since 1970.
             clocks: the clocks; the local one is read after the mirror.
         """
         if rules.drivers is None:

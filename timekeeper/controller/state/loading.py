@@ -214,7 +214,7 @@ def first_forgotten(stored: Prices, charged: Prices, now: Instant) -> Instant:
 
 
 def last_change(prices: Prices, now: Instant) -> Instant:
-    """Returns the instant of the latest change of prices up to now; -1 without prices.
+    """Returns the instant of the latest change of prices up to now; 0 if none has changed, -1 without prices.
 
     Args:
         prices: the price of each model over time.
