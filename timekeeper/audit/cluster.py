@@ -22,6 +22,8 @@ Json = Mapping[str, Any]
 class BudgetLimits:
     """The limits in a GPUBudget's spec; amounts in microGPU-seconds, durations in nanoseconds.
 
+    There is no grace at all if `grace_amount` and `grace_duration` are both None.
+
     Attributes:
         allowance: the allowance of a period; None for no limit.
         grace_amount: the amount that may be spent beyond the available one; None for no such limit.
@@ -70,7 +72,8 @@ def state(limits: BudgetLimits, available: int | None, spent: int, exhausted_at:
     Args:
         available: the available amount, in microGPU-seconds; None for no limit.
         spent: the amount spent, in microGPU-seconds.
-        exhausted_at: the instant at which spending reached the available amount, or None.
+        exhausted_at: the instant at which spending reached the available amount; None if unknown, and then no time ends
+            the grace.
     """
     if available is None:
         return "unlimited"
@@ -117,7 +120,7 @@ class ClusterView:
     template: BudgetLimits | None = None
 
     def limits_of(self, account: str) -> BudgetLimits | None:
-        """Returns the limits of an account; None if its budget does not exist, is invalid or is not reconciled yet."""
+        """Returns the limits of an account; None for a budget that is missing, invalid, or newer than its status."""
         if account.startswith(DEFAULT_ACCOUNT):
             return self.template
         item = self.budgets.get(account)

@@ -180,7 +180,8 @@ def check_status(
 ) -> Iterator[Difference]:
     """Checks a budget's status against the period that it describes, and yields each difference.
 
-    A status of another period is skipped.
+    The figures in a status of another period are not checked. Its period is a difference if the snapshot is of the
+    present period and the status was not written within REWRITTEN.
 
     Args:
         sums: the expected totals of the period.

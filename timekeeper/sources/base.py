@@ -110,7 +110,8 @@ class Mirror:
         """Returns the objects keyed by uid, and the instant at which the mirror was last current before a whole list.
 
         Only lists since the last call count; of several, the first. An object may have changed to what a list shows at
-        any time since that instant. The instant is None if there was no list, as the watch delivered each change.
+        any time since that instant. The instant is None if there was no list, as the watch delivered each change, or if
+        the mirror's first list is the first of them.
         """
         with self._lock:
             since, self._unwatched_since = self._unwatched_since, None
@@ -190,7 +191,7 @@ class ObservedUntil:
     """Whether that instant turned out to be in the future, as the local clock was ahead."""
 
     def advance(self, confirmed: Instant, past: Instant, now: Instant) -> None:
-        """Sets `deletions` to `past`, and `seen` to `confirmed`, after all deletions were taken.
+        """Sets `deletions` to `past`, and raises `seen` to `confirmed`, after all deletions were taken.
 
         Args:
             confirmed: the last instant at which the mirror was known to be current before its deletions were taken. An
@@ -208,11 +209,14 @@ class ObservedUntil:
         self.deletions, self.seen = max(self.deletions, watched), max(self.seen, watched)
 
     def bounded(self, departures: Iterable[Departure], now: Instant) -> list[Departure]:
-        """Returns deletions with corrected instants: none before what was observed earlier, and none after `now`.
+        """Returns deletions with corrected instants, all up to `now`.
+
+        A deletion that the watch delivered is no earlier than `deletions`, and a missed one no earlier than `seen`.
 
         Args:
             departures: the deletions as the mirror stamped them, by the local clock.
-            now: the present, read after the deletions were taken from the mirror.
+            now: the present by the local clock or, if later, as the store's clock confirms it, read after the deletions
+                were taken from the mirror.
         """
         return [replace(each, at=min(self._at(each), now)) for each in departures]
 

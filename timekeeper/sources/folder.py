@@ -125,7 +125,9 @@ class FolderSource:
         write_json(file, documents[0])
 
     def remove_finalizer(self, pod: Json) -> None:
-        """Removes the meter's finalizer from the pod's file, or deletes the file if the pod is being deleted.
+        """Removes the meter's finalizer from the pod's file; deletes the file if that ends the pod's deletion.
+
+        It does if no other finalizer is left and the deletion's grace period is 0.
 
         Raises:
             ChangedMeanwhileError: there is no such file, or the pod has no such finalizer.

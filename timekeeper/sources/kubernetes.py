@@ -100,7 +100,9 @@ def is_metered(pod: Json) -> bool:
 
 
 def may_hold(pod: Json, own: OwnResources) -> bool:
-    """Returns whether a pod asks for a part of a GPU of another stack: by a resource, a claim, or KAI's annotations.
+    """Returns whether a pod may hold a part of a GPU by another stack: by a resource, a claim, or KAI.
+
+    Of KAI count its annotations, and that its scheduler places the pod.
 
     A pod for whose extended resource kube-scheduler made a claim may hold one, too, under any name of the resource: a
     DeviceClass chooses the name.
@@ -427,7 +429,8 @@ class ConfirmedView(View, Protocol):
 class OptionalView:
     """A view of a collection that the cluster may lack; it passes each object on to a mirror.
 
-    If the API server does not have the collection, or forbids it, the mirror counts as read and empty.
+    If the API server does not have the collection, or forbids it, a mirror that was not read before counts as read and
+    empty.
     """
 
     def __init__(self, mirror: ConfirmedView) -> None:
@@ -605,7 +608,7 @@ class LocalQueues:
         self._answered.set()
 
     def failed(self, error: ApiError) -> None:
-        """Logs that a request for LocalQueues failed; they stay as they are, and no reader of pods waits for them."""
+        """Logs that a request for LocalQueues failed, and ends `wait_for_an_answer`; the queues stay as they are."""
         _log.warning("collection not refreshed", collection="localqueues", status=error.status, reason=error.reason)
         self._answered.set()
 

@@ -266,7 +266,7 @@ class LookingSource(KubernetesSource):
         self._budgets = BudgetsView(self.mirrors.budgets, self._read_statuses)
 
     def start(self, wait: Wait) -> None:
-        """Watches pods, nodes, namespaces, claims, queues and budgets in a thread each, until `wait` returns True."""
+        """Watches each collection that the mode look reads in a thread of its own, until `wait` returns True."""
         self.watch_queues(wait)
         for name in WATCHED:
             self.watch(name, COLLECTIONS[name], wait)
