@@ -1,8 +1,8 @@
 """GPUNodes and GPUPods: read from Nodes and Pods, listed, and watched as in the Kubernetes API.
 
-Every figure of these objects has one of three sources. The annotation `fairgpu.io/inventory` states the GPUs of a node,
-the annotation `fairgpu.io/allocation` the parts that a bound pod holds, and two conditions of a pod the reasons why it
-waits.
+The annotation `fairgpu.io/inventory` states the GPUs of a node, the annotation `fairgpu.io/allocation` the parts that a
+bound pod holds. The reasons why a pod waits are its scheduling gates; without gates, the messages of two conditions.
+All else of a GPUPod follows from the pod's metadata, spec and phase.
 
 `GET /apis/fairgpu.io/v1/gpunodes` and `gpupods` answer lists, and watches that can be resumed:
 https://kubernetes.io/docs/reference/using-api/api-concepts/#efficient-detection-of-changes
@@ -520,7 +520,7 @@ class GPUFeed:
             return {NODES, PODS} <= self._reached.keys()
 
     def listed(self, kind: str, namespace: str = "") -> bytes:
-        """Returns the JSON document that lists the objects of a kind, sorted by name.
+        """Returns the JSON document that lists the objects of a kind, sorted by namespace and name.
 
         Args:
             kind: gpunodes or gpupods.

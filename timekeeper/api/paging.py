@@ -38,7 +38,7 @@ def refuse_unknown(given: Iterable[str], allowed: Sequence[str]) -> None:
 
 
 def page_limit() -> int:
-    """Returns the number of items that the HTTP request asks for with its parameter `limit`.
+    """Returns the number of items that the HTTP request asks for by its parameter `limit`, else DEFAULT_LIMIT.
 
     Raises:
         ProblemError: the parameter is not a number from 1 to MAX_LIMIT.

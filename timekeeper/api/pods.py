@@ -64,7 +64,7 @@ class FolderPods:
         self._pods = folder / "pods"
 
     def read(self, pod: PodIdentity) -> Json | None:
-        """Returns the object of a pod from the file that its uid names; None if there is no such file.
+        """Returns the object of a pod from the file that its uid names; None if there is no such readable file.
 
         A uid that would lead out of the folder names no file.
         """
@@ -122,7 +122,7 @@ class EndedPods:
 
 
 def others_have_ended(pod: Json | None) -> bool:
-    """Returns whether at most one container of a pod still runs or waits: the one that asks.
+    """Returns whether containers of a pod have ended, and at most one still runs or waits: the one that asks.
 
     The request does not say which container asks. FairGPU's own sidecar does not ask this way, so it does not count. A
     pod that does not exist any more, or is in a terminal phase, has ended.

@@ -150,7 +150,7 @@ def access_of(
     """Returns the answer about a caller's rights: the namespaces whose budget the caller may read.
 
     The answer is not complete if there are more than MAX_TRIED namespaces, or if trying them takes longer than
-    TRYING_SECONDS.
+    TRYING_SECONDS or meets the limit of the caller's requests.
 
     Args:
         access: checks the caller's rights.
@@ -159,7 +159,7 @@ def access_of(
 
     Raises:
         IdentityUnavailableError: the API server cannot be asked.
-        TooManyRequestsError: the caller has asked too often.
+        TooManyRequestsError: the caller has asked too often, before any namespace was tried.
     """
     grants = access.permits(caller, Action("create", GPU_GRANTS))
     if access.permits(caller, Action("list", GPU_BUDGETS)):

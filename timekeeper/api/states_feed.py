@@ -89,7 +89,8 @@ class StatesFeed:
     async def answer(self, since: Cursor | None, wait_seconds: float) -> bytes | None:
         """Returns the JSON document of the states that changed since a cursor.
 
-        It returns at once if there is a change, else after the next change or the longest wait.
+        It returns at once if there is a change, else after the next change or the longest wait. If this worker has not
+        read the states up to the cursor, it first waits for them, up to CATCH_UP_SECONDS; without them it returns all.
 
         Args:
             since: the cursor; None for all states.

@@ -709,7 +709,7 @@ def _add(
 
 
 def _are_enough(sums: UsageSums) -> bool:
-    """Returns whether a query needs no hours of a packed value, but only the sum that the store has beside the value.
+    """Returns whether a query needs no hours of a packed value, but only the sums over all hours that the value has.
 
     This is so if it has one time step, and groups by no dimensions but namespace, budget, model and user.
 

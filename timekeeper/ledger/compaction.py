@@ -28,10 +28,10 @@ from timekeeper.ledger.usage import read_rows
 def prune(
     client: Store, fencing_token: FencingToken, account: str, before: Instant, periods: Sequence[int], earliest: Instant
 ) -> None:
-    """Removes an account's packed use of months before `before`, and the periods `periods` with their ledger entries.
+    """Removes an account's packed use of months before `before`, and the periods `periods` with orders and entries.
 
     The month in which the earliest remaining period began also stays: a correction of that period may still change its
-    use.
+    use. An entry that follows one of a remaining period, or is packed with one, stays, too.
 
     Args:
         before: the start of a month, in nanoseconds since 1970.

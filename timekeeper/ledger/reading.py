@@ -374,10 +374,7 @@ def prices(client: Store) -> Prices:
 
 
 def since(client: Store) -> Instant | None:
-    """Returns the instant from which pods of other stacks are metered; None if the store holds no readable instant.
-
-    It returns None if the store holds no readable one.
-    """
+    """Returns the instant from which pods of other stacks are metered; None if the store holds no readable one."""
     return whole(_text(client, keys.SINCE))
 
 

@@ -344,8 +344,10 @@ class View(NamedTuple):
     """The level of detail in which a query reads the use of accounts.
 
     Attributes:
-        details: whether the query names nodes, owners, users or labels.
-        sums: whether sums over the whole window are enough, grouped by no more than namespace, model and user.
+        details: whether every row is read, with all its dimensions, since the query groups by node, owner, user or
+            labels. Otherwise rows that are summed by namespace and model are read.
+        sums: whether a packed value of which all hours lie in the window is read as its sums by namespace, model and
+            user, if it has sums, whatever `details` says.
     """
 
     details: bool
