@@ -89,9 +89,10 @@ def fallen(left_out: tuple[str, ...]) -> str | None:
     """Returns the annotation `fairgpu.io/earmark` of a waiting pod for which no devices are kept any more.
 
     Args:
-        left_out: the names of the nodes on which no pod is evicted again for the waiting pod. If there are none, None
-            is
-        returned: the pod needs no annotation.
+        left_out: the names of the nodes on which no pod is evicted again for the waiting pod.
+
+    Returns:
+        The annotation's value; None if `left_out` is empty, since the pod then needs no annotation.
     """
     return encode(Earmark("", (), (), 0, left_out)) if left_out else None
 
@@ -108,7 +109,7 @@ def decode(text: str) -> Earmark:
     """Returns the earmark in the JSON value of an annotation `fairgpu.io/earmark`.
 
     Raises:
-        EarmarkError: the text is not an earmark, is of another version, or has an amount out of range.
+        EarmarkError: the text is not an earmark, is too long or of another version, or has an amount out of range.
     """
     if len(text) > MAX_BYTES:
         raise EarmarkError(f"{len(text)} characters, and at most {MAX_BYTES} are read")

@@ -147,10 +147,10 @@ def _amount_of(text: str) -> int:
 
 
 class Sites:
-    """Finds the nodes whose labels and taints a pod's rules allow, for all nodes at once.
+    """Finds the nodes that a pod's rules allow, by their taints, labels, names and other resources.
 
-    A search takes a few operations for each rule. A pod's author decides how many rules it has: 1.5 MiB are some 15,000
-    terms. So each rule is looked up for all nodes at once, and none is compared with each node.
+    A search takes a few operations for each rule. A pod's author decides how many rules it has: a pod of 1.5 MiB, the
+    largest that etcd takes, has some 15,000 terms of node affinity. So each rule is looked up for all nodes at once.
     """
 
     def __init__(self, sites: Sequence[Site]) -> None:

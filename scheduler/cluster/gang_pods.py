@@ -146,7 +146,8 @@ class GangPods:
     def put(self, note: PodNote) -> None:
         """Adds a pod to its gang, as placed or waiting, from the facts about the pod.
 
-        A pod without a gang is ignored. A pod that is bound without devices is removed from its gang.
+        A pod without a gang, or that kube-scheduler may not place, is ignored. A pod that is bound without devices is
+        removed from its gang.
         """
         if note.gang is None:
             return

@@ -270,7 +270,7 @@ def _starts(
 
 
 def read_node(item: Json) -> Node | None:
-    """Returns a node with the devices that it offers, read from the node's JSON object; None if it offers none.
+    """Returns a node with the devices that it offers, read from the node's JSON object; None without an inventory.
 
     Raises:
         InventoryError: the inventory in the node's annotation is invalid.

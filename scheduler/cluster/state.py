@@ -107,9 +107,9 @@ class State:
         waiting: the pods that wait for a node.
         gangs: the gangs that pods name.
         gang_seconds: the seconds for which devices are held for all pods of a gang.
-        offers: grows when a node offers other devices than before.
+        offers: grows when a node's inventory is stored or removed.
         frees: grows when the API server shows that a pod that held devices has ended.
-        keeps: grows when an earmark is made or dropped, or the reservation of a pod that was not bound is freed.
+        keeps: grows when an earmark is made or dropped, or `release_unbound` frees a reservation.
         yields: grows when pods of spent budgets need no longer wait for some pods within budget (`lowest_in_budget`).
         blind: whether the watch of pods has failed, and has delivered nothing since: ends of pods are not seen.
         sites: grows when a node's labels, taints, limit of pods or other resources change.

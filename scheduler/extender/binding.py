@@ -94,7 +94,7 @@ class Attempts:
     """The attempts to post one Binding, the last of which failed.
 
     Attributes:
-        error: the API server's answer to the last attempt; None if this replica no longer led and sent none.
+        error: the API server's answer to the last attempt; None if the attempts ended since this replica no longer led.
         open: whether an attempt, of this bind or an earlier one, may still succeed: it had no definite answer.
     """
 
@@ -305,9 +305,11 @@ def _definite(error: ApiError) -> bool:
 
 
 def _fate(pods: Pods, path: str, arguments: BindArguments, text: str, failed: Attempts) -> tuple[Fate, Json | None]:
-    """Returns the outcome of a Binding whose last attempt failed, from that failure and the pod as it is now.
+    """Returns the outcome of a Binding whose last attempt failed; and the pod (JSON) if it is found bound otherwise.
 
-    The second value is the pod as JSON if it is bound to another node or with another allocation; else None.
+    The pod is read only if the last attempt was refused for certain. Otherwise the failed attempts decide: the outcome
+    is UNKNOWN if one of them may still succeed, else NOT_BOUND; the second value is then None, however the pod is
+    bound. "Bound otherwise" is to another node or with another allocation.
 
     Args:
         path: the pod's path in the API.

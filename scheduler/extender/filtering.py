@@ -150,7 +150,7 @@ def budget_block(state: State, pod: WaitingPod) -> BudgetBlock | None:
 def explain_pod(state: State, pod: WaitingPod, block: BudgetBlock | None, kept_from: NodeSet | None = None) -> str:
     """Returns why a pod waits now, as a text for its author; FITS if FairGPU has no reason against it.
 
-    Only nodes that the pod's taints, selectors and affinity allow count.
+    Only nodes that the pod's rules (`Rules`) allow count.
 
     Args:
         block: the answer of `budget_block` for the pod.
@@ -174,7 +174,8 @@ def explain_pod(state: State, pod: WaitingPod, block: BudgetBlock | None, kept_f
 def _room_elsewhere(state: State, pod: WaitingPod, asked: Ints) -> NodeSet | None:
     """Returns the nodes that a pod's rules allow and that have room, but that kube-scheduler left out.
 
-    `asked` has the indexes in the fleet of the nodes about which kube-scheduler asks.
+    `asked` has the indexes in the fleet of the nodes about which kube-scheduler asks. The result is None if it asks
+    about all.
     """
     if len(asked) == len(state.fleet.rows):
         return None
@@ -249,6 +250,8 @@ def _place(state: State, pod: WaitingPod, question: _Asked, now: float) -> tuple
 
 def prioritize_nodes(state: State, arguments: FilterArguments) -> Ints:
     """Returns a score for each node, in the order of the question: the best node has MAX_SCORE, the worst 0.
+
+    All nodes have 0 if none is better than another, or if the extender cannot place the pod.
 
     Args:
         arguments: kube-scheduler's question: the pod and the nodes.

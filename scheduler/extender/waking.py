@@ -234,9 +234,14 @@ def _wake_one(state: State, conditions: Conditions, one: Waiting, failed: set[st
 def _must_be_written(one: Waiting, text: str, block: BudgetBlock | None) -> bool:
     """Whether `text`, why a pod waits now, must be written into its condition fairgpu.io/Placeable.
 
-    A pod without that condition shows kube-scheduler's, which has the answer to its last call. It is left if only a
-    figure in that answer is outdated: each pod that is placed changes figures, and each time, thousands of waiting pods
-    would be written and asked about again. FairGPU's condition, once written, is kept current with all its figures.
+    A condition that was written before is kept current with all its figures. For a pod without one, kube-scheduler's
+    condition shows the extender's last answer. The first condition is written if a budget holds the pod back and
+    `text` differs from that answer; else if a node has room now, or this replica has refused the pod and `text` has a
+    cause that its answer lacks. A changed figure alone is not written: each pod that is placed changes figures, and
+    thousands of waiting pods would be asked about again.
+
+    Args:
+        block: how a budget holds the pod back; None if none does.
     """
     if one.text:
         return text != one.text

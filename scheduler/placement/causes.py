@@ -3,7 +3,8 @@
 kube-scheduler groups nodes by equal texts, as `0/9 nodes are available: 4 TEXT, 5 TEXT.`
 (https://github.com/kubernetes/kubernetes/blob/v1.34.2/pkg/scheduler/framework/types.go), and cuts the note of a pod's
 event at 1,024 bytes (https://github.com/kubernetes/kubernetes/blob/v1.34.2/pkg/scheduler/schedule_one.go). So there are
-few texts, each says what was asked and what there is at most, and one of each cause together fit into a note.
+few texts, and one of each cause together fit into a note. Each text but that of TOGETHER says what was asked and what
+there is at most.
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ class _Figures:
 
     Attributes:
         version: the version of the fleet for which the figures were computed.
-        of_row: the figures, in percent of a GPU; a gain is NONE if the request does not fit on the node.
+        of_row: the figures: worths in percent of a GPU, or gains (see `Chooser.gains`).
         cut: for each node, whether the search for devices reached its limit, so that the node counts as not fitting.
         unreached: for each node, whether no try was left for it, so that the next refresh searches it.
         device: for each node, the index of the device that a request for one GPU takes; 0 for any other request.
@@ -117,7 +117,7 @@ class Chooser:
     Attributes:
         fleet: the nodes with the free parts of their devices.
         worth: the learned figures that say which free parts are most useful to later requests. None before the first
-            learning: the first node that fits is then chosen.
+            learning: unless the placement says more, the first node that fits is then chosen.
         tries: the tries that all searches for devices together may still use; None if each call has CALL_TRIES of its
             own.
         cut: how often a node counted as not fitting because the search for its devices reached its limit.
@@ -204,7 +204,7 @@ class Chooser:
         return None if assignment is None else _placed(node, request, assignment)
 
     def ways(self, request: Request, row: int, tries: Tries) -> Iterator[Placed]:
-        """Yields the choices of devices for a request on one node; of choices that leave the same free, only one.
+        """Yields the choices of devices for a request on one node; devices with equal free parts count as one.
 
         Args:
             row: the node's index in the fleet.
@@ -219,7 +219,7 @@ class Chooser:
         """Returns the shortages that keep a request from nodes on which it does not fit, at most one of each cause.
 
         Args:
-            rows: the nodes' indexes in the fleet.
+            rows: the nodes' indexes in the fleet. A node on which the request fits is counted under TOGETHER.
 
         Returns:
             Each shortage with the indexes in the fleet of the nodes that it concerns.

@@ -54,7 +54,7 @@ class Free(NamedTuple):
         """Returns the free parts of some of the nodes.
 
         Args:
-            places: the rows of these nodes, in the order of the answer.
+            places: the rows of these nodes, in increasing order.
         """
         if len(places) == len(self.core):
             return self
@@ -194,7 +194,8 @@ class Way(NamedTuple):
 def give_all(request: Request, free: Free, picks: Sequence[Pick], tries: Tries) -> Given:
     """Returns, for each node by itself, whether all containers of a pod fit there, and the devices that each would get.
 
-    `free` is not changed. A node on which the containers fit is missed only if its search reaches the limit of tries.
+    `free` is not changed. A node on which the containers fit is missed only if its search reaches the limit of tries,
+    or if there are more nodes than MAX_STEPS allows.
 
     Args:
         free: the free parts of the nodes' devices.

@@ -134,7 +134,7 @@ class Fleet:
         self._count(row, node)
 
     def remove(self, name: str) -> None:
-        """Removes the node of this name. The record of what pods hold of it is kept until it returns."""
+        """Removes the node of this name. What pods hold of it stays recorded, and counts again if the node returns."""
         row = self.rows.pop(name, None)
         if row is not None:
             self._forget_places(row)

@@ -49,7 +49,7 @@ def learn_waste(
     Args:
         demands: pairs of a percent of a GPU that requests need, and its weight: how frequent it is beside the others.
         random: draws the requests of the simulation.
-        pause: called after every DRAWN_AT_ONCE requests, so that other threads can have the processor.
+        pause: called before every DRAWN_AT_ONCE requests, so that other threads can have the processor.
         gpus: the number of GPUs that the simulation fills.
 
     Returns:
@@ -83,7 +83,7 @@ def _simulate(
     Args:
         demands: pairs of a percent of a GPU that requests need, and its weight: how frequent it is beside the others.
         value: the worth of a GPU of which 0 to 100 percent are free; a request goes to the GPU whose worth falls least.
-        pause: called after every DRAWN_AT_ONCE requests.
+        pause: called before every DRAWN_AT_ONCE requests.
         gpus: the number of GPUs to fill.
     """
     percents = np.array([percent for percent, _ in demands])

@@ -114,7 +114,7 @@ def assign(rooms: Sequence[Room], request: Request, tries: Tries) -> Assignment 
 
 
 def assignments(rooms: Sequence[Room], request: Request, tries: Tries) -> Iterator[Assignment]:
-    """Yields the ways to give a node's devices to a request's containers; of ways that leave the same free, one.
+    """Yields the ways to give a node's devices to a request's containers; devices with equal free parts count as one.
 
     Args:
         rooms: the free parts of the node's devices that may be chosen, the preferred devices first.
@@ -146,8 +146,8 @@ def _size(need: Need) -> tuple[int, int, int, int]:
 class _Later:
     """The containers that have no devices yet, summed up so that a hopeless branch of the search ends early.
 
-    A container takes a device at most once. So a device takes at most as many of the containers as the number of their
-    smallest shares that fit on it.
+    A container takes a device at most once. So if the two smallest shares fit on a device together, and the three
+    smallest do not, the device takes at most two of the containers.
     """
 
     def __init__(self, needs: Sequence[Need], totals: Sequence[int]) -> None:

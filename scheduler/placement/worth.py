@@ -240,7 +240,7 @@ def numbered(*parts: Ints) -> Ints:
 
 
 def rounded(gains: Floats) -> Floats:
-    """Returns gains, which are in percent of a GPU, in whole steps of STEP_PERCENT, rounded down."""
+    """Returns gains, which are in percent of a GPU, as whole numbers of steps of STEP_PERCENT, rounded down."""
     return np.asarray(np.floor(gains / STEP_PERCENT + 1e-9))
 
 
