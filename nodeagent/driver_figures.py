@@ -92,8 +92,8 @@ def place(sample: DriverSample, members: Mapping[int, int], alive: frozenset[int
 
     Args:
         sample: the driver's figures of one GPU.
-        members: the slot of the container of each process in the containers' cgroups, keyed by the host's process id.
-            It was read before and after the driver was asked.
+        members: the slot of the container of each process in the containers' cgroups, keyed by the host's process id,
+            as of the sample.
         alive: the process ids in the sample that exist now.
         before: the previous answer for this GPU; a process that has ended since keeps its container.
     """

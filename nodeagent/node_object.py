@@ -72,6 +72,8 @@ def read_node(node: Json) -> Json:
 def write_node(api: KubernetesAPI, node: Json, offered: Inventory, pods: Iterable[Mapping[str, Any]]) -> list[str]:
     """Writes the inventory, the capacity and the taints of a Node to the API server, as far as they must change.
 
+    The taints are left to the next call if inventory or capacity was written.
+
     Returns:
         The names of the parts that were written: `inventory`, `capacity`, `taint`.
 

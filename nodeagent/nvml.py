@@ -48,7 +48,7 @@ class Nvml:
         """Returns NVML's present figures of the GPU and of the processes on it.
 
         Raises:
-            OSError: NVML failed, or gives the memory of no process.
+            OSError: NVML failed, or names processes but gives the memory of none.
         """
         at_ns = time.monotonic_ns()
         try:

@@ -114,9 +114,8 @@ class PageWriter:
     def outdated_pages(self) -> int:
         """Returns the number of GPUs whose page is missing, or shows other containers or notices than it must.
 
-        A page that is to change counts until it is written, which takes 40 ms. If the process refuses the containers of
-        a GPU, it goes on with the GPU's last page; if the host has no room for its input, with the last pages of all
-        GPUs.
+        A page that is to change counts until it is written, which takes 40 ms. It counts for longer if the process
+        refuses the GPU's containers, or if the host has no room for the process's input: the last page then stays.
         """
         return sum(read_shown(self._root, uuid) != containers for uuid, containers in self._to_show.items())
 

@@ -226,7 +226,7 @@ READS = 8
 
 
 def read_shown(root: Path, uuid: str) -> frozenset[Shown] | None:
-    """Returns the containers that a GPU's schedule page shows; None if there is no page, or its writing goes on.
+    """Returns the containers that a GPU's schedule page shows; None if there is no page, or no reading finds it whole.
 
     Args:
         root: the agent's folder.

@@ -433,7 +433,7 @@ class Agent:
     def _shown(self) -> tuple[bool, str]:
         """Returns whether the Node shows the slots that are offered, and when the kubelet last wrote its status.
 
-        The time is the Node's own text.
+        The first is true as well while the Node is unknown or no slot is offered. The time is the Node's own text.
         """
         node, offered = self._node.node, self._slots.offered
         if node is None:
@@ -469,8 +469,8 @@ class Agent:
     def _install_shim(self) -> None:
         """Writes the shim to the host, and tries again at an interval while the host refuses.
 
-        Until then nothing is offered. An earlier version's shim that lies there is not taken: it may read another form
-        of the containers' files.
+        No GPU is offered before the shim is written. A shim of an earlier version on the host does not count: it may
+        read another form of the containers' files.
         """
         while not self._stop.is_set():
             self._shim_since = time.monotonic()
@@ -535,7 +535,7 @@ class Agent:
     def _watch_runtime(self) -> None:
         """Asks the runtime at an interval for its configuration; the last answer counts while the runtime is silent.
 
-        Until its first answer it is asked each ROUND_SECONDS, since nothing is offered before.
+        Until it first states its configuration it is asked each ROUND_SECONDS, since nothing is offered before.
         """
         status = RuntimeStatus(self._settings.runtime_socket)
         while not self._stop.is_set():
@@ -684,7 +684,7 @@ class Agent:
         _log.warning("watch of the node's objects failed", what=what, error=str(error))
 
     def _slices_not_read(self, error: ApiError) -> None:
-        """Logs that the ResourceSlices cannot be read; if they never were, warns that no GPU is offered until then."""
+        """Logs that ResourceSlices cannot be read; warns, if they never were, that no GPU is offered until they are."""
         self._unreachable("resourceslices", error)
         if not self._slices.known.is_set():
             self._warn_node(

@@ -189,7 +189,7 @@ def starts(containers: Mapping[str, tuple[int, frozenset[str]]], period_ns: int 
 
     Kernels that wait for one another on several GPUs meet only while the container has its turn on all of these. A
     container gets the first part of the period that is free on all of its GPUs; a container for which there is none is
-    left out. Containers with one GPU are never in the answer, since their turns may begin anywhere.
+    left out. Containers with one GPU or without a share are never in the answer: their turns may begin anywhere.
 
     Args:
         containers: for each container, keyed by its name, its share in percent and the uuids of its GPUs.

@@ -142,7 +142,9 @@ class WholeGpus:
         self._tallies: dict[Start, Tally] = {}
 
     def write(self, records: Iterable[Record], seen: Observation, now_ns: int, wall_ns: int) -> None:
-        """Writes the usage file of each container that has its GPUs whole. A failure is logged.
+        """Writes the usage file of each container that has its GPUs whole, if its pod has the volume.
+
+        A failure is logged.
 
         Args:
             records: the records of all containers that are alive or starting.
