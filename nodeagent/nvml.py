@@ -31,6 +31,7 @@ class Nvml:
 
     Raises:
         OSError: there is no NVML, no such GPU, or NVML failed; the message contains NVML's.
+        ImportError: the package is not installed.
     """
 
     def __init__(self, uuid: str) -> None:

@@ -100,12 +100,12 @@ class Plan:
     Attributes:
         period_ns: the length of the period, in ns.
         turns: all turns, sorted by their start.
-        owned: the turns that active containers have by their own shares, without idle or lent time. A turn is shorter
-            if another container's kernels ran into it.
+        owned: the turns that active containers have by their own shares, without borrowed time. A turn is shorter if
+            the container pays back time in this period, and longer if it is paid.
         balances: the GPU time in ns that other containers owe to each container after the period; below 0 if it owes
             them.
-        rotates: whether the next period of the same containers has other turns, since idle time is lent to each in
-            turn.
+        rotates: whether the next period of the same containers may have other turns, since idle time is lent to each
+            in turn, or time is paid back.
     """
 
     period_ns: int

@@ -222,7 +222,8 @@ class Chooser:
             rows: the nodes' indexes in the fleet. A node on which the request fits is counted under TOGETHER.
 
         Returns:
-            Each shortage with the indexes in the fleet of the nodes that it concerns.
+            Each shortage with the indexes in the fleet of the nodes that it concerns. If one cause concerns several
+                containers, its amounts are those of the first.
         """
         causes = np.full(len(rows), -1)
         shortages: dict[Cause, Shortage] = {}

@@ -29,7 +29,8 @@ LOOKED_AT = 8 * MAX_ROWS
 MAX_TRIES = 250
 """The most choices of devices that the search tries; about 30 ms, in which no other pod is placed."""
 MAX_SETS = 1000
-"""The most tries of searches for devices of several containers, for all requests together; another 30 ms."""
+"""The most tries of searches for devices of several containers, for all requests together: so many while requests are
+placed one by one, and so many in the search after it. Each takes another 30 ms."""
 
 
 @dataclass(frozen=True, slots=True)

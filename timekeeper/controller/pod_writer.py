@@ -82,7 +82,7 @@ class _HandedOver:
 class PodWriter:
     """Does the writes to pods that the leader has planned, in threads of its own. Thread-safe.
 
-    It remembers the outcome of a write for as long as a plan names the pod.
+    It remembers the failures of a pod's writes for as long as a plan names the pod, and a success for DONE_SECONDS.
 
     Args:
         source: the cluster, where pods and events are written.
@@ -112,10 +112,11 @@ class PodWriter:
     def hand_over(self, plan: Plan, writes: Sequence[PodWrite], leading: Callable[[], bool]) -> None:
         """Replaces the writes of a plan by new ones; writes that have begun finish.
 
-        The outcomes of pods that the new plan does not name are forgotten.
+        The failures of pods that the new plan does not name are forgotten.
 
         Args:
-            writes: all writes that are due, in order; the order is kept within a namespace.
+            writes: all writes that are due. Within a namespace they are done in this order, but pods whose writes have
+                failed come last.
             leading: returns whether the leader that decided still leads; called before each write.
         """
         named = {write.uid for write in writes}

@@ -366,7 +366,7 @@ class PodView:
     def end_missing(
         self, silent: Mapping[str, Instant], reported: Reported, noted: Mapping[str, Instant], now: Instant
     ) -> set[str]:
-        """Ends the open sessions in the store whose pods no longer exist; returns the uids of these sessions.
+        """Ends the sessions in the store whose pods no longer exist, if they are open; returns the uids of all of them.
 
         Args:
             silent: keyed by silent node, the node's last sign of life, in nanoseconds since 1970.
