@@ -37,7 +37,7 @@ class DriverSample:
         at_ns: the time right before the driver was asked.
         used_bytes: the memory in use on the whole GPU, in bytes.
         bytes_by_pid: the GPU memory of each process, in bytes, keyed by the process id.
-        percent_by_pid: the part of the last second in which each process kept the GPU busy, from 0 to 100.
+        percent_by_pid: the percent of the time since the last sample in which each process kept the GPU busy.
         unmeasured: the processes on the GPU whose memory the driver does not give; none of them is in `bytes_by_pid`.
     """
 

@@ -57,7 +57,8 @@ class Reservation:
     Attributes:
         pod: the pod.
         placed: the chosen node, and the devices there.
-        until: when the devices are freed, in monotonic seconds; None while the pod is being bound.
+        until: when the devices are freed or, once a Binding was sent, its outcome is found out, in monotonic seconds.
+            None while the pod is being bound, and while devices are held for its gang.
         site: the node's labels, taints and other resources when the devices were chosen; None if they were not known.
         sent: the allocation in the Binding that was sent. From then on only an answer of the API server frees the
             devices. Empty before.

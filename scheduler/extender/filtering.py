@@ -154,7 +154,7 @@ def explain_pod(state: State, pod: WaitingPod, block: BudgetBlock | None, kept_f
 
     Args:
         block: the answer of `budget_block` for the pod.
-        kept_from: nodes that do not count: they had room, and kube-scheduler did not take them.
+        kept_from: nodes that do not count: they had room, and kube-scheduler did not take them; None for none.
     """
     if block is not None:
         return block.message

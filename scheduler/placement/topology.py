@@ -149,6 +149,9 @@ def best_sets(
 
     Returns:
         For each set, in the order of `counts`, the indexes of its devices on the node.
+
+    Raises:
+        ValueError: there are fewer candidates.
     """
     if len(candidates) > MAX_TOGETHER or len(counts) == 1:
         sets: list[tuple[int, ...]] = []

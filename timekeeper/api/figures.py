@@ -146,6 +146,8 @@ class Book:
     def sessions(self, namespace: str, after: str, limit: int) -> list[SessionFigures]:
         """Returns a page of open sessions, sorted by uid.
 
+        Sessions that have just ended or cannot be read are left out: such a page has fewer, though others may follow.
+
         Args:
             namespace: the namespace of the sessions; empty for all namespaces.
             after: the uid after which the page begins; empty for the first page.

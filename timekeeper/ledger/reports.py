@@ -223,9 +223,8 @@ class ReportIntake:
         """Writes pods' reports to the store; returns, for each, its outcome, or the error that refused it.
 
         Raises:
-            redis.RedisError: Redis does not answer; no report was written.
-            StoreUnavailableError: Redis stopped answering; some reports may have been written, and all may be sent
-                again.
+            redis.RedisError, StoreUnavailableError: Redis does not answer; some reports may have been written, and all
+                may be sent again.
         """
         if self._is_full():
             return [IntakeOutcome.FULL] * len(submissions)

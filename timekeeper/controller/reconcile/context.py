@@ -155,6 +155,9 @@ class ReconcileContext:
 
         Returns:
             None if the pod sent no report, or the store's entry is unreadable.
+
+        Raises:
+            redis.RedisError: the store does not answer.
         """
         try:
             return whole(self.client.hget(keys.report(uid), "at"))
