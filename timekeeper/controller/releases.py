@@ -266,18 +266,18 @@ class Releaser:
                 promised[name] = promised.get(name, 0) + candidate.needed
         chosen: dict[str, list[Candidate]] = {}
         for name, candidates in waiting.items():
+            figures = self.books.figures.get(name)
+            if figures is None:  # the account cannot be read
+                continue
             begun = of_admitted_groups(candidates, admitted)
             others = [candidate for candidate in candidates if candidate.pod.uid not in begun]
             chosen[name] = [candidate for candidate in candidates if candidate.pod.uid in begun]
-            figures = self.books.figures.get(name)
-            if figures is None:
-                continue
             account = self.books.accounts[name]
             if figures.period.start <= surely_past or not _has_gate(account.budget, figures.limits):
                 spoken_for = promised.get(name, 0) + self._promised(name, now)
                 chosen[name] += pods_to_release(account, figures, others, spoken_for, progress.failing)
         reported = self._reporter.notices(
-            ((name, without(candidates, chosen[name])) for name, candidates in waiting.items()), now
+            ((name, without(waiting[name], candidates)) for name, candidates in chosen.items()), now
         )
         return tuple(
             self._write(name, candidate) for name, candidates in chosen.items() for candidate in candidates

@@ -10,10 +10,13 @@ import pytest
 from tests.support.ledger.audited import write_statuses
 from tests.support.ledger.harness import LedgerHarness
 from tests.support.ledger.pod_jobs import PodJobs
+from timekeeper.controller.reconcile.reconciler import READ_AGAIN
 from timekeeper.controller.report.status_documents import conditions_of, deprioritizes
 from timekeeper.controller.state.books import ControllerRules
 from timekeeper.controller.state.other_stacks import idle_quotas
+from timekeeper.domain.money import SECOND
 from timekeeper.domain.timestamps import format_instant
+from timekeeper.ledger import keys
 from timekeeper.settings import TimekeeperSettings
 from timekeeper.sources.folder import write_json
 
@@ -137,6 +140,29 @@ def test_a_group_that_was_admitted_in_part_is_admitted_as_a_whole(
     waiting(accounting, "stranger")
     assert release(accounting) == 1
     assert gated(accounting) == {"stranger"}
+
+
+def test_the_rest_of_a_group_waits_where_a_new_leader_cannot_read_its_account_and_stops_no_other_pod(
+    accounting: LedgerHarness,
+) -> None:
+    accounting.budget("b", ["team-b"], gpu_hours=0, **HOLD)
+    waiting(accounting, "p1", state="open", **JOB)
+    waiting(accounting, "p2", **JOB)
+    waiting(accounting, "other", namespace="team-b")
+    accounting.grant("more", "b", 1)
+    accounting.reconcile(1)
+    head = keys.AccountKeys("a").head
+    before = accounting.client.dump(head)
+    accounting.client.delete(head)
+    accounting.client.set(head, "text")
+    accounting.lead(RULES)
+    assert release(accounting) == 1
+    assert gated(accounting) == {"p2"}
+    accounting.client.delete(head)
+    accounting.client.restore(head, 0, before)
+    accounting.reconcile(READ_AGAIN // SECOND)
+    assert release(accounting) == 1
+    assert gated(accounting) == set()
 
 
 def test_a_later_pod_of_the_same_job_waits_for_money_of_its_own(accounting: LedgerHarness) -> None:
