@@ -223,11 +223,12 @@ class Chooser:
 
         Returns:
             Each shortage with the indexes in the fleet of the nodes that it concerns. If one cause concerns several
-                containers, its amounts are those of the first.
+                containers, its amounts are those of the container with the most GPUs.
         """
         causes = np.full(len(rows), -1)
         shortages: dict[Cause, Shortage] = {}
-        for need in request.needs:
+        # A node that has too few GPUs for any container has too few for the one that needs the most.
+        for need in sorted(request.needs, key=lambda need: need.gpus, reverse=True):
             for shortage, short in self._stages(request, need, rows):
                 new = short & (causes < 0)
                 if new.any():

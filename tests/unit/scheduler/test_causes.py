@@ -42,6 +42,10 @@ def used_fleet() -> Fleet:
             {"gpu: 4 GPUs asked, a node offers at most 2": ["n0", "n1"]},
         ),
         (
+            Request((Need(3, 10, 10), Need(4, 10, 10))),
+            {"gpu: 4 GPUs asked, a node offers at most 2": ["n0", "n1"]},
+        ),
+        (
             Request((Need(1, 10, 10),), wanted=Wanted(use_models=("H100", "L4"), avoid_models=("T4",))),
             {"gpu-model: 1 GPU of H100 or L4 not of T4 asked, at most 0 there": ["n0", "n1"]},
         ),
