@@ -209,7 +209,7 @@ class FolderSource:
         write_json(self._status_file("correction", name), status)
 
     def record_event(self, event: ObjectEvent) -> None:
-        """Appends an event to the file events.jsonl."""
+        """Appends an event to the file events.jsonl; a failure is logged and not raised."""
         line = {
             "regarding": uid_of(event.regarding),
             "reason": event.reason,
@@ -217,8 +217,12 @@ class FolderSource:
             "warning": event.warning,
             "id": event.id,
         }
-        with (self._folder / "events.jsonl").open("a") as file:
-            file.write(json.dumps(line) + "\n")
+        try:
+            with (self._folder / "events.jsonl").open("a") as file:
+                file.write(json.dumps(line) + "\n")
+        except OSError as error:
+            name = (event.regarding.get("metadata") or {}).get("name")
+            _log.warning("event not written", reason=event.reason, name=name, error=str(error))
 
     def _pod(self, pod: Json) -> tuple[Path, Json]:
         """Returns a pod's file, and the pod as the file shows it now.

@@ -5,6 +5,7 @@ import time
 from pathlib import Path
 
 import pytest
+import structlog
 
 from timekeeper.sources.base import ChangedMeanwhileError, DepartureProof, ObjectEvent
 from timekeeper.sources.folder import FolderSource, write_json
@@ -79,6 +80,13 @@ def test_all_that_is_shown_and_written_stands_in_files(source: FolderSource, tmp
     source.record_event(ObjectEvent(gpu_pod("u1"), "BudgetExhausted", "nothing is left", warning=True))
     assert json.loads((tmp_path / "status" / "budget-team-a.json").read_text()) == {"state": "open"}
     assert json.loads((tmp_path / "events.jsonl").read_text())["reason"] == "BudgetExhausted"
+
+
+def test_an_event_that_cannot_be_written_is_logged_and_stops_nothing(source: FolderSource, tmp_path: Path) -> None:
+    (tmp_path / "events.jsonl").mkdir()
+    with structlog.testing.capture_logs() as logs:
+        source.record_event(ObjectEvent(gpu_pod("u1"), "BudgetExhausted", "nothing is left", warning=True))
+    assert [(line["event"], line["reason"]) for line in logs] == [("event not written", "BudgetExhausted")]
 
 
 def test_a_written_status_of_a_budget_and_a_grant_is_read_back(source: FolderSource, tmp_path: Path) -> None:
