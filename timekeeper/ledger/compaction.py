@@ -256,6 +256,20 @@ class _Change:
     new: Mapping[str, bytes]
 
 
+class _Packing(NamedTuple):
+    """Rows of use to pack into one value, and the packed values whose rows it takes over.
+
+    Attributes:
+        combine: returns rows in the order of their hours, those of the same hours and dimensions added up.
+        hourly: whether the value holds a row for each hour; for each day otherwise.
+    """
+
+    rows: Sequence[Row]
+    target: Sequence[PackedPart]
+    combine: Callable[[list[Row]], list[Row]]
+    hourly: bool
+
+
 def fold_hours(client: Store, fencing_token: FencingToken, account: str, before: Instant, edges: Sequence[int]) -> bool:
     """Folds an account's hours of use that end before an instant into days; returns True once none is left to fold.
 
@@ -275,16 +289,17 @@ def fold_hours(client: Store, fencing_token: FencingToken, account: str, before:
     if not hours and not due:
         return True
     rows = _rows(client, names, hours)
-    replaced = due[:1]
+    replaced, new = due[:1], dict[str, bytes]()
     for blob in _blobs(client, names, replaced):
         rows += unfold(blob)
-    new = _packed([row for row in rows if row.hour >= limit], hourly=True)
+    packings = [_Packing([row for row in rows if row.hour >= limit], [], added_up, hourly=True)]
     months = _by_month(row for row in rows if row.hour < limit)
     for month, rows_of_month in months.items():
         target = _with_room(client, names, [part for part in stored.parts if not part.hourly and part.month == month])
-        before_rows = [row for blob in _blobs(client, names, target) for row in unfold(blob)]
-        replaced = [*replaced, *target]
-        new |= _packed(fold([*before_rows, *rows_of_month], edges), hourly=False)
+        packings.append(_Packing(rows_of_month, target, lambda rows: fold(rows, edges), hourly=False))
+    for packing in packings:
+        merged, packed = _packed(client, names, stored, packing)
+        replaced, new = [*replaced, *merged], new | packed
     note_late_changes(client, [month for month in months if month_start(parse_month(month), 1) + DAY <= before])
     return _replace(client, fencing_token, names, stored, _Change(hours, replaced, new)) and all_hours and len(due) <= 1
 
@@ -299,11 +314,9 @@ def pack_hours(client: Store, fencing_token: FencingToken, account: str, before:
     hours, all_hours = _next_hours(client, names, stored, before // HOUR)
     if not hours:
         return True
-    replaced = _with_room(client, names, [part for part in stored.parts if part.hourly])
-    rows = _rows(client, names, hours)
-    for blob in _blobs(client, names, replaced):
-        rows += unfold(blob)
-    change = _Change(hours, replaced, _packed(added_up(rows), hourly=True))
+    target = _with_room(client, names, [part for part in stored.parts if part.hourly])
+    packing = _Packing(_rows(client, names, hours), target, added_up, hourly=True)
+    change = _Change(hours, *_packed(client, names, stored, packing))
     return _replace(client, fencing_token, names, stored, change) and all_hours
 
 
@@ -362,12 +375,25 @@ def _with_room(client: Store, names: keys.AccountKeys, parts: Sequence[PackedPar
     return [part for size, part in sorted(sizes)[:1] if size < LARGE_PART]
 
 
-def _packed(rows: Sequence[Row], *, hourly: bool) -> dict[str, bytes]:
-    """Returns the one packed value of these rows, of hours or else of days, keyed by its name; empty without rows."""
-    if not rows:
-        return {}
-    part = PackedPart(hourly, min(row.hour for row in rows), max(row.hour + row.hours for row in rows))
-    return {part.name: pack(rows)}
+def _packed(
+    client: Store, names: keys.AccountKeys, stored: _StoredHours, packing: _Packing
+) -> tuple[list[PackedPart], dict[str, bytes]]:
+    """Packs rows into one value; returns the stored values that it replaces, and the new value, keyed by its name.
+
+    A stored value of the same name is replaced, too, and the new one holds its rows: a name states no more than hours,
+    and the rows of half a day fold into the same hours as those of the other half. Without rows nothing is replaced.
+    """
+    rows, merged, to_merge = list(packing.rows), list[PackedPart](), list(packing.target)
+    while rows:
+        for blob in _blobs(client, names, to_merge):
+            rows += unfold(blob)
+        merged += to_merge
+        rows = packing.combine(rows)
+        part = PackedPart(packing.hourly, min(row.hour for row in rows), max(row.hour + row.hours for row in rows))
+        if part in merged or part not in stored.parts:
+            return merged, {part.name: pack(rows)}
+        to_merge = [part]
+    return [], {}
 
 
 def _replace(
