@@ -28,10 +28,11 @@ from timekeeper.ledger.usage import read_rows
 def prune(
     client: Store, fencing_token: FencingToken, account: str, before: Instant, periods: Sequence[int], earliest: Instant
 ) -> None:
-    """Removes an account's packed use of months before `before`, and the periods `periods` with orders and entries.
+    """Removes an account's folded use of months before `before`, and the periods `periods` with orders and entries.
 
     The month in which the earliest remaining period began also stays: a correction of that period may still change its
-    use. An entry that follows one of a remaining period, or is packed with one, stays, too.
+    use. Packed hours stay until they are folded, since one value may hold those of two months. An entry that follows
+    one of a remaining period, or is packed with one, stays, too.
 
     Args:
         before: the start of a month, in nanoseconds since 1970.
@@ -41,7 +42,11 @@ def prune(
     names = keys.AccountKeys(account)
     folded: Any = client.hkeys(names.folded)
     kept_from = month_of(min(before, earliest) // HOUR)
-    parts = [name for name in folded if (part := parse_part(name)) is not None and part.month < kept_from]
+    parts = [
+        name
+        for name in folded
+        if (part := parse_part(name)) is not None and not part.hourly and part.month < kept_from
+    ]
     ledger = (names.ledger, names.segments, names.segment_order)
     kept = (names.head, names.periods, names.folded, *ledger, names.grants, names.corrections)
     touched = (*kept, *_of_periods(names, periods))

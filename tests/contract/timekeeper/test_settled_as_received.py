@@ -41,7 +41,7 @@ from timekeeper.domain.pricing import BY_WORDS, Bill, PricePoint
 from timekeeper.domain.reports import Counter
 from timekeeper.domain.timestamps import format_instant
 from timekeeper.domain.windows import Retention
-from timekeeper.ledger import keys, reading
+from timekeeper.ledger import compaction, entries, keys, reading
 from timekeeper.ledger.client import FencedError, StoreError, StoreUnavailableError
 from timekeeper.ledger.reports import IntakeOutcome, ReportIntake, Submission
 
@@ -145,10 +145,13 @@ class History(RuleBasedStateMachine):
         self.harness.write_budgets()
 
     def periods(self) -> dict[str, list[tuple[int, int]]]:
-        """The periods of each account, as leaders have opened them."""
-        names = reading.account_names(self.client)
-        found = reading.load_accounts(self.client, names, latest_periods=10_000)
-        return {account.name: [(period.start, period.end) for period in account.periods] for account in found}
+        """The periods of each account, as leaders have opened them, also while its records cannot be read."""
+        found: dict[str, list[tuple[int, int]]] = {}
+        for name in reading.account_names(self.client):
+            ends: Any = self.client.hgetall(keys.AccountKeys(name).periods)
+            if ends:
+                found[name] = sorted((int(start), int(end)) for start, end in ends.items())
+        return found
 
     def corrected(self) -> dict[tuple[str, int], int]:
         """Returns the sum of corrections by account and period."""
@@ -569,17 +572,30 @@ class History(RuleBasedStateMachine):
             expires = {} if lasts is None else {"expires": format_instant(self.harness.now + lasts * SECOND)}
             self.harness.grant(f"g{self.sequence}", account, hours, **expires)
 
-    @rule()
-    def archive(self) -> None:
-        """The leader compacts what is old: hours, entries, and amounts of pods that are deleted."""
+    @rule(
+        room=st.sampled_from([0, 600, compaction.LARGE_PART]),
+        rows=st.sampled_from([1, 7, compaction.MOST_ROWS]),
+        packed_entries=st.sampled_from([2, 7, entries.SEGMENT_ENTRIES]),
+        hours=st.sampled_from([0, 0, 5, 26, 50]),
+    )
+    def archive(self, room: int, rows: int, packed_entries: int, hours: int) -> None:
+        """The leader compacts what is old: hours, entries, and amounts of pods that are deleted.
+
+        Small limits make of a few pods what many pods make of the real ones: many packed values.
+        """
         self.round_undisturbed()
+        self.harness.reconcile(hours * 3600)
         reconciler = self.harness.reconciler
         assert reconciler is not None
         reconciler.books.finalized = []  # checkpoints are written
         retention = Retention(hourly_days=1)
-        Archivist(self.client, self.harness.source, reconciler.books, reconciler.fencing_token, retention).archive(
-            self.harness.now
-        )
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(compaction, "LARGE_PART", room)
+            patch.setattr(compaction, "MOST_ROWS", rows)
+            patch.setattr(entries, "SEGMENT_ENTRIES", packed_entries)
+            Archivist(self.client, self.harness.source, reconciler.books, reconciler.fencing_token, retention).archive(
+                self.harness.now
+            )
 
     # A leader that could not read an amount knows nothing of it, also once somebody has mended it.
     @precondition(lambda self: not self.was_broken)

@@ -12,7 +12,7 @@ from timekeeper.controller import archive
 from timekeeper.controller.archive import Archivist
 from timekeeper.controller.reconcile.reconciler import Reconciler
 from timekeeper.domain.money import GPU_HOUR, GPU_SECOND
-from timekeeper.domain.timestamps import DAY, HOUR
+from timekeeper.domain.timestamps import DAY, HOUR, parse_instant
 from timekeeper.domain.usage import FoldedHoursError, Group
 from timekeeper.domain.windows import Retention, Window, month_start
 from timekeeper.ledger import compaction, entries, keys, reading, shared
@@ -261,6 +261,22 @@ def test_records_older_than_they_are_kept_are_forgotten_and_no_others(harness: L
     harness.lead()
     harness.reconcile(0)
     assert days(harness, last_days, "budget") == before
+
+
+def test_hours_packed_with_those_of_a_month_past_retention_stay(harness: LedgerHarness) -> None:
+    """On the first of March the months kept are January and February, and 62 days before it are those of December."""
+    harness.budget("research", ["team-a"])
+    reconciler = harness.lead()
+    harness.now = parse_instant("2025-12-30T00:00:00Z")
+    harness.pod("p1", "team-a")
+    harness.reconcile(0)
+    for _ in range(61 * 24):
+        harness.reconcile(3600)
+    archivist(harness, reconciler, hourly_days=62, months=2).archive(harness.now)
+    (packed,) = parts_of(harness.client, "research", hourly=True)
+    assert packed.month == "2025-12"
+    january = Window(month_start(harness.now, -2), month_start(harness.now, -1))
+    assert sum(days(harness, january)) == 31 * 24
 
 
 def test_segments_are_forgotten_with_the_last_period_that_they_hold(harness: LedgerHarness) -> None:
