@@ -43,9 +43,7 @@ def prune(
     folded: Any = client.hkeys(names.folded)
     kept_from = month_of(min(before, earliest) // HOUR)
     parts = [
-        name
-        for name in folded
-        if (part := parse_part(name)) is not None and not part.hourly and part.month < kept_from
+        name for name in folded if (part := parse_part(name)) is not None and not part.hourly and part.month < kept_from
     ]
     ledger = (names.ledger, names.segments, names.segment_order)
     kept = (names.head, names.periods, names.folded, *ledger, names.grants, names.corrections)

@@ -44,15 +44,14 @@ _UNREADABLE = (yaml.YAMLError, ValueError, KeyError, AttributeError, RecursionEr
 _log = structlog.get_logger()
 
 
-def budgets_of(config_map: Json, statuses: Json) -> list[Json]:
-    """Returns the GPUBudgets that a ConfigMap holds, in the form in which the API server has them.
+def budgets_of(config_map: Json) -> list[Json]:
+    """Returns the GPUBudgets that a ConfigMap holds, without statuses, in the form in which the API server has them.
 
     A value that is no spec of a budget becomes a budget that carries the faults of the text, which `parse_budget`
     raises.
 
     Args:
         config_map: the ConfigMap: each key is a budget's name, and its value the YAML of the budget's spec.
-        statuses: the statuses that were written, keyed by the budget's name.
     """
     metadata = mapping(config_map.get("metadata"))
     budgets = []
@@ -67,10 +66,14 @@ def budgets_of(config_map: Json, statuses: Json) -> list[Json]:
         item: Json = {"apiVersion": names.BUDGET_API, "kind": "GPUBudget", "metadata": own, "spec": spec}
         if faults:
             _log.error("budget cannot be read", config_map=BUDGETS_MAP, name=name, error=explain(faults))
-        budgets.append(
-            with_faults(item, faults) | ({"status": statuses[name]} if isinstance(statuses.get(name), dict) else {})
-        )
+        budgets.append(with_faults(item, faults))
     return budgets
+
+
+def _with_status(budget: Json, statuses: Json) -> Json:
+    """Returns a GPUBudget with its own of these statuses, keyed by budget; without one if it has none."""
+    status = statuses.get(budget["metadata"]["name"])
+    return budget | {"status": status} if isinstance(status, dict) else budget
 
 
 def statuses_of(config_map: Json) -> Json:
@@ -153,9 +156,9 @@ class BudgetsView:
         self._mirror = mirror
         self._read_statuses = read_statuses
         self._lock = threading.Lock()
-        """Guards the three fields below, and the order in which the mirror gets them."""
-        self._config_map: Json = {}
-        self._listed = False
+        """Guards the two fields below, and the order in which the mirror gets them."""
+        self._lines: list[Json] | None = None
+        """The budgets without their statuses, which change far more often; None before the first list."""
         self._statuses: Json | None = None
 
     def replaced(self, items: list[Json]) -> None:
@@ -167,8 +170,8 @@ class BudgetsView:
         with self._lock:
             if self._statuses is None:
                 self._statuses = self._read_statuses()
-            self._listed = True
-            self._show(next(iter(items), {}))
+            self._lines = budgets_of(next(iter(items), {}))
+            self._show()
 
     def changed(self, kind: str, item: Json) -> None:
         """Applies one event of the watch of the ConfigMap.
@@ -177,7 +180,8 @@ class BudgetsView:
             kind: the type of the event: ADDED, MODIFIED or DELETED.
         """
         with self._lock:
-            self._show({} if kind == "DELETED" else item)
+            self._lines = budgets_of({} if kind == "DELETED" else item)
+            self._show()
 
     def confirmed(self) -> None:
         """Records that the mirror of budgets is current now."""
@@ -191,7 +195,7 @@ class BudgetsView:
         """Puts a budget's status into the mirror, once it was written to the API server."""
         with self._lock:
             self._statuses = {**(self._statuses or {}), name: status}
-            self._show(self._config_map)
+            self._show()
 
     def all_stated(self, statuses: Json) -> None:
         """Puts all statuses into the mirror, as the API server holds them: the leader may be another process.
@@ -201,17 +205,16 @@ class BudgetsView:
         """
         with self._lock:
             self._statuses = statuses
-            if self._listed:
-                self._show(self._config_map)
+            self._show()
 
     def without_budget(self) -> list[str]:
         """Returns the names of the statuses without a budget: their budgets no longer exist."""
         with self._lock:
-            return sorted((self._statuses or {}).keys() - mapping(self._config_map.get("data")).keys())
+            return sorted((self._statuses or {}).keys() - {line["metadata"]["name"] for line in self._lines or ()})
 
-    def _show(self, config_map: Json) -> None:
-        self._config_map = config_map
-        self._mirror.replaced(budgets_of(config_map, self._statuses or {}))
+    def _show(self) -> None:
+        if self._lines is not None:
+            self._mirror.replaced([_with_status(line, self._statuses or {}) for line in self._lines])
 
 
 class StatusesView:

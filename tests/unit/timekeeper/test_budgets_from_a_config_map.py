@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import yaml
+from structlog.testing import capture_logs
 
 from fairgpu.commands import CommandError
 from timekeeper.domain.budgets import BudgetError, parse_budget
@@ -29,7 +30,7 @@ def mirror() -> Mirror:
 
 
 def test_each_key_is_a_budget_with_its_value_as_spec() -> None:
-    (item,) = budgets_of(config_map(vision=SPEC), {})
+    (item,) = budgets_of(config_map(vision=SPEC))
 
     assert parse_budget(item).namespaces == {"vision-train"}
 
@@ -46,7 +47,7 @@ NO_YAML = ("[", "{a: [}", "since: 2026-02-30", "since: !!timestamp today", "sinc
 
 @pytest.mark.parametrize("text", ["just text", "", "- 1", *NO_YAML])
 def test_a_value_that_is_no_mapping_is_a_budget_that_is_refused_by_name(text: str) -> None:
-    (item,) = budgets_of(config_map(broken=text), {})
+    (item,) = budgets_of(config_map(broken=text))
 
     with pytest.raises(BudgetError, match=r"^spec: given .*; allowed: the fields of a GPUBudget's spec, in YAML"):
         parse_budget(item)
@@ -65,7 +66,7 @@ def test_a_value_that_is_no_mapping_is_a_budget_that_is_refused_by_name(text: st
     ],
 )
 def test_a_field_of_a_line_that_no_budget_has_is_named_with_what_may_be_meant(text: str, said: str) -> None:
-    (item,) = budgets_of(config_map(vision=text), {})
+    (item,) = budgets_of(config_map(vision=text))
 
     with pytest.raises(BudgetError, match=said):
         parse_budget(item)
@@ -74,7 +75,7 @@ def test_a_field_of_a_line_that_no_budget_has_is_named_with_what_may_be_meant(te
 
 
 def test_a_changed_line_has_another_generation() -> None:
-    (before,), (after,) = (budgets_of(config_map(vision=text), {}) for text in (SPEC, SPEC.replace("400", "500")))
+    (before,), (after,) = (budgets_of(config_map(vision=text)) for text in (SPEC, SPEC.replace("400", "500")))
 
     assert before["metadata"]["generation"] != after["metadata"]["generation"]
 
@@ -142,6 +143,17 @@ def test_a_deleted_config_map_of_statuses_takes_the_statuses_away(mirror: Mirror
     StatusesView(view).changed("DELETED", config_map(vision='{"state": "open"}'))
 
     assert "status" not in shown(mirror)["vision"]
+
+
+def test_the_lines_are_read_once_however_many_statuses_are_written(mirror: Mirror) -> None:
+    view = BudgetsView(mirror, dict)
+    with capture_logs() as logs:
+        view.replaced([config_map(vision=SPEC, broken="[")])
+        view.stated("vision", {"state": "open"})
+        StatusesView(view).changed("MODIFIED", config_map(vision='{"state": "held"}'))
+
+    assert [(line["event"], line["name"]) for line in logs] == [("budget cannot be read", "broken")]
+    assert shown(mirror)["vision"]["status"] == {"state": "held"}
 
 
 def test_without_the_config_map_there_are_no_budgets(mirror: Mirror) -> None:
