@@ -156,10 +156,11 @@ class BudgetsView:
         self._mirror = mirror
         self._read_statuses = read_statuses
         self._lock = threading.Lock()
-        """Guards the two fields below, and the order in which the mirror gets them."""
+        """Guards the three fields below, and the order in which the mirror gets them."""
         self._lines: list[Json] | None = None
         """The budgets without their statuses, which change far more often; None before the first list."""
         self._statuses: Json | None = None
+        self._shown: dict[str, Json] = {}
 
     def replaced(self, items: list[Json]) -> None:
         """Takes the ConfigMap of budgets from a list, and passes its budgets on to the mirror.
@@ -213,8 +214,13 @@ class BudgetsView:
             return sorted((self._statuses or {}).keys() - {line["metadata"]["name"] for line in self._lines or ()})
 
     def _show(self) -> None:
-        if self._lines is not None:
-            self._mirror.replaced([_with_status(line, self._statuses or {}) for line in self._lines])
+        """Puts the budgets into the mirror; one that has not changed stays the same object."""
+        if self._lines is None:
+            return
+        budgets = {line["metadata"]["name"]: _with_status(line, self._statuses or {}) for line in self._lines}
+        before = self._shown
+        self._shown = {name: before[name] if before.get(name) == item else item for name, item in budgets.items()}
+        self._mirror.replaced(list(self._shown.values()))
 
 
 class StatusesView:

@@ -156,6 +156,18 @@ def test_the_lines_are_read_once_however_many_statuses_are_written(mirror: Mirro
     assert shown(mirror)["vision"]["status"] == {"state": "held"}
 
 
+def test_a_budget_stays_the_same_object_until_its_line_or_its_status_changes(mirror: Mirror) -> None:
+    view = BudgetsView(mirror, dict)
+    view.replaced([config_map(vision=SPEC, speech=SPEC)])
+    view.stated("vision", {"state": "open"})
+    before = shown(mirror)
+    view.stated("speech", {"state": "open"})
+    StatusesView(view).changed("MODIFIED", config_map(vision='{"state": "open"}', speech='{"state": "held"}'))
+
+    assert shown(mirror)["vision"] is before["vision"]
+    assert shown(mirror)["speech"]["status"] == {"state": "held"}
+
+
 def test_without_the_config_map_there_are_no_budgets(mirror: Mirror) -> None:
     view = BudgetsView(mirror, dict)
     view.replaced([])
