@@ -15,6 +15,7 @@ from timekeeper.controller.state.accounts import DEFAULT_PREFIX, Account
 from timekeeper.controller.state.books import Books
 from timekeeper.domain.charges import Assignments
 from timekeeper.domain.timestamps import DAY, HOUR, Instant
+from timekeeper.domain.usage_folding import edges_of
 from timekeeper.domain.windows import Retention, month_start, parse_month
 from timekeeper.ledger import shared
 from timekeeper.ledger.client import FencingToken, Store, isolate_failures
@@ -151,7 +152,7 @@ class Archivist:
     def _compact(self, account: Account, run: _Run) -> bool:
         """Compacts an account's hours and ledger entries in steps; returns False if some are left for the next run."""
         client, fencing_token, name, cutoffs = self._client, self._fencing_token, account.name, run.cutoffs
-        edges = [period.start for period in account.periods]
+        edges = edges_of((period.start, period.end) for period in account.periods)
         steps: tuple[Callable[[], bool], ...] = (
             lambda: fold_hours(client, fencing_token, name, cutoffs.folded, edges),
             lambda: pack_hours(client, fencing_token, name, cutoffs.packed),

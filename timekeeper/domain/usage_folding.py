@@ -1,6 +1,7 @@
 """Folds hours that are long past into days, and packs many rows into one value.
 
-A day in which a period ends is folded separately before and after that end, so that each period keeps its own use.
+A day in which a period begins or ends is folded separately before and after that instant, so that each period keeps its
+own use.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import NamedTuple
 
 import orjson
 
-from timekeeper.domain.timestamps import DAY, HOUR, to_datetime
+from timekeeper.domain.timestamps import DAY, HOUR, Instant, to_datetime
 from timekeeper.domain.usage import Dimensions, Row, UsageFigures, Use, values_of
 
 HOURS_OF_A_DAY = DAY // HOUR
@@ -49,12 +50,21 @@ def month_of(hour: int) -> str:
     return to_datetime(hour * HOUR).strftime("%Y-%m")
 
 
+def edges_of(periods: Iterable[tuple[Instant, Instant]]) -> list[Instant]:
+    """Returns the instants at which use is kept apart, in order: where periods, pairs of a start and an end, do either.
+
+    An end counts by itself: no period follows the last one of a budget that was deleted.
+    """
+    return sorted({edge for period in periods for edge in period})
+
+
 def fold(rows: Iterable[Row], edges: Sequence[int]) -> list[Row]:
     """Folds rows of use into days: rows of the same day and dimensions are added up.
 
     Args:
         rows: rows of single hours, or of days that were folded before.
-        edges: the starts of periods (nanoseconds since 1970), in order; use before and after an edge stays separate.
+        edges: the starts and ends of periods (nanoseconds since 1970), in order; use before and after an edge stays
+            separate.
     """
     hours = [edge // HOUR for edge in edges]
     sums: dict[tuple[int, int, Dimensions], UsageFigures] = {}

@@ -282,7 +282,7 @@ def fold_hours(client: Store, fencing_token: FencingToken, account: str, before:
     Args:
         before: nanoseconds since 1970. A month that ended a day or longer before it is closed: folding into it counts
             as a late change.
-        edges: the starts of the account's periods, in order, in nanoseconds since 1970.
+        edges: the starts and ends of the account's periods, in order, in nanoseconds since 1970.
     """
     names = keys.AccountKeys(account)
     stored = _stored_hours(client, names)

@@ -15,7 +15,7 @@ import structlog
 
 from timekeeper.domain.charges import Assignments
 from timekeeper.domain.usage import Row
-from timekeeper.domain.usage_folding import fold, parse_part
+from timekeeper.domain.usage_folding import edges_of, fold, parse_part
 from timekeeper.domain.windows import Window
 from timekeeper.ledger import keys, reading
 from timekeeper.ledger.client import ScriptError, Store, concerns_all, put
@@ -181,8 +181,9 @@ def month_rows(client: Store, window: Window) -> Iterator[tuple[str, Sequence[Ro
         chunk = names[start : start + BATCH]
         pipeline = client.pipeline(transaction=False)
         for name in chunk:
-            pipeline.hkeys(keys.AccountKeys(name).periods)
-        edges = {name: sorted(map(int, starts)) for name, starts in zip(chunk, pipeline.execute(), strict=True)}
+            pipeline.hgetall(keys.AccountKeys(name).periods)
+        ends = zip(chunk, pipeline.execute(), strict=True)
+        edges = {name: edges_of((int(start), int(end)) for start, end in known.items()) for name, known in ends}
         for usage in accounts_usage(client, chunk, assignments, window):
             yield usage.account, fold(usage.rows(), edges[usage.account])
 

@@ -8,6 +8,9 @@ import redis
 from tests.support.ledger.harness import NOON, LedgerHarness
 from tests.support.ledger.stored_hours import delete_rows, parts_of, rows_of, write_rows
 from timekeeper.api.usage import Query, find
+from timekeeper.audit.auditing import AuditEnvironment, AuditRequest, audit
+from timekeeper.audit.cluster import read_cluster
+from timekeeper.audit.difference import Figure
 from timekeeper.controller import archive
 from timekeeper.controller.archive import Archivist
 from timekeeper.controller.reconcile.reconciler import Reconciler
@@ -60,6 +63,28 @@ def test_hours_that_are_old_are_days_and_every_answer_by_day_stays_as_it_was(har
     period = Window(MIDNIGHT + DAY + 6 * HOUR, MIDNIGHT + 2 * DAY + 6 * HOUR)
     (item,) = find(harness.client, Query(period, None, ("budget",), 1000), harness.now).items
     assert item.figures.billed == 24 * GPU_HOUR == harness.spent("research", period.start)
+
+
+def test_a_day_is_cut_where_the_last_period_of_a_deleted_budget_ends(harness: LedgerHarness) -> None:
+    harness.budget("research", ["team-a"], period={"every": "day", "start": {"time": "06:00"}})
+    reconciler = harness.lead()
+    harness.pod("p1", "team-a")
+    harness.reconcile(0)
+    for _ in range(14):
+        harness.reconcile(3600)
+    harness.budgets = []
+    harness.write_budgets()
+    for _ in range(4 * 24):
+        harness.reconcile(3600)
+    archivist(harness, reconciler).archive(harness.now)
+    (folded,) = parts_of(harness.client, "research", hourly=False)
+    assert (folded.first * HOUR, folded.end * HOUR) == (MIDNIGHT + 6 * HOUR, MIDNIGHT + 30 * HOUR)
+    assert harness.spent("research", MIDNIGHT + 6 * HOUR) == 15 * GPU_HOUR
+    around = AuditEnvironment(
+        harness.client, lambda: read_cluster(harness.source.mirrors, None), lambda: harness.now, bool
+    )
+    found = audit(around, AuditRequest(patience_seconds=0)).differences
+    assert [each for each in found if each.figure is not Figure.STATUS] == []
 
 
 def test_hours_are_packed_two_hours_after_half_a_day_and_entries_two_hours_after_a_day(harness: LedgerHarness) -> None:
