@@ -112,7 +112,7 @@ class PodNote:
             tuple has all parts if there is one main container, or an init container has devices.
         fault: the reason why its allocation does not count; empty for a sound allocation or none.
         waits: the pod with its request, if kube-scheduler has found no node for it yet; else None.
-        ended: whether it has ended, and holds nothing any more.
+        ended: whether it holds nothing and never will: it has ended, or was deleted before it was bound.
         gang: its gang's name and number of pods; None if it has none.
         member: the pod with its request, if it belongs to a gang and kube-scheduler may place it; else None.
         placeable: the message of its condition fairgpu.io/Placeable; empty if it has none.
@@ -195,7 +195,8 @@ def read_note(pod: Json) -> PodNote:
     other pod they do not count, since the policies let its author write them.
     """
     metadata, spec, status = mapping(pod.get("metadata")), mapping(pod.get("spec")), mapping(pod.get("status"))
-    written, node = mapping(metadata.get("annotations")), spec.get("nodeName")
+    written, deleted = mapping(metadata.get("annotations")), bool(metadata.get("deletionTimestamp"))
+    node = spec["nodeName"] if isinstance(spec.get("nodeName"), str) else ""
     labelled = mapping(metadata.get("labels")).get(names.POD_LABEL) == names.POD_LABEL_VALUE
     counts = labelled or _asks_for_gpu(spec)
     annotations = written if counts else {}
@@ -207,14 +208,16 @@ def read_note(pod: Json) -> PodNote:
         name=str(metadata["name"]),
         gang=gang,
         reclaim_at=str(annotations.get(names.RECLAIM_AT) or ""),
-        leaving=bool(metadata.get("deletionTimestamp")),
+        leaving=deleted,
         high_priority=annotations.get(names.TASK_PRIORITY) == str(HIGH_PRIORITY),
         priority=_priority(spec),
         labelled=labelled,
     )
-    if status.get("phase") in names.TERMINAL_PHASES:
+    # The API server binds no pod that was deleted, though a finalizer may keep it for long
+    # (https://github.com/kubernetes/kubernetes/blob/v1.34.2/pkg/registry/core/pod/storage/storage.go).
+    if status.get("phase") in names.TERMINAL_PHASES or (deleted and not node):
         return note(holding=None, ended=True)
-    if isinstance(node, str) and node:
+    if node:
         holding, starts, fault = _holding(node, annotations, spec)
         if names.ALLOCATION in written and not counts:
             fault = UNLABELLED

@@ -44,6 +44,8 @@ SETTLE_SECONDS = 65.0
 """Longer than the API server works on a request (its flag --request-timeout, 60 s by default)."""
 MAX_ASKED = 20_000
 """The most pods whose requests are remembered."""
+MAX_GONE = 20_000
+"""The most pods that are remembered as gone, the last ones: kube-scheduler sees each end within seconds, too."""
 MAX_RULES = 256
 """The most sets of rules for which the nodes that they allow are kept."""
 MAX_QUESTIONS = 16
@@ -139,6 +141,7 @@ class State:
         self._others: dict[str, dict[str, int]] = {}
         self._mix = MixCounter()
         self._asked: dict[str, WaitingPod] = {}
+        self._gone: dict[str, None] = {}
         self._lowest: tuple[tuple[int, int, int, int], int | None] = ((-1, -1, -1, -1), None)
         self._hopes: dict[tuple[int, Request], bool] = {}
         self._listed: set[str] = set()
@@ -216,6 +219,7 @@ class State:
     def put_pod(self, note: PodNote) -> None:
         """Stores the facts about a pod; once it is bound, its allocation replaces its reservation and its earmark."""
         with self.lock:
+            self._gone.pop(note.uid, None)
             self._pods[note.uid] = note
             self.gangs.put(note)
             self._mark(note)
@@ -238,7 +242,22 @@ class State:
                 self.waiting.add(note.waits, note.placeable)
 
     def remove_pod(self, uid: str) -> None:
-        """Removes the pod with this uid, and frees the devices that it held."""
+        """Removes the pod with this uid, which has ended or was deleted, and frees the devices that it held.
+
+        kube-scheduler may ask about the pod once more, since it sees the end by a watch of its own (`gone`).
+        """
+        with self.lock:
+            self._gone[uid] = None
+            if len(self._gone) > MAX_GONE:
+                del self._gone[next(iter(self._gone))]
+            self._forget_pod(uid)
+
+    def gone(self, uid: str) -> bool:
+        """Returns whether the pod with this uid is known to have ended, or to be deleted."""
+        return uid in self._gone
+
+    def _forget_pod(self, uid: str) -> None:
+        """Removes all that is stored of the pod with this uid, and frees the devices that it held."""
         with self.lock:
             self._pods.pop(uid, None)
             self._others.pop(uid, None)
@@ -265,8 +284,10 @@ class State:
             # Only kube-scheduler's calls have named a pod that came and went since the last watch ended. A pod that
             # came after the list waits again with its first event, or with kube-scheduler's next call.
             asked_about = (self.waiting.uids() | self.gangs.uids() | self._named.keys()) - self._reservations.keys()
-            for uid in (self._pods.keys() | asked_about) - by_uid.keys():
+            for uid in self._pods.keys() - by_uid.keys():
                 self.remove_pod(uid)
+            for uid in asked_about - by_uid.keys():
+                self._forget_pod(uid)
             for note in by_uid.values():
                 self.put_pod(note)
 

@@ -100,6 +100,10 @@ class WaitingPods:
         """The number of waiting pods for which some node has enough free in sum, but in parts on several GPUs."""
         return sum(one.fragmented for one in self._pods.values())
 
+    def has(self, uid: str) -> bool:
+        """Returns whether the pod with this uid waits."""
+        return uid in self._pods
+
     def uids(self) -> set[str]:
         """Returns the uids of all waiting pods."""
         return set(self._pods)

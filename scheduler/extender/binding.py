@@ -212,6 +212,8 @@ def _reserved(state: State, pods: Pods, arguments: BindArguments, path: str, clo
             return state.binding(kept, kept.sent), True
     pod = (kept.pod if kept is not None else state.pod_asked_about(uid)) or _read(pods, arguments, path)
     with state.lock:
+        if state.gone(uid):
+            raise BindError("the pod was deleted, or has ended")
         block = budget_block(state, pod)
         if block is not None:
             state.forget(uid)

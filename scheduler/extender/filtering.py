@@ -22,6 +22,7 @@ from scheduler.placement.fleet import Ints, NodeSet
 LOOKS = 4
 """The number of best nodes that are looked up by name before all names that kube-scheduler sent are read."""
 BOUND = "gpu: the pod is bound already"
+GONE = "gpu: the pod was deleted, or has ended"
 UNDECIDED = "gpu: it is not known yet whether an earlier Binding was made"
 UNKNOWN_NODE = "gpu: the node publishes no inventory of GPUs that can be used"
 KEPT_AWAY = "gpu: kube-scheduler's rules keep the pod from each node with room for it"
@@ -91,7 +92,7 @@ def filter_nodes(state: State, arguments: FilterArguments, now: float) -> Filter
         state.expire(now)
         release_overdue(state, now)
         state.ask(pod)
-        earlier = _bound_before(state, pod, asked)
+        earlier = _needs_no_place(state, pod, asked)
         if earlier is not None:
             return earlier
         if pod.rules.only_where_named:
@@ -185,8 +186,11 @@ def _room_elsewhere(state: State, pod: WaitingPod, asked: Ints) -> NodeSet | Non
     return state.fleet.set_of(state.fitting(pod, np.flatnonzero(other)))
 
 
-def _bound_before(state: State, pod: WaitingPod, question: _Asked) -> FilterResult | None:
-    """Returns the answer to `filter` for a pod that is bound, or whose Binding was sent; None for any other pod."""
+def _needs_no_place(state: State, pod: WaitingPod, question: _Asked) -> FilterResult | None:
+    """Returns the answer to `filter` for a pod that is gone or bound, or whose Binding was sent; None for any other."""
+    if state.gone(pod.uid):
+        # kube-scheduler has not seen it yet. No later event would remove what is stored of the pod now.
+        return FilterResult([], failed_and_unresolvable_nodes=question.with_text(GONE))
     kept = state.reservation(pod.uid)
     if kept is not None and kept.sent:
         # It is not known yet whether the pod was bound: it may hold these devices, and must not hold others.

@@ -472,7 +472,8 @@ class Reclaimer:
             if pod.gang is not None:
                 seen.add((pod.namespace, pod.gang))
             with state.lock:
-                pods = _whole(state, pod)
+                # Meanwhile it may have been placed or deleted.
+                pods = _whole(state, pod) if state.waiting.has(pod.uid) else []
                 lack_a_place = not any(self._has_place(one.uid) for one in pods)
             # Not within the lock, which a generator would hold until its caller asks for the next pods.
             if pods and lack_a_place:
@@ -634,8 +635,9 @@ def _whole(state: State, pod: WaitingPod) -> list[WaitingPod]:
     """Returns a waiting pod with the pods of its gang that must be placed with it; none if the gang is incomplete."""
     if pod.gang is None:
         return [pod]
-    gang = state.gangs.wait(pod)
-    if gang is None or gang.hold is not None:
+    key = state.gangs.key_of(pod.uid)
+    gang = None if key is None else state.gangs.of(key)
+    if gang is None or gang.hold is not None or pod.uid not in gang.waiting:
         return []
     lacking = pod.gang.pods - len(gang.placed)
     there = sorted(gang.waiting.values(), key=lambda one: (one.created, one.uid))

@@ -54,6 +54,11 @@ def stage_of(pod: Json) -> str:
         return f"ended: {status['phase']}"
     if spec.get("nodeName"):
         return f"placed on {spec['nodeName']}"
+    deleted = (pod.get("metadata") or {}).get("deletionTimestamp")
+    return "deleted, and kept by its finalizers: it is not placed any more" if deleted else _stage_unbound(spec)
+
+
+def _stage_unbound(spec: Json) -> str:
     gates = [str(gate.get("name")) for gate in spec.get("schedulingGates") or []]
     if names.BUDGET_GATE in gates:
         return "held by its budget until there is money"

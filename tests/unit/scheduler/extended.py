@@ -43,6 +43,11 @@ def pod(name: str, *, uid: str = "", core: int = 50, gpus: int = 1, gang: str = 
     }
 
 
+def deleted(item: dict[str, Any]) -> dict[str, Any]:
+    """The pod once it was deleted, while a finalizer keeps it."""
+    return item | {"metadata": item["metadata"] | {"deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["a/b"]}}
+
+
 def state_of(*names: str, gpus: int = 1) -> State:
     """A state that has read nodes of these names, and no pods."""
     state = State()

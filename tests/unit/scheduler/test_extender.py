@@ -23,7 +23,7 @@ from scheduler.cluster.objects import PodError, read_note, read_waiting
 from scheduler.cluster.refusals import MAX_ENCODED
 from scheduler.cluster.state import HOLD_SECONDS, SETTLE_SECONDS, State
 from scheduler.extender.binding import BindError, settle
-from scheduler.extender.filtering import prioritize_nodes
+from scheduler.extender.filtering import GONE, prioritize_nodes
 from scheduler.extender.wire import (
     MAX_RECOGNISED_BYTES,
     ArgumentsError,
@@ -722,6 +722,16 @@ def test_a_pod_that_came_and_went_between_two_lists_waits_no_more() -> None:
     assert (state.waiting.count, state.gangs.count()["waiting"]) == (2, 1)
     state.replace_pods([])
     assert (state.waiting.count, state.gangs.count()["waiting"]) == (0, 0)
+
+
+def test_a_pod_that_kube_scheduler_asks_about_after_its_end_waits_no_more() -> None:
+    state = state_of("n0")
+    ask(state, pod("first", core=100))
+    late = pod("late", core=100)
+    state.put_pod(read_note(late))
+    state.remove_pod("uid-late")
+    assert [*ask(state, late).failed_and_unresolvable_nodes.values()] == [GONE]
+    assert state.waiting.count == 0
 
 
 def test_a_pod_that_came_after_the_list_keeps_its_devices_and_its_place_in_the_gang() -> None:

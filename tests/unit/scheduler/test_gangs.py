@@ -23,13 +23,13 @@ from scheduler.cluster.objects import read_note, read_waiting
 from scheduler.cluster.state import State
 from scheduler.cluster.waiting import FITS
 from scheduler.extender.binding import BindError
-from scheduler.extender.filtering import explain_pod
+from scheduler.extender.filtering import GONE, explain_pod
 from scheduler.gangs.holding import arrive, release_overdue
 from scheduler.measures import Measures
 from scheduler.placement.choosing import Chooser
 from scheduler.placement.request import Need, Request
 from scheduler.placement.together import MAX_TRIES, Part, place_together
-from tests.unit.scheduler.extended import ApiServer, Time, ask, bind_pod, pod, state_of, watched
+from tests.unit.scheduler.extended import ApiServer, Time, ask, bind_pod, deleted, pod, state_of, watched
 from tests.unit.scheduler.fleets import all_rows, fill, fleet_of, node
 
 GANG_SECONDS = 30.0
@@ -274,6 +274,32 @@ def test_a_pod_that_is_made_anew_takes_the_place_of_the_one_that_is_gone() -> No
     assert first is second
     assert first is not None
     assert first.outcome.result(0) == ""
+
+
+def test_a_deleted_pod_that_a_finalizer_keeps_is_no_pod_of_its_gang() -> None:
+    state, pods = state_of("n0", "n1"), gang_of(2)
+    created(state, *pods, deleted(pods[1]))
+    assert answer(state, pods[0]) == "gang: 1 of 2 pods are there"
+    anew = pod("train-1", uid="anew", core=100, gang="train/2")
+    created(state, anew)
+    assert {answer(state, pods[0]), answer(state, anew)} == {"n0", "n1"}
+
+
+@pytest.mark.parametrize("end", ["before kube-scheduler asks", "while its devices are held"])
+def test_a_pod_that_was_deleted_does_not_come_back_to_its_gang(end: str) -> None:
+    state, pods = state_of("n0", "n1"), gang_of(2)
+    created(state, *pods)
+    if end == "while its devices are held":
+        answer(state, pods[1])
+    state.remove_pod("uid-train-1")
+    # kube-scheduler sees the end later.
+    assert answer(state, pods[1]) == GONE
+    if end == "while its devices are held":
+        with pytest.raises(BindError, match="the pod was deleted, or has ended"):
+            bind_pod(state, ApiServer(), pods[1], "n0")
+    state.expire(2000.0)
+    release_overdue(state, 2000.0)
+    assert answer(state, pods[0], now=2000.0) == "gang: 1 of 2 pods are there"
 
 
 def test_a_pod_of_a_gang_that_runs_is_placed_as_soon_as_it_fits() -> None:

@@ -24,7 +24,7 @@ from scheduler.reclaim import reclaimer
 from scheduler.reclaim.plan import plan_reclaim
 from scheduler.reclaim.reclaimer import RETRY_SECONDS, Clocks, Reclaimer
 from scheduler.settings import ReclaimSettings
-from tests.unit.scheduler.extended import arguments, pod
+from tests.unit.scheduler.extended import arguments, deleted, pod
 from tests.unit.scheduler.fleets import node
 
 RECLAIM_AT, EARMARK, ALLOCATION = "fairgpu.io/reclaim-at", "fairgpu.io/earmark", "fairgpu.io/allocation"
@@ -585,6 +585,26 @@ def test_a_pod_of_high_task_priority_takes_the_place_of_one_of_normal() -> None:
     assert cluster.done == ["+earmark new"]
 
 
+def test_a_pod_of_a_gang_that_is_deleted_while_plans_are_made_does_not_come_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = Cluster("n0")
+    cluster.runs("v", "n0")
+    cluster.waits("a")
+    for name in ("g-0", "g-1"):
+        cluster.waits(name, gang="g/2")
+    kind_of = cluster.reclaimer._kind
+
+    def kind_after_the_end(pods: Any) -> Any:
+        if "g-0" in cluster.pods:
+            cluster.ends("g-0")
+        return kind_of(pods)
+
+    monkeypatch.setattr(cluster.reclaimer, "_kind", kind_after_the_end)
+    cluster.step()
+    assert cluster.state.gangs.uids() == {"uid-g-1"}
+
+
 def test_the_pod_that_has_run_for_the_shortest_time_goes() -> None:
     cluster = Cluster("n0", "n1", "n2")
     for at, since in enumerate((-900, -10, -500)):
@@ -698,6 +718,10 @@ def end_claimant(cluster: Cluster) -> None:
     cluster.ends("new")
 
 
+def delete_claimant_with_a_finalizer(cluster: Cluster) -> None:
+    cluster.put("new", deleted(cluster.pods["new"]))
+
+
 def spend(cluster: Cluster) -> None:
     cluster.stand("spent", "rich")
 
@@ -710,7 +734,11 @@ def make_room(cluster: Cluster) -> None:
     cluster.ends("other")
 
 
-@pytest.mark.parametrize("change", [end_claimant, spend, earn, make_room], ids=lambda change: change.__name__)
+@pytest.mark.parametrize(
+    "change",
+    [end_claimant, delete_claimant_with_a_finalizer, spend, earn, make_room],
+    ids=lambda change: change.__name__,
+)
 def test_a_reclaim_whose_need_is_gone_is_called_off(change: Callable[[Cluster], None]) -> None:
     cluster = Cluster("n0", "n1")
     cluster.runs("old", "n0")

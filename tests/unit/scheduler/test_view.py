@@ -19,7 +19,7 @@ from scheduler.view import commands
 from scheduler.view.cluster import Cluster, cluster_of
 from scheduler.view.gpus import gpu_rows, node_rows
 from scheduler.view.waiting import fitting_nodes, reasons_of, stage_of
-from tests.unit.scheduler.extended import ApiServer, api_node, bind_pod, pod, state_of
+from tests.unit.scheduler.extended import ApiServer, api_node, bind_pod, deleted, pod, state_of
 
 CLIENT = Path(__file__).parents[3] / "docs" / "client.md"
 
@@ -108,6 +108,8 @@ def whole_gpu() -> dict[str, Any]:
         (waiting(50, schedulingGates=[{"name": "fairgpu.io/budget"}]), "held by its budget until there is money"),
         (waiting(50, schedulingGates=[{"name": "kueue"}]), "held by kueue, which FairGPU did not set"),
         (waiting(50, nodeName="n0"), "placed on n0"),
+        (deleted(waiting(50)), "deleted, and kept by its finalizers: it is not placed any more"),
+        (deleted(waiting(50, nodeName="n0")), "placed on n0"),
         (pod("a", schedulerName="volcano"), "left to the scheduler volcano"),
         (waiting(50) | {"status": {"phase": "Failed"}}, "ended: Failed"),
     ],
