@@ -142,8 +142,9 @@ class State:
         self._mix = MixCounter()
         self._asked: dict[str, WaitingPod] = {}
         self._gone: dict[str, None] = {}
-        self._lowest: tuple[tuple[int, int, int, int], int | None] = ((-1, -1, -1, -1), None)
-        self._hopes: dict[tuple[int, Request], bool] = {}
+        self._lowest: tuple[tuple[int, int, int, int, int], int | None] = ((-1, -1, -1, -1, -1), None)
+        self._hopes: dict[tuple[Request, str], bool] = {}
+        self._hopes_of: tuple[int, int] = (-1, -1)
         self._listed: set[str] = set()
         self.sites = 0
         self._sites: dict[str, Site] = {}
@@ -710,10 +711,10 @@ class State:
     def lowest_in_budget(self) -> int | None:
         """Returns the lowest priority of the pods within their budgets that wait for devices; None if none waits.
 
-        Two kinds of pods do not count: those that would fit nowhere even if all other pods ended, and those whose gang
-        still lacks pods.
+        Two kinds of pods do not count: those that would fit on no node that their rules allow even if all other pods
+        ended, and those whose gang still lacks pods.
         """
-        known = (self.budgets.version, self.waiting.version, self.offers, self.gangs.membership)
+        known = (self.budgets.version, self.waiting.version, self.offers, self.sites, self.gangs.membership)
         if self._lowest[0] != known:
             by_priority = sorted(self.waiting.all(), key=lambda pod: pod.priority)
             lowest = next((pod.priority for pod in by_priority if self._waits_for_devices(pod)), None)
@@ -727,13 +728,13 @@ class State:
         return in_budget and self.gangs.is_complete(pod) and not self._hopeless(pod)
 
     def _hopeless(self, pod: WaitingPod) -> bool:
-        """Whether a pod would fit on no node of the fleet even if all other pods ended."""
-        key = (self.offers, pod.request)
+        """Whether a pod would fit on no node that its rules allow even if all other pods ended."""
+        versions, key = (self.offers, self.sites), (pod.request, repr(pod.rules))
+        if self._hopes_of != versions or len(self._hopes) >= MAX_ASKED:
+            self._hopes_of, self._hopes = versions, {}
         if key not in self._hopes:
-            rows = np.array(sorted(self.fleet.rows.values()), np.int64)
+            rows = self.allowed(pod.rules)
             lasting = all(shortage.cause in LASTING for shortage, _ in self.chooser.why(pod.request, rows))
-            if len(self._hopes) >= MAX_ASKED or any(offers != self.offers for offers, _ in self._hopes):
-                self._hopes.clear()
             self._hopes[key] = lasting and not len(self.fitting(pod, rows))
         return self._hopes[key]
 

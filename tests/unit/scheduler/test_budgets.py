@@ -354,6 +354,23 @@ def test_a_pod_that_can_never_be_placed_keeps_nobody_waiting() -> None:
     assert ask(state, of("spent", "p")).node_names == ["n0"]
 
 
+@pytest.mark.parametrize("rule", [{"nodeSelector": {"zone": "b"}}, {"tolerations": []}], ids=["selector", "taint"])
+def test_a_pod_that_no_node_may_take_keeps_nobody_waiting_until_one_may(rule: dict[str, Any]) -> None:
+    state = state_of("n0", "n1")
+    taint = {"key": "team", "value": "a", "effect": "NoSchedule"}
+    state.put_site(Site("n0", {"zone": "a"}, (taint,) if "tolerations" in rule else (), pods=10))
+    state.put_site(Site("n1", {"zone": "a"}, (taint,) if "tolerations" in rule else (), pods=10))
+    learn(state, BudgetState.OVER, "spent")
+    ask(state, of("rich", "impossible", **rule), names=[])
+    assert ask(state, of("spent", "p")).node_names == ["n0"]
+    state.put_site(Site("n1", {"zone": "b"}, pods=10))
+    [text] = set(ask(state, of("spent", "q")).failed_nodes.values())
+    assert text == "budget: the GPU budget research is spent, and pods within theirs wait for GPUs"
+    assert woken_by(
+        state, lambda: state.put_site(Site("n1", {"zone": "b"}, (taint,), unschedulable=True, pods=10))
+    ) == ["q"]
+
+
 def test_pods_are_shown_when_an_inventory_gives_them_room_in_order_of_class_and_age() -> None:
     state, waking_api = state_of("n0"), WakingApi()
     for name, priority, created in (("young", 1000, "T2"), ("low", 0, "T0"), ("old", 1000, "T1")):
