@@ -68,6 +68,7 @@ class Gang:
     Attributes:
         waiting: the gang's pods that are not placed, keyed by their uid.
         placed: the uids of the gang's pods that are bound, or are being bound.
+        done: the uids of the gang's pods that have ended with success, and are not deleted.
         hold: the devices held for the waiting pods; None if none are held.
         awaited: the uids of the pods for which kube-scheduler made no bind call during the last hold. Before the next
             hold, kube-scheduler must ask about each of them.
@@ -79,11 +80,23 @@ class Gang:
 
     waiting: dict[str, WaitingPod] = field(default_factory=dict)
     placed: set[str] = field(default_factory=set)
+    done: set[str] = field(default_factory=set)
     hold: Hold | None = None
     awaited: set[str] = field(default_factory=set)
     rows: dict[str, Ints] = field(default_factory=dict)
     refusal: GangRefusal | None = None
     forecast: GangRefusal | None = None
+
+    def size(self, key: GangKey) -> int:
+        """Returns how many pods are to be placed at once: the number that they name, less those that are done.
+
+        A pod that replaces another one does not wait for pods that have done their work. While no pod of the gang runs,
+        those that are done were of an earlier gang of that name.
+
+        Args:
+            key: the gang's key.
+        """
+        return key.pods - len(self.done) if self.placed else key.pods
 
 
 class GangPods:
@@ -164,6 +177,11 @@ class GangPods:
         elif note.member is not None and note.uid not in self._of_pod:
             self.wait(note.member)
 
+    def finish(self, note: PodNote) -> None:
+        """Adds a pod that has ended with success to its gang; a pod without a gang is ignored."""
+        if note.gang is not None:
+            self._join(note.uid, GangKey(note.namespace, *note.gang)).done.add(note.uid)
+
     def wait(self, pod: WaitingPod) -> Gang | None:
         """Adds a waiting pod to its gang; returns the gang, or None for a pod that names none."""
         if pod.gang is None:
@@ -182,20 +200,22 @@ class GangPods:
         gang = self._gangs[key]
         gang.waiting.pop(uid, None)
         gang.placed.discard(uid)
+        gang.done.discard(uid)
         gang.awaited.discard(uid)
         gang.rows.pop(uid, None)
         if gang.hold is not None:
             gang.hold.uids.discard(uid)
             gang.hold.arrived.discard(uid)
-        if not gang.waiting and not gang.placed and gang.hold is None:
+        if not (gang.waiting or gang.placed or gang.done) and gang.hold is None:
             del self._gangs[key]
 
     def is_complete(self, pod: WaitingPod) -> bool:
-        """Returns whether a pod's gang has all its pods, placed or waiting; true for a pod without a gang."""
+        """Returns whether a pod's gang has all its pods, placed, waiting or done; true for a pod without a gang."""
         if pod.gang is None:
             return True
-        gang = self._gangs.get(GangKey(pod.namespace, *pod.gang), Gang())
-        return len(gang.placed) + len(gang.waiting) >= pod.gang.pods
+        key = GangKey(pod.namespace, *pod.gang)
+        gang = self._gangs.get(key, Gang())
+        return len(gang.placed) + len(gang.waiting) >= gang.size(key)
 
     def _join(self, uid: str, key: GangKey) -> Gang:
         self.membership += self._of_pod.get(uid) != key

@@ -113,6 +113,7 @@ class PodNote:
         fault: the reason why its allocation does not count; empty for a sound allocation or none.
         waits: the pod with its request, if kube-scheduler has found no node for it yet; else None.
         ended: whether it holds nothing and never will: it has ended, or was deleted before it was bound.
+        done: whether it has ended with success.
         gang: its gang's name and number of pods; None if it has none.
         member: the pod with its request, if it belongs to a gang and kube-scheduler may place it; else None.
         placeable: the message of its condition fairgpu.io/Placeable; empty if it has none.
@@ -134,6 +135,7 @@ class PodNote:
     fault: str = ""
     waits: WaitingPod | None = None
     ended: bool = False
+    done: bool = False
     gang: Gang | None = None
     member: WaitingPod | None = None
     placeable: str = ""
@@ -216,7 +218,7 @@ def read_note(pod: Json) -> PodNote:
     # The API server binds no pod that was deleted, though a finalizer may keep it for long
     # (https://github.com/kubernetes/kubernetes/blob/v1.34.2/pkg/registry/core/pod/storage/storage.go).
     if status.get("phase") in names.TERMINAL_PHASES or (deleted and not node):
-        return note(holding=None, ended=True)
+        return note(holding=None, ended=True, done=status.get("phase") == "Succeeded")
     if node:
         holding, starts, fault = _holding(node, annotations, spec)
         if names.ALLOCATION in written and not counts:

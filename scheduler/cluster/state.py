@@ -238,6 +238,8 @@ class State:
                 self._take_earmark(note)
             if note.ended:
                 self.remove_pod(note.uid)
+                if note.done:
+                    self.gangs.finish(note)
             elif note.waits is not None and note.uid not in self._reservations and note.uid not in self._bound:
                 # A pod that is bound stays bound: a note that says otherwise is older.
                 self.waiting.add(note.waits, note.placeable)

@@ -43,7 +43,7 @@ def place_member(state: State, pod: WaitingPod, rows: Ints, now: float) -> tuple
     kept = state.reservation(pod.uid)
     if kept is not None and kept.placed.node in state.fleet.names[rows]:
         return [kept.placed.node], ""
-    if len(gang.placed) >= key.pods:
+    if len(gang.placed) >= gang.size(key):
         reservation = state.choose(pod, rows, now)
         return ([] if reservation is None else [reservation.placed.node]), ""
     text = _missing(key, gang) or _others_first(key, gang, pod) or _try(state, key, pod, rows, now)
@@ -73,7 +73,7 @@ def arrive(state: State, uid: str, node: str, now: float) -> Hold | None:
         if kept is None or kept.placed.node != node:
             return None
         hold.arrived.add(uid)
-        if hold.arrived >= hold.uids and len(gang.placed) + len(hold.uids) >= key.pods:
+        if hold.arrived >= hold.uids and len(gang.placed) + len(hold.uids) >= gang.size(key):
             fault = _withdrawn(state, hold)
             if fault:
                 release(state, key, gang, f"gang: since the nodes were chosen: {fault}")
@@ -106,7 +106,7 @@ def release_overdue(state: State, now: float) -> None:
             hold = gang.hold
             if hold is not None and hold.until <= now:
                 gang.awaited = (hold.uids - hold.arrived) & gang.waiting.keys()
-                release(state, key, gang, cause(key, len(gang.placed) + len(hold.arrived)))
+                release(state, key, gang, cause(gang.size(key), len(gang.placed) + len(hold.arrived)))
 
 
 def release(state: State, key: GangKey, gang: Gang, text: str) -> None:
@@ -129,14 +129,14 @@ def release(state: State, key: GangKey, gang: Gang, text: str) -> None:
     _log.info("gang released", gang=str(key), cause=text)
 
 
-def cause(key: GangKey, fitting: int) -> str:
+def cause(size: int, fitting: int) -> str:
     """Returns the text that says why a gang waits: how many of its pods fit.
 
     Args:
-        key: the gang's key, with the number of its pods.
+        size: the number of its pods.
         fitting: the number of its pods that fit at once.
     """
-    return f"gang: {fitting} of {key.pods} fit"
+    return f"gang: {fitting} of {size} fit"
 
 
 def explain_member(state: State, pod: WaitingPod, rows: Ints) -> str:
@@ -149,7 +149,8 @@ def explain_member(state: State, pod: WaitingPod, rows: Ints) -> str:
     """
     key = _key(pod)
     gang = state.gangs.of(key)
-    if state.reservation(pod.uid) is not None or len(gang.placed) >= key.pods:
+    size = gang.size(key)
+    if state.reservation(pod.uid) is not None or len(gang.placed) >= size:
         return ""
     missing = _missing(key, gang)
     if missing or gang.hold is not None:
@@ -157,10 +158,10 @@ def explain_member(state: State, pod: WaitingPod, rows: Ints) -> str:
     asked = rows.tobytes(), frozenset(gang.waiting)
     known = gang.forecast
     if known is None or (known.version, known.rows, known.uids) != (state.fleet.version, *asked):
-        chosen = _first([pod], gang.waiting.values(), key.pods - len(gang.placed))
+        chosen = _first([pod], gang.waiting.values(), size - len(gang.placed))
         parts = [Part(one.uid, one.request, rows if one is pod else state.allowed(one.rules)) for one in chosen]
         places, fitting = place_together(state.chooser, parts)
-        text = "" if places else cause(key, len(gang.placed) + fitting)
+        text = "" if places else cause(size, len(gang.placed) + fitting)
         known = gang.forecast = GangRefusal(text, state.fleet.version, *asked)
     return known.text
 
@@ -173,18 +174,18 @@ def _key(pod: WaitingPod) -> GangKey:
 
 def _missing(key: GangKey, gang: Gang) -> str:
     """Returns why no devices may be held for a gang yet, such as a pod that does not exist; empty if they may."""
-    there = len(gang.placed) + len(gang.waiting)
-    if there < key.pods:
-        return f"gang: {there} of {key.pods} pods are there"
+    there, size = len(gang.placed) + len(gang.waiting), gang.size(key)
+    if there < size:
+        return f"gang: {there} of {size} pods are there"
     if gang.awaited:
-        return cause(key, key.pods - len(gang.awaited))
+        return cause(size, size - len(gang.awaited))
     return ""
 
 
 def _others_first(key: GangKey, gang: Gang, pod: WaitingPod) -> str:
     """Returns why a pod must wait because its gang needs only pods other than it; empty for any other pod."""
-    held = 0 if gang.hold is None else len(gang.hold.uids - {pod.uid})
-    return f"gang: {key.pods} of its pods are placed before any other" if len(gang.placed) + held >= key.pods else ""
+    held, size = 0 if gang.hold is None else len(gang.hold.uids - {pod.uid}), gang.size(key)
+    return f"gang: {size} of its pods are placed before any other" if len(gang.placed) + held >= size else ""
 
 
 def _try(state: State, key: GangKey, pod: WaitingPod, rows: Ints, now: float) -> str:
@@ -193,33 +194,33 @@ def _try(state: State, key: GangKey, pod: WaitingPod, rows: Ints, now: float) ->
     `rows` has the indexes in the fleet of the nodes that kube-scheduler asks about. `now` is in monotonic seconds.
     """
     gang = state.gangs.of(key)
-    asked = (rows.tobytes(), frozenset(gang.waiting))
+    asked, size = (rows.tobytes(), frozenset(gang.waiting)), gang.size(key)
     known = gang.refusal
     if known is not None and (known.version, known.rows, known.uids) == (state.fleet.version, *asked):
         return known.text
     fitting = _hold(state, key, gang, pod, now)
-    if fitting == key.pods:
+    if fitting == size:
         return ""
-    gang.refusal = GangRefusal(cause(key, fitting), state.fleet.version, *asked)
+    gang.refusal = GangRefusal(cause(size, fitting), state.fleet.version, *asked)
     return gang.refusal.text
 
 
 def _hold(state: State, key: GangKey, gang: Gang, pod: WaitingPod, now: float) -> int:
     """Holds devices for all pods that a gang lacks, `pod` among them, or for none.
 
-    Returns the number of the gang's pods that fit, those that are placed included. It is `key.pods` if the devices are
+    Returns the number of the gang's pods that fit, those that are placed included. It is `gang.size` if the devices are
     held.
     """
     hold = state.gangs.begin_hold(key, now + state.gang_seconds)
     # Those that arrived stay: kube-scheduler has counted them to their nodes.
     steady = {uid for uid in hold.arrived if state.reservation(uid) is not None}
     kept = steady | {uid for uid in hold.uids if uid != pod.uid and state.reservation(uid) is not None}
-    most = 0
+    most, size = 0, gang.size(key)
     for stay in dict.fromkeys((frozenset(kept), frozenset(steady))):
         for uid in hold.uids - stay:
             state.forget(uid)
         hold.uids, hold.arrived = set(stay), hold.arrived & stay
-        lacking = key.pods - len(gang.placed) - len(stay)
+        lacking = size - len(gang.placed) - len(stay)
         chosen = _first([pod], (one for one in gang.waiting.values() if one.uid not in stay), lacking)
         parts = [Part(one.uid, one.request, _rows_of(state, gang, one, pod)) for one in chosen]
         places, fitting = place_together(state.chooser, parts)
@@ -229,8 +230,8 @@ def _hold(state: State, key: GangKey, gang: Gang, pod: WaitingPod, now: float) -
                 state.keep(one, places[one.uid], None)
             hold.uids |= places.keys()
             state.gangs.version += 1
-            return key.pods
-    release(state, key, gang, cause(key, most))
+            return size
+    release(state, key, gang, cause(size, most))
     return most
 
 

@@ -637,9 +637,9 @@ def _whole(state: State, pod: WaitingPod) -> list[WaitingPod]:
         return [pod]
     key = state.gangs.key_of(pod.uid)
     gang = None if key is None else state.gangs.of(key)
-    if gang is None or gang.hold is not None or pod.uid not in gang.waiting:
+    if key is None or gang is None or gang.hold is not None or pod.uid not in gang.waiting:
         return []
-    lacking = pod.gang.pods - len(gang.placed)
+    lacking = gang.size(key) - len(gang.placed)
     there = sorted(gang.waiting.values(), key=lambda one: (one.created, one.uid))
     return there[:lacking] if 0 < lacking <= len(there) else [pod] if lacking <= 0 else []
 

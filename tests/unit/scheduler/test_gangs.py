@@ -320,6 +320,38 @@ def test_a_pod_of_a_gang_that_runs_is_placed_as_soon_as_it_fits() -> None:
     assert hold.outcome.result(0) == ""
 
 
+def test_a_pod_that_replaces_one_of_a_gang_that_runs_waits_for_none_that_has_done_its_work() -> None:
+    items = gang_of(3)
+    state, api = state_of("n0", "n1", "n2"), ApiServer(*copy.deepcopy(items))
+    created(state, *items)
+    nodes = [answer(state, item) for item in items]
+    for item, name in zip(items, nodes, strict=True):
+        arrive(state, item["metadata"]["uid"], name, 1000.0)
+    for item, name in zip(items, nodes, strict=True):
+        bind_pod(state, api, item, name)
+        watched(state, api, item["metadata"]["name"])
+    api.pods["train-0"]["status"] = {"phase": "Succeeded"}
+    watched(state, api, "train-0")
+    state.remove_pod("uid-train-1")
+    ask(state, pod("other", core=100), names=[nodes[1]])
+    anew = pod("train-1", uid="anew", core=100, gang="train/3")
+    assert answer(state, anew, names=[nodes[1]]) == "gang: 1 of 2 fit"
+    assert answer(state, anew) == nodes[0]
+    hold = arrive(state, "anew", nodes[0], 1000.0)
+    assert hold is not None
+    assert hold.outcome.result(0) == ""
+
+
+def test_a_gang_that_has_ended_is_no_part_of_the_next_one_of_its_name() -> None:
+    state, pods = state_of("n0", "n1"), gang_of(2)
+    done = [copy.deepcopy(item) | {"status": {"phase": "Succeeded"}} for item in pods]
+    for item, name in zip(done, ("n0", "n1"), strict=True):
+        item["spec"]["nodeName"] = name
+    created(state, *done)
+    anew = [pod(f"train-{at}", uid=f"anew-{at}", core=100, gang="train/2") for at in range(2)]
+    assert answer(state, anew[0]) == "gang: 1 of 2 pods are there"
+
+
 def test_a_pod_beyond_the_number_of_its_gang_waits_until_that_many_are_placed() -> None:
     state = state_of("n0", "n1", "n2")
     items = [pod(f"train-{at}", core=100, gang="train/2") for at in range(3)]
