@@ -12,6 +12,7 @@ from fairgpu.cluster.api import ApiError, Json
 from fairgpu.cluster.reflector import Collection
 from fairgpu.cluster.warning_events import About, Creating, post, warning_event
 from fairgpu.inventory import InventoryError
+from fairgpu.json_values import mapping
 from fairgpu.names import ALLOCATION, INVENTORY
 from scheduler.cluster.acting import mark_of
 from scheduler.cluster.excerpts import NodeEvent, NodeList, PodEvent, PodList, excerpt
@@ -268,10 +269,18 @@ class NodesView:
         _log.warning("nodes cannot be watched", error=str(error))
 
     def _put(self, item: Json) -> None:
-        """Stores a node whose inventory or capacity has changed; kubelets change other fields every few minutes."""
+        """Stores a node whose inventory or capacity has changed; other programs change other fields all the time.
+
+        Such are the times of a kubelet's conditions, or annotations in which a program counts the node's pods.
+        """
         name = item["metadata"]["name"]
         self._state.put_site(read_site(item))
-        written = (item["metadata"].get("annotations"), item["status"]["allocatable"])
+        offered = mapping(item["status"]["allocatable"])
+        written = (
+            mapping(item["metadata"].get("annotations")).get(INVENTORY),
+            offered.get("cpu"),
+            offered.get("memory"),
+        )
         if self._written.get(name) == written:
             return
         self._written[name] = written

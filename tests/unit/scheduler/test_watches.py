@@ -120,6 +120,17 @@ def test_a_node_that_is_left_out_has_an_event_and_a_line_that_say_why_and_counts
     assert (state.figures().nodes, state.figures().refused, state.figures().shared) == (2, 0, 0)
 
 
+def test_a_node_whose_other_annotations_change_offers_what_it_did_and_has_no_second_event() -> None:
+    state, api = State(), ApiServer()
+    view = NodesView(state, NodeWarnings(api, lambda: "2026-01-01T00:00:00Z").warn)
+    view.replaced([reflected(NODES, api_node("n0", encode=nonsense)), reflected(NODES, api_node("n1"))])
+    before = state.offers, state.fleet.version, len(api.posted)
+    for item in (api_node("n0", encode=nonsense), api_node("n1")):
+        item["metadata"]["annotations"]["management.cattle.io/pod-requests"] = '{"pods":"7"}'
+        view.changed("MODIFIED", reflected(NODES, item))
+    assert (state.offers, state.fleet.version, len(api.posted)) == before
+
+
 def test_a_new_list_forgets_every_node_that_it_lacks() -> None:
     state, bare = State(), api_node("n2")
     del bare["metadata"]["annotations"]["fairgpu.io/inventory"]
