@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import structlog
@@ -93,6 +93,18 @@ class Clocks:
     wall: Callable[[], float]
 
 
+class _Fall(NamedTuple):
+    """The reason why an earmark must be withdrawn.
+
+    Attributes:
+        why: the reason, for the log.
+        in_vain: whether the freed devices, or the evictions, did not help the pod, so that the node is left out for it.
+    """
+
+    why: str
+    in_vain: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class _Written:
     """An earmark that was written and that the watch has not shown yet.
@@ -169,11 +181,11 @@ class Reclaimer:
         self._count_placed(earmarks)
         confirmed = self._state.budgets.confirmed_at
         known = confirmed is not None and now - confirmed <= STATES_SECONDS
-        for uid, why in self._judged(earmarks).items():
+        for uid, fall in self._judged(earmarks).items():
             pod, earmark = earmarks[uid]
             with self._apart(pod):
-                if why:
-                    self._fall(pod, earmark, why)
+                if fall is not None:
+                    self._fall(pod, earmark, fall)
                 elif known and self._settings.enabled and self._state.reservation(uid) is None:
                     self._free(uid, earmark)
         self._call_off(earmarks)
@@ -208,8 +220,8 @@ class Reclaimer:
             uid: left for uid, left in self._nodes_left_out.items() if self._state.note(uid) is not None
         }
 
-    def _judged(self, earmarks: dict[str, tuple[WaitingPod, Earmark]]) -> dict[str, str]:
-        """Returns, keyed by the waiting pod's uid, why its earmark must be withdrawn; an empty text if it stays.
+    def _judged(self, earmarks: dict[str, tuple[WaitingPod, Earmark]]) -> dict[str, _Fall | None]:
+        """Returns, keyed by the waiting pod's uid, why its earmark must be withdrawn; None if it stays.
 
         The earmarks of a gang's pods stay or are withdrawn together. A gang is not in the answer if one of its pods
         pauses, or if an unexpected error arises: no pod may be evicted for an earmark that cannot be judged.
@@ -219,22 +231,22 @@ class Reclaimer:
             if self._state.reservation(uid) is None:
                 key = uid if pod.gang is None else (pod.namespace, pod.gang)
                 together.setdefault(key, []).append((pod, earmark))
-        judged: dict[str, str] = {}
+        judged: dict[str, _Fall | None] = {}
         for some in together.values():
             pods = [pod for pod, _ in some]
             if any(pod.uid in self._retry_at for pod in pods):
                 continue
             with self._apart(*pods):
-                why = self._why_fall(some)
-                judged |= dict.fromkeys((pod.uid for pod in pods), why)
+                fall = self._why_fall(some)
+                judged |= dict.fromkeys((pod.uid for pod in pods), fall)
         return judged
 
-    def _why_fall(self, some: Sequence[tuple[WaitingPod, Earmark]]) -> str:
-        """Returns why the earmarks of a pod or of a gang's pods must be withdrawn; empty if they stay."""
+    def _why_fall(self, some: Sequence[tuple[WaitingPod, Earmark]]) -> _Fall | None:
+        """Returns why the earmarks of a pod or of a gang's pods must be withdrawn; None if they stay."""
         state, settings, pods = self._state, self._settings, [pod for pod, _ in some]
         with state.lock:
             if state.budgets.effect(pods[0].namespace) is not BudgetEffect.IN_BUDGET:
-                return "its budget is spent"
+                return _Fall("its budget is spent")
             victims = [
                 (pod, note)
                 for pod, earmark in some
@@ -243,11 +255,11 @@ class Reclaimer:
             ]
             kept = next(filter(None, (self._why_kept(pod, note) for pod, note in victims)), "")
             if kept:
-                return kept
+                return _Fall(kept)
             if victims and not settings.enabled:
-                return "reclaim is switched off"
+                return _Fall("reclaim is switched off")
             if victims and (self._fits_now(pods[0]) if pods[0].gang is None else self._fit_together(pods)):
-                return "there is room for the pod without it"
+                return _Fall("there is room for the pod without it")
         now = self._clocks.now()
         for pod in pods:
             if victims:
@@ -256,9 +268,10 @@ class Reclaimer:
                 self._freed_at.setdefault(pod.uid, now)
         for pod in pods:
             if now - self._freed_at.get(pod.uid, now) >= settings.placed_seconds:
-                return f"kube-scheduler has not placed the pod within {settings.placed_seconds:g} seconds"
+                text = f"kube-scheduler has not placed the pod within {settings.placed_seconds:g} seconds"
+                return _Fall(text, in_vain=True)
         until = min(earmark.until for _, earmark in some)
-        return "" if self._clocks.wall() < until else "the pods that were to go are still there"
+        return None if self._clocks.wall() < until else _Fall("the pods that were to go are still there", in_vain=True)
 
     def _why_kept(self, pod: WaitingPod, victim: PodNote) -> str:
         """Returns why `victim`, which was to be evicted for a waiting pod, may not be any more; empty if it may."""
@@ -297,14 +310,14 @@ class Reclaimer:
     def _in_budget(self, note: PodNote) -> bool:
         return self._state.budgets.effect(note.namespace) is BudgetEffect.IN_BUDGET
 
-    def _fall(self, pod: WaitingPod, earmark: Earmark, why: str) -> None:
+    def _fall(self, pod: WaitingPod, earmark: Earmark, fall: _Fall) -> None:
         """Withdraws a waiting pod's earmark and logs why; a node freed in vain is left out of the pod's later plans."""
-        if pod.uid in self._freed_at or self._clocks.wall() >= earmark.until:
+        if fall.in_vain:
             left_out = (name for name in self._left_out(pod.uid) if name != earmark.node)
             self._nodes_left_out[pod.uid] = (*left_out, earmark.node)
             self._outcomes[pod.uid, earmark] = "in_vain"
         if self._annotate(pod, names.EARMARK, fallen(self._left_out(pod.uid))):
-            _log.warning("earmark dropped", pod=_name(pod), uid=pod.uid, node=earmark.node, cause=why)
+            _log.warning("earmark dropped", pod=_name(pod), uid=pod.uid, node=earmark.node, cause=fall.why)
         else:
             self._pause(pod)
 

@@ -776,6 +776,25 @@ def test_where_the_pod_is_not_placed_in_time_the_node_is_left_out_for_it() -> No
     assert list(cluster.notes(RECLAIM_AT)) == ["dear"]
 
 
+def test_a_node_that_was_freed_for_a_pod_whose_budget_is_spent_then_is_not_left_out_for_it() -> None:
+    cluster = Cluster("n0")
+    cluster.runs("old", "n0")
+    cluster.waits("new")
+    cluster.step()
+    cluster.step()
+    cluster.step(60)
+    cluster.ends("old")
+    cluster.step(1)
+    cluster.stand("spent", "rich")
+    cluster.step(1)
+    assert cluster.notes(EARMARK) == {}
+    assert cluster.count("reclaims", "in_vain") == 0
+    cluster.runs("late", "n0")
+    cluster.stand("spent")
+    cluster.step(1)
+    assert decode(cluster.notes(EARMARK)["new"]).victims == ("uid-late",)
+
+
 def test_a_replica_that_takes_over_evicts_nobody_again_where_it_was_in_vain() -> None:
     cluster = Cluster("n0")
     cluster.runs("cheap", "n0")
