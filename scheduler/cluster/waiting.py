@@ -27,6 +27,7 @@ class Waiting:
         fragmented: whether, at the last refusal, some node had enough free in sum, but in parts on several GPUs.
         kept_from: the nodes that had room at the last refusal, though kube-scheduler did not ask about them; None for
             none.
+        outdated: whether `text` says that the pod fits, and the extender has refused it since.
     """
 
     pod: WaitingPod
@@ -34,6 +35,7 @@ class Waiting:
     answer: str = ""
     fragmented: bool = False
     kept_from: NodeSet | None = None
+    outdated: bool = False
 
 
 class WaitingPods:
@@ -47,6 +49,7 @@ class WaitingPods:
         self.version = 0
         self._pods: dict[str, Waiting] = {}
         self._refused: set[str] = set()
+        self._outdated: set[str] = set()
 
     def add(self, pod: WaitingPod, text: str = "") -> None:
         """Adds a waiting pod, or replaces its request.
@@ -70,10 +73,12 @@ class WaitingPods:
             kept_from: the nodes that have room, though kube-scheduler did not ask about them; None for none.
         """
         self.add(pod)
-        self._pods[pod.uid] = replace(self._pods[pod.uid], answer=answer, fragmented=fragmented, kept_from=kept_from)
+        one = self._pods[pod.uid]
+        outdated = one.text == FITS
+        self._pods[pod.uid] = replace(one, answer=answer, fragmented=fragmented, kept_from=kept_from, outdated=outdated)
         self._refused.add(pod.uid)
-        if self._pods[pod.uid].text == FITS:
-            self.set_text(pod.uid, "")
+        if outdated:
+            self._outdated.add(pod.uid)
 
     def remove(self, uid: str) -> None:
         """Removes the pod with this uid, which was placed or deleted."""
@@ -85,10 +90,28 @@ class WaitingPods:
         refused, self._refused = self._refused, set()
         return refused
 
+    def take_outdated(self) -> set[str]:
+        """Returns the uids of the pods whose condition has become outdated since the last call of this method."""
+        outdated, self._outdated = self._outdated, set()
+        return outdated
+
     def set_text(self, uid: str, text: str) -> None:
-        """Stores the message that was written into the condition fairgpu.io/Placeable of the pod with this uid."""
+        """Stores the message that is being written into the condition fairgpu.io/Placeable of the pod with this uid."""
         if uid in self._pods:
-            self._pods[uid] = replace(self._pods[uid], text=text)
+            self._pods[uid] = replace(self._pods[uid], text=text, outdated=False)
+
+    def not_written(self, before: Waiting, text: str) -> None:
+        """Restores the message of a pod's condition, since the one that was being written could not be.
+
+        If the pod was refused meanwhile, the condition stays outdated.
+
+        Args:
+            before: the pod as it was before `set_text`.
+            text: the message that could not be written.
+        """
+        now = self._pods.get(before.pod.uid)
+        if now is not None and now.text == text and not now.outdated:
+            self._pods[now.pod.uid] = replace(now, text=before.text, outdated=before.outdated)
 
     @property
     def count(self) -> int:
@@ -100,9 +123,9 @@ class WaitingPods:
         """The number of waiting pods for which some node has enough free in sum, but in parts on several GPUs."""
         return sum(one.fragmented for one in self._pods.values())
 
-    def has(self, uid: str) -> bool:
-        """Returns whether the pod with this uid waits."""
-        return uid in self._pods
+    def get(self, uid: str) -> Waiting | None:
+        """Returns the waiting pod with this uid; None for a pod that does not wait."""
+        return self._pods.get(uid)
 
     def uids(self) -> set[str]:
         """Returns the uids of all waiting pods."""

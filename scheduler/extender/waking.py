@@ -113,6 +113,8 @@ def keep_waking(state: State, conditions: Conditions, clock: Clock) -> None:
     shortly before the extender saw that end therefore get the condition. While the watch of pods is interrupted, all
     that are refused count as such.
 
+    A pod whose condition says that it fits, and that is refused then, is shown the reason at the next look.
+
     A pod whose condition cannot be written is left out for RETRY_SECONDS, and longer after each further failure. No
     other pod waits for it.
 
@@ -128,7 +130,7 @@ def keep_waking(state: State, conditions: Conditions, clock: Clock) -> None:
         with state.lock:
             state.expire(now)
             release_overdue(state, now)
-            just_refused = state.waiting.take_refused()
+            just_refused, outdated = state.waiting.take_refused(), state.waiting.take_outdated()
             if state.blind and refused:
                 refused[-1] |= just_refused
             else:
@@ -136,6 +138,7 @@ def keep_waking(state: State, conditions: Conditions, clock: Clock) -> None:
             ended, frees = state.frees != frees, state.frees
         if ended:
             late = {uid: Late(0, now) for uid in set[str]().union(*refused)} | late
+        late = {uid: Late(0, now) for uid in outdated} | late
         present, due = _versions(state), {uid for uid, one in late.items() if one.at <= now}
         if not conditions.acts() or (present == seen and not due):
             continue
@@ -207,27 +210,35 @@ def wake(
             return Unwritten(frozenset(failed), frozenset(rest.pod.uid for rest in waiting[at:]))
         tried = True
         with apart("waking", one.pod, partial(note_error, one.pod.uid)):
-            tried = _wake_one(state, conditions, one, failed)
+            tried = _wake_one(state, conditions, one.pod.uid, failed)
         if tried and wait(BETWEEN_SECONDS):
             break
     return Unwritten(frozenset(failed), frozenset())
 
 
-def _wake_one(state: State, conditions: Conditions, one: Waiting, failed: set[str]) -> bool:
-    """Writes the condition of one waiting pod if its text must change; returns whether it tried.
+def _wake_one(state: State, conditions: Conditions, uid: str, failed: set[str]) -> bool:
+    """Writes the condition of the pod with this uid if it still waits, and its text must change; returns if it tried.
 
-    If the write fails, the pod's uid is added to `failed`.
+    If the write fails, the uid is added to `failed`.
     """
     with state.lock:
+        one = state.waiting.get(uid)
+        if one is None:
+            return False
         block = budget_block(state, one.pod)
-        text = explain_pod(state, one.pod, block, one.kept_from)
-    if not _must_be_written(one, text, block):
-        return False
-    if conditions.write(one.pod, text):
-        with state.lock:
-            state.waiting.set_text(one.pod.uid, text)
-    else:
-        failed.add(one.pod.uid)
+        text = one.answer if one.outdated else explain_pod(state, one.pod, block, one.kept_from)
+        if not _must_be_written(one, text, block):
+            return False
+        # Before the write: kube-scheduler may see it, and ask, before the API server's answer is here.
+        state.waiting.set_text(uid, text)
+    written = False
+    try:
+        written = conditions.write(one.pod, text)
+    finally:
+        if not written:
+            failed.add(uid)
+            with state.lock:
+                state.waiting.not_written(one, text)
     return True
 
 

@@ -486,7 +486,7 @@ class Reclaimer:
                 seen.add((pod.namespace, pod.gang))
             with state.lock:
                 # Meanwhile it may have been placed or deleted.
-                pods = _whole(state, pod) if state.waiting.has(pod.uid) else []
+                pods = _whole(state, pod) if state.waiting.get(pod.uid) is not None else []
                 lack_a_place = not any(self._has_place(one.uid) for one in pods)
             # Not within the lock, which a generator would hold until its caller asks for the next pods.
             if pods and lack_a_place:

@@ -256,16 +256,74 @@ def test_a_change_is_not_lost_at_which_an_unknown_error_ended_the_looks(monkeypa
     assert [name for name, _, _ in api.messages] == ["a"]
 
 
-def test_a_pod_that_was_shown_that_it_fits_and_was_refused_is_shown_again() -> None:
+NO_ROOM = "gpu-memory: 100 percent on each of 2 GPUs asked, at most 0 free"
+
+
+def test_a_pod_that_was_shown_that_it_fits_and_was_refused_is_shown_why_and_then_that_it_fits_again() -> None:
     state, waking_api = state_of("n0"), WakingApi()
     ask(state, pod("a", core=100, gpus=2))
     state.put_node(node("n0", 2))
     assert len(waking_api.wake(state)) == 1
     ask(state, pod("other", core=100, gpus=2))
     ask(state, pod("a", core=100, gpus=2))
+    assert waking_api.wake(state) == [("a", "False", NO_ROOM)]
     state.remove_pod("uid-other")
     state.put_node(node("n0", 2))
     assert waking_api.wake(state) == [("a", "True", "a node has room for it")]
+
+
+def test_a_pod_that_was_shown_that_it_fits_is_shown_why_it_was_refused_though_nothing_changes() -> None:
+    state, api, looks = state_of("n0"), WakingApi(), list[int]()
+    ask(state, pod("a", core=100, gpus=2))
+
+    def wait(_: float) -> bool:
+        looks.append(1)
+        if len(looks) == 2:
+            state.put_node(node("n0", 2))
+        if len(looks) == 5:
+            ask(state, pod("other", core=100, gpus=2))
+            ask(state, pod("a", core=100, gpus=2))
+        return len(looks) > 30
+
+    keep_waking(state, api.conditions, Clock(lambda: 1000.0, wait))
+    assert api.messages == [("a", "True", "a node has room for it"), ("a", "False", NO_ROOM)]
+
+
+@pytest.mark.parametrize("outcome", ["written", "failed"])
+def test_a_pod_that_is_refused_while_its_condition_is_being_written_is_shown_that_it_fits_again(outcome: str) -> None:
+    class Asking(WakingApi):
+        def patch(self, path: str, body: Any, content_type: str) -> dict[str, Any]:
+            """kube-scheduler sees the condition, and asks, before this patch is answered."""
+            if not asked:
+                asked.append(path)
+                ask(state, pod("other", core=100, gpus=2))
+                ask(state, pod("a", core=100, gpus=2))
+                if outcome == "failed":
+                    raise ApiError(0, "Unanswered", "read timed out")
+            return super().patch(path, body, content_type)
+
+    state, api, asked = state_of("n0"), Asking(), list[str]()
+    ask(state, pod("a", core=100, gpus=2))
+    state.put_node(node("n0", 2))
+    api.wake(state)
+    state.remove_pod("uid-other")
+    assert api.wake(state) == [("a", "False", NO_ROOM)]
+    assert api.wake(state) == [("a", "True", "a node has room for it")]
+
+
+def test_a_pod_that_is_placed_while_conditions_of_others_are_written_gets_none() -> None:
+    class Binding(WakingApi):
+        def patch(self, path: str, body: Any, content_type: str) -> dict[str, Any]:
+            """The other pod is bound meanwhile."""
+            state.put_pod(bound_note("b", 100))
+            return super().patch(path, body, content_type)
+
+    state, api = state_of("n0"), Binding()
+    learn(state, BudgetState.HELD)
+    for name in ("a", "b"):
+        ask(state, pod(name, core=100))
+    learn(state, BudgetState.OPEN)
+    assert [name for name, _, _ in api.wake(state)] == ["a"]
 
 
 def test_a_pod_without_a_condition_gets_none_when_only_a_figure_of_its_cause_changes() -> None:
