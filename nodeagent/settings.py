@@ -41,7 +41,7 @@ class Nodeagent(Section):
     cdi_folder: Path = Path("/var/run/cdi")
     """The folder in which the runtime looks for the containers' CDI specs."""
     vendor_cdi_folders: tuple[Path, ...] = (Path("/etc/cdi"), Path("/var/run/cdi"))
-    """The folders of the vendor's CDI specs."""
+    """The folders of the vendor's CDI specs; of a GPU's entries, that in the last folder counts."""
     bundles: Path = Path("/run/containerd/io.containerd.runtime.v2.task/k8s.io")
     """The folder in which the runtime keeps the OCI configuration of each running container."""
     runtime_socket: Path = Path("/run/containerd/containerd.sock")

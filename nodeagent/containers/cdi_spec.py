@@ -41,15 +41,17 @@ class Mount:
     writable: bool = False
 
 
-def vendor_edits(specs: Iterable[Mapping[str, Any]], uuid: str, index: int, minor: int) -> tuple[str, dict[str, Any]]:
+def vendor_edits(
+    folders: Iterable[Iterable[Mapping[str, Any]]], uuid: str, index: int, minor: int
+) -> tuple[str, dict[str, Any]]:
     """Returns the changes that the vendor's CDI specs make to a container so that it can use one GPU.
 
     The GPU's entry is the one whose name is its uuid. Without such an entry, it is the one whose name is its index, if
     that entry uses the device node `/dev/nvidiaMINOR`: in a spec that was made before GPUs were changed, the index may
-    stand for another GPU.
+    stand for another GPU. Of entries in several folders that of the last folder counts, as in a runtime.
 
     Args:
-        specs: the vendor's CDI specs, as JSON objects.
+        folders: the vendor's CDI specs in each folder, as JSON objects.
         uuid: the GPU's uuid.
         index: the GPU's index in NVML.
         minor: the minor number of the GPU's device node.
@@ -58,25 +60,31 @@ def vendor_edits(specs: Iterable[Mapping[str, Any]], uuid: str, index: int, mino
         The version of the CDI spec, and its `containerEdits` for this GPU joined with those for all its devices.
 
     Raises:
-        VendorSpecError: there is no such entry, or more than one, or its edits have another form.
+        VendorSpecError: there is no such entry, or more than one in a folder, or its edits have another form.
     """
-    found = []
-    indexes = []
-    for spec in specs:
-        for device in _entries(spec, "devices"):
-            edits = mapping(device.get("containerEdits"))
-            if device.get("name") == uuid:
-                found.append((spec, edits))
-            elif device.get("name") == str(index):
-                indexes.append((spec, edits))
     node = f"/dev/nvidia{minor}"
-    found = found or [
-        (spec, edits)
-        for spec, edits in indexes
-        if node in [entry.get("hostPath") or entry.get("path") for entry in _entries(edits, "deviceNodes")]
-    ]
+    by_uuid: list[tuple[Mapping[str, Any], Mapping[str, Any]]] = []
+    by_index: list[tuple[Mapping[str, Any], Mapping[str, Any]]] = []
+    for specs in folders:
+        entries = [
+            (spec, device.get("name"), mapping(device.get("containerEdits")))
+            for spec in specs
+            for device in _entries(spec, "devices")
+        ]
+        by_uuid = [(spec, edits) for spec, name, edits in entries if name == uuid] or by_uuid
+        by_index = [
+            (spec, edits)
+            for spec, name, edits in entries
+            if name == str(index)
+            and node in [entry.get("hostPath") or entry.get("path") for entry in _entries(edits, "deviceNodes")]
+        ] or by_index
+    found = by_uuid or by_index
     if len(found) != 1:
-        fault = f"{len(found)} entries" if found else f"no entry by its uuid, nor one called {index} with {node}"
+        fault = (
+            f"{len(found)} entries in one folder"
+            if found
+            else f"no entry by its uuid, nor one called {index} with {node}"
+        )
         raise VendorSpecError(f"the vendor's CDI specs have {fault} for GPU {uuid}")
     spec, edits = found[0]
     for each in (mapping(spec.get("containerEdits")), edits):

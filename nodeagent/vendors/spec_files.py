@@ -37,11 +37,12 @@ class Reading:
     """The content of the files in the folders of CDI specs.
 
     Attributes:
-        specs: the specs of the vendor's devices, in the order of their folders and names.
+        specs: the specs of the vendor's devices in each folder, in the order of the folders and of the files' names. A
+            device in a later folder takes the place of those of its name in earlier ones.
         unread: for each file that cannot be read, its path and the reason, as a clause for people.
     """
 
-    specs: tuple[Spec, ...] = ()
+    specs: tuple[tuple[Spec, ...], ...] = ()
     unread: tuple[str, ...] = ()
 
 
@@ -81,15 +82,18 @@ class SpecFiles:
             self._wait_until_whole()
         whole: dict[Path, Any] = {}
         unread = []
-        for path in _files(self._folders):
-            try:
-                whole[path] = self._content(path)
-            except FileNotFoundError:
-                continue
-            except (OSError, ValueError) as error:
-                unread.append(f"{path} cannot be read: {' '.join(str(error).split())}")
+        specs = []
+        for folder in self._folders:
+            here = []
+            for path in _files([folder]):
+                try:
+                    here.append(whole.setdefault(path, self._content(path)))
+                except FileNotFoundError:
+                    continue
+                except (OSError, ValueError) as error:
+                    unread.append(f"{path} cannot be read: {' '.join(str(error).split())}")
+            specs.append(tuple(each for each in here if isinstance(each, dict) and each.get("kind") == self._kind))
         self._whole = whole
-        specs = (each for each in whole.values() if isinstance(each, dict) and each.get("kind") == self._kind)
         return Reading(tuple(specs), tuple(unread))
 
     def _wait_until_whole(self) -> None:

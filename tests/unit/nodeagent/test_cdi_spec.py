@@ -36,22 +36,36 @@ def vendor(name: str, node: str, **edits: Any) -> dict[str, Any]:
 
 def test_the_entry_by_the_uuid_is_taken_before_that_by_the_index() -> None:
     specs = [vendor("0", "/dev/nvidia0"), vendor("GPU-a", "/dev/nvidia3")]
-    version, edits = vendor_edits(specs, "GPU-a", 0, 0)
+    version, edits = vendor_edits([specs], "GPU-a", 0, 0)
     assert version == "0.7.0"
     assert [node["path"] for node in edits["deviceNodes"]] == ["/dev/nvidia3"]
     assert [mount["containerPath"] for mount in edits["mounts"]] == ["/lib/libcuda.so.1"]
 
 
 def test_the_entry_by_the_index_counts_if_its_device_node_is_the_gpus() -> None:
-    assert vendor_edits([vendor("1", "/dev/nvidia4")], "GPU-a", 1, 4)[1]["deviceNodes"] == [{"path": "/dev/nvidia4"}]
+    assert vendor_edits([[vendor("1", "/dev/nvidia4")]], "GPU-a", 1, 4)[1]["deviceNodes"] == [{"path": "/dev/nvidia4"}]
     with pytest.raises(VendorSpecError, match="no entry by its uuid, nor one called 1 with /dev/nvidia4"):
-        vendor_edits([vendor("1", "/dev/nvidia5")], "GPU-a", 1, 4)
+        vendor_edits([[vendor("1", "/dev/nvidia5")]], "GPU-a", 1, 4)
+
+
+@pytest.mark.parametrize("name", ["GPU-a", "0"])
+def test_the_entry_in_the_last_folder_counts_as_in_a_runtime(name: str) -> None:
+    """NVIDIA's toolkit writes /var/run/cdi/nvidia.yaml by itself since 1.18; an admin's in /etc/cdi may be left."""
+    old, new = (vendor(name, "/dev/nvidia0", env=[f"MADE={when}"]) for when in ("before", "now"))
+    assert vendor_edits([[old], [new], []], "GPU-a", 0, 0)[1]["env"] == ["MADE=now"]
+    with pytest.raises(VendorSpecError, match="2 entries in one folder for GPU GPU-a"):
+        vendor_edits([[], [old, new]], "GPU-a", 0, 0)
+
+
+def test_an_entry_by_the_uuid_in_an_earlier_folder_goes_before_one_by_the_index() -> None:
+    folders = [[vendor("GPU-a", "/dev/nvidia3")], [vendor("0", "/dev/nvidia0")]]
+    assert vendor_edits(folders, "GPU-a", 0, 0)[1]["deviceNodes"] == [{"path": "/dev/nvidia3"}]
 
 
 @pytest.mark.parametrize("specs", [[], [{}], [{"devices": 3}], [{"devices": [{"name": "GPU-a"}, {"name": "GPU-a"}]}]])
 def test_a_gpu_without_exactly_one_entry_has_no_edits(specs: list[Any]) -> None:
     with pytest.raises(VendorSpecError, match="GPU-a"):
-        vendor_edits(specs, "GPU-a", 0, 0)
+        vendor_edits([specs], "GPU-a", 0, 0)
 
 
 @pytest.mark.parametrize(
@@ -66,17 +80,17 @@ def test_an_entry_of_another_form_gives_a_gpu_no_edits_and_names_the_field(edits
     of_all = {"devices": [{"name": "GPU-a", "containerEdits": {}}], "containerEdits": edits}
     for spec in (of_all, {"devices": [{"name": "GPU-a", "containerEdits": edits}]}):
         with pytest.raises(VendorSpecError, match=f"for GPU GPU-a: containerEdits.{why}"):
-            vendor_edits([spec], "GPU-a", 0, 0)
+            vendor_edits([[spec]], "GPU-a", 0, 0)
 
 
 def test_a_device_node_of_another_form_is_not_the_gpus() -> None:
     spec = {"devices": [{"name": "1", "containerEdits": {"deviceNodes": [{"path": ["/dev/nvidia4"]}]}}]}
     with pytest.raises(VendorSpecError, match="no entry by its uuid"):
-        vendor_edits([spec], "GPU-a", 1, 4)
+        vendor_edits([[spec]], "GPU-a", 1, 4)
 
 
 def test_fields_that_two_gpus_have_in_common_are_in_the_spec_once() -> None:
-    edits = [vendor_edits([vendor(f"GPU-{n}", f"/dev/nvidia{n}", env=["A=1"])], f"GPU-{n}", 0, 0) for n in range(2)]
+    edits = [vendor_edits([[vendor(f"GPU-{n}", f"/dev/nvidia{n}", env=["A=1"])]], f"GPU-{n}", 0, 0) for n in range(2)]
     made = document("abc", edits, [Mount(Path("/host/ledger"), "/run/vcuda/ledger", writable=True)])
     (device,) = made["devices"]
     assert (made["cdiVersion"], made["kind"], device["name"]) == ("0.7.0", "fairgpu.io/container", "abc")
@@ -88,7 +102,7 @@ def test_fields_that_two_gpus_have_in_common_are_in_the_spec_once() -> None:
 
 
 def test_no_spec_lets_the_image_choose_devices() -> None:
-    edits = vendor_edits([vendor("GPU-a", "/dev/nvidia0", env=["NVIDIA_VISIBLE_DEVICES=all"])], "GPU-a", 0, 0)
+    edits = vendor_edits([[vendor("GPU-a", "/dev/nvidia0", env=["NVIDIA_VISIBLE_DEVICES=all"])]], "GPU-a", 0, 0)
     (device,) = document("abc", [edits], [])["devices"]
     assert device["containerEdits"]["env"] == ["NVIDIA_VISIBLE_DEVICES=void"]
 

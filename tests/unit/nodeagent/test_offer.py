@@ -18,7 +18,7 @@ ONE, TWO = (Found(index, index, f"GPU-{index}", "NVIDIA A100", 81038, f"00000000
 
 def specs(*uuids: str, unread: tuple[str, ...] = ()) -> Reading:
     devices: list[dict[str, Any]] = [{"name": uuid, "containerEdits": {}} for uuid in uuids]
-    return Reading(({"cdiVersion": "0.6.0", "devices": devices},), unread)
+    return Reading((({"cdiVersion": "0.6.0", "devices": devices},),), unread)
 
 
 def test_gpus_that_the_vendors_specs_know_are_offered_with_their_links() -> None:

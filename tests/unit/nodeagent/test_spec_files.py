@@ -54,7 +54,7 @@ class Host:
     def gpus(self, age_seconds: float) -> list[str]:
         """The GPUs that the specs name so long after the files' last change."""
         self.now = CHANGED_AT + age_seconds
-        return [device["name"] for each in self.files.read().specs for device in each["devices"]]
+        return [device["name"] for specs in self.files.read().specs for each in specs for device in each["devices"]]
 
 
 @pytest.fixture
@@ -70,6 +70,13 @@ def test_specs_of_another_kind_and_other_documents_are_left_out(host: Host) -> N
     host.write("e.txt", json.dumps(spec("GPU-3")))
     assert host.gpus(KEPT_SECONDS) == ["GPU-0", "GPU-1"]
     assert host.files.read().unread == ()
+
+
+def test_the_specs_are_by_folder_since_a_later_one_goes_before(host: Host) -> None:
+    host.write("nvidia.json", json.dumps(spec("GPU-0")))
+    (host.folder / "absent").mkdir()
+    host.write("absent/nvidia.json", json.dumps(spec("GPU-0", "GPU-1")))
+    assert host.files.read().specs == ((spec("GPU-0"),), (spec("GPU-0", "GPU-1"),))
 
 
 @pytest.mark.parametrize("content", ["", "\n", "{", "kind: [", CUT_YAML], ids=["empty", "blank", "json", "yaml", "cut"])
@@ -177,5 +184,5 @@ def test_a_file_that_cannot_be_read_is_named_with_the_reason(host: Host, name: s
 def test_a_value_that_json_does_not_have_is_text_as_in_the_container(host: Host) -> None:
     """The container's spec is JSON."""
     host.write("nvidia.yaml", WHOLE_YAML + "made: 2026-01-01\n")
-    (found,) = host.files.read().specs
+    (found,), _ = host.files.read().specs
     assert found["made"] == "2026-01-01"
