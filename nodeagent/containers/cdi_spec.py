@@ -13,8 +13,9 @@ from typing import Any
 from fairgpu.json_values import mapping
 from nodeagent.containers.cdi_name import KIND
 
-LEAST_VERSION = "0.6.0"
-"""The first version of CDI whose device nodes have a `hostPath`; containerd 1.7 and later read it."""
+LEAST_VERSION = "0.5.0"
+"""The first version of CDI that has all that the agent writes: a `hostPath` of device nodes, and names of devices that
+begin with a digit. It is also the last that containerd 1.7.0 to 1.7.11 read: they refuse a spec of a later one."""
 VOID = "NVIDIA_VISIBLE_DEVICES=void"
 """The variable that keeps NVIDIA's own runtime hook from adding devices that the image's environment names."""
 READ_ONLY = ("ro", "rbind", "nosuid", "nodev")
