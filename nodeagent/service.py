@@ -23,6 +23,7 @@ from fairgpu.keeping import keep_running
 from fairgpu.serving.process_probe import Progress, serve_probe
 from nodeagent import faults, figures_file, handover
 from nodeagent.containers import folders as files
+from nodeagent.containers.config_file import LEDGER_PATH
 from nodeagent.containers.folders import Folders
 from nodeagent.containers.records import Record
 from nodeagent.containers.refusal import PlacementRefusedError
@@ -76,6 +77,7 @@ INJECTING_REASON = "DefaultRuntimeInjects"
 TAKEN_REASON = "ResourceTaken"
 UNREAD_REASON = "ResourceSlicesNotRead"
 UNSLOTTED_REASON = "GPUProcessWithoutSlot"
+LEDGER_REASON = "LedgerTooLong"
 WHY_LOST = {
     Loss.TAKEN: f"another device plugin has registered {names.GPU} with the kubelet of this node",
     Loss.UNFOLLOWED: "the kubelet has ended its call for the slots",
@@ -248,6 +250,8 @@ class Agent:
         """
         self._writer.keep()
         self._log_why_no_shim()
+        for record in files.cut_ledgers(self._folders, self._starter.records()):
+            self._warn_of_ledger(record)
         if not self._pods.known.is_set():
             return
         for record in self._bundles.look(self._starter.records(), self._pods.all()):
@@ -620,6 +624,15 @@ class Agent:
             f"the runtime made container {record.container} of pod {record.namespace}/{record.pod} without its CDI "
             "device: FairGPU offers nothing new here until CDI is switched on and the agent has restarted",
         )
+
+    def _warn_of_ledger(self, record: Record) -> None:
+        message = (
+            f"container {record.container} wrote beyond the end of {LEDGER_PATH}, which lies in the node's memory: the "
+            "file was cut back to its length"
+        )
+        about = About("Pod", record.pod, record.uid, record.namespace)
+        if self._events.warn(about, LEDGER_REASON, message, dt.datetime.now(dt.UTC)):
+            _log.warning("ledger cut", namespace=record.namespace, pod=record.pod, container=record.container)
 
     def _warn_of_injection(self, runtime: str) -> None:
         self._warn_node(

@@ -17,6 +17,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -205,6 +206,22 @@ def remove_earlier_starts(folders: Folders, record: Record) -> None:
     for path in folders.container(record).iterdir():
         if path.is_dir() and path.name != str(record.start):
             shutil.rmtree(path, ignore_errors=True)
+
+
+def cut_ledgers(folders: Folders, records: Iterable[Record]) -> list[Record]:
+    """Cuts each ledger file that its container has made longer back to its length; returns these containers' records.
+
+    A ledger lies in the host's memory, and its container may write to it: the container could fill the file system that
+    kubelet and runtime need.
+    """
+    found = []
+    for record in records:
+        ledger = folders.ledger(record)
+        with suppress(OSError):  # the container is just ending
+            if os.stat(ledger).st_size > LEDGER_BYTES:  # noqa: PTH116 - a Path for each takes longer
+                os.truncate(ledger, LEDGER_BYTES)
+                found.append(record)
+    return found
 
 
 def remove_unknown(folders: Folders, known: Sequence[Record], unread: Iterable[Path] = ()) -> list[Path]:

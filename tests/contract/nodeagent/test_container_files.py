@@ -165,6 +165,20 @@ def test_a_start_that_is_broken_off_leaves_the_record_of_the_one_before(
             assert calls == 6
 
 
+def test_a_container_cannot_fill_the_hosts_memory_by_its_ledger(folders: Folders, shim: Path) -> None:
+    small, ended = replace(RECORD, uid="u2"), replace(RECORD, uid="u3")
+    for record in (RECORD, small):
+        files.write(folders, record, VENDOR, shim)
+    ledger = Path(folders.ledger(RECORD))
+    with ledger.open("r+b") as file:
+        file.write(b"head")
+        file.seek(files.LEDGER_BYTES)
+        file.write(bytes(1 << 20))
+    assert files.cut_ledgers(folders, [RECORD, small, ended]) == [RECORD]
+    assert (ledger.stat().st_size, ledger.read_bytes()[:4]) == (files.LEDGER_BYTES, b"head")
+    assert files.cut_ledgers(folders, [RECORD, small, ended]) == []
+
+
 def test_a_process_that_belongs_to_no_container_is_collected(folders: Folders, shim: Path) -> None:
     gone = replace(RECORD, uid="u2", slots=frozenset({"slot-9"}))
     files.write(folders, RECORD, VENDOR, shim)

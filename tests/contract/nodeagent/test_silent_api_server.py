@@ -11,6 +11,7 @@ import pytest
 
 from fairgpu import names
 from fairgpu.cluster.api import ApiError, Json
+from nodeagent.containers.folders import LEDGER_BYTES
 from nodeagent.containers.refusal import PlacementRefusedError
 from nodeagent.containers.resolving import Listed
 from nodeagent.kubelet.registration import Loss
@@ -158,13 +159,8 @@ def test_a_round_goes_on_while_the_node_is_written_and_the_node_gets_what_is_kno
         wait_until(next_round, "the capacity of one GPU is written")
 
 
-def test_rounds_go_on_while_the_server_is_asked_whether_a_pod_that_has_gone_lives(
-    agent: Agent, server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def end() -> None:
-        server.answers.set()
-        agent.stop()
-
+def prepared(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Prepares a container with a piece of GPU-0, and lets no writer of pages run; returns the container's ledger."""
     monkeypatch.setattr(agent._resources, "listing", lambda _: [Listed("team", "train", "main", frozenset({"slot-0"}))])
     monkeypatch.setattr(agent._writer, "keep", lambda: None)
     device = {"uuid": "GPU-0", "model": "Fake GPU", "totalMiB": MEMORY_MIB, "core": 30, "memoryMiB": 1000}
@@ -172,7 +168,32 @@ def test_rounds_go_on_while_the_server_is_asked_whether_a_pod_that_has_gone_live
     agent._look()
     agent._pods.replaced([pod(**{names.ALLOCATION: json.dumps(allocation)})])
     agent._starter.shim = Path("/shim")
-    agent._starter.prepare(frozenset({"slot-0"}))
+    return Path(agent._folders.ledger(agent._starter.prepare(frozenset({"slot-0"}))))
+
+
+def test_a_ledger_that_its_container_made_longer_is_cut_while_the_server_is_silent_and_the_pod_is_told(
+    agent: Agent, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = prepared(agent, monkeypatch)
+    for _ in range(2):
+        with ledger.open("ab") as file:
+            file.write(bytes(1 << 20))
+        agent._round()
+        assert ledger.stat().st_size == LEDGER_BYTES
+    assert server.events == []
+    server.answers.set()
+    wait_until(lambda: server.reasons() == ["LedgerTooLong"], "the pod is told once")
+    assert server.events[0]["involvedObject"]["uid"] == "uid-train"
+
+
+def test_rounds_go_on_while_the_server_is_asked_whether_a_pod_that_has_gone_lives(
+    agent: Agent, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def end() -> None:
+        server.answers.set()
+        agent.stop()
+
+    prepared(agent, monkeypatch)
     agent._pods.replaced([])
     with in_background(agent._collect, end):
         for _ in range(2):
