@@ -26,6 +26,11 @@ LEAST_SECONDS = 0.25
 a second."""
 
 
+AHEAD_US = 60_000_000
+"""The time, in us, by which a sample's time must exceed the present one to be of before the clock was set back. NVML's
+times are of the calendar."""
+
+
 class Nvml:
     """One GPU, read through NVML with the package nvidia-ml-py.
 
@@ -34,7 +39,13 @@ class Nvml:
         ImportError: the package is not installed.
     """
 
-    def __init__(self, uuid: str) -> None:
+    def __init__(self, uuid: str, wall_ns: Callable[[], int] = time.time_ns) -> None:
+        """Opens NVML and finds the GPU.
+
+        Args:
+            uuid: the GPU's uuid.
+            wall_ns: returns the present time in ns since 1970.
+        """
         import pynvml  # noqa: PLC0415 (only where a GPU is to be asked)
 
         self._nvml: Any = pynvml
@@ -43,6 +54,7 @@ class Nvml:
             self._device = pynvml.nvmlDeviceGetHandleByUUID(uuid)
         except pynvml.NVMLError as error:
             raise OSError(f"NVML: {error}") from error
+        self._wall_ns = wall_ns
         self._utilisation_us = 0
 
     def sample(self) -> DriverSample:
@@ -67,12 +79,16 @@ class Nvml:
     def _percent(self) -> dict[int, float]:
         """Returns the percent of the time since the last call in which each process kept the GPU busy, keyed by pid.
 
-        It is empty if NVML has no samples.
+        It is empty if NVML has no samples. Once the clock was set back, NVML's history has later ones for a while.
         """
+        now_us = self._wall_ns() // 1000
+        if self._utilisation_us > now_us + AHEAD_US:
+            self._utilisation_us = now_us
         try:
-            samples = self._nvml.nvmlDeviceGetProcessUtilization(self._device, self._utilisation_us)
+            listed = self._nvml.nvmlDeviceGetProcessUtilization(self._device, self._utilisation_us)
         except self._nvml.NVMLError:
             return {}
+        samples = [one for one in listed if int(one.timeStamp) <= now_us + AHEAD_US]
         self._utilisation_us = max([self._utilisation_us, *(int(one.timeStamp) for one in samples)])
         sums: dict[int, list[int]] = {}
         for one in samples:

@@ -95,6 +95,23 @@ def test_each_sample_of_utilisation_is_taken_once(monkeypatch: pytest.MonkeyPatc
     assert asked_from == [0, 1000, 2000]
 
 
+def test_a_clock_that_is_set_back_by_an_hour_hides_no_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NVML's times are of the calendar, and its history still has the samples from before the clock was set."""
+    now_us = hour_us = 3_600_000_000
+    history = [SimpleNamespace(pid=OWN, timeStamp=now_us, smUtil=100)]
+    fake = library([SimpleNamespace(pid=OWN, usedGpuMemory=MIB)], [])
+    fake.nvmlDeviceGetProcessUtilization = lambda _, since_us: [each for each in history if each.timeStamp > since_us]
+    monkeypatch.setitem(sys.modules, "pynvml", fake)
+    driver = Nvml("GPU-1", lambda: now_us * 1000)
+    assert driver.sample().percent_by_pid == {OWN: 100.0}
+    now_us -= hour_us
+    assert driver.sample().percent_by_pid == {}
+    for percent in (30, 40):
+        now_us += 1_000_000
+        history.append(SimpleNamespace(pid=OWN, timeStamp=now_us, smUtil=percent))
+        assert driver.sample().percent_by_pid == {OWN: percent}
+
+
 def test_a_sample_without_the_memory_of_any_process_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", library([SimpleNamespace(pid=OWN, usedGpuMemory=None)], []))
     with pytest.raises(OSError, match="the memory of no process"):
