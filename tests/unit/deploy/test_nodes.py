@@ -6,6 +6,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from fairgpu.names import STARTUP_TAINT
@@ -91,6 +92,33 @@ def test_the_agent_comes_before_what_it_serves_and_goes_where_nothing_else_may()
     (scope,) = manifests()["ResourceQuota"]["spec"]["scopeSelector"]["matchExpressions"]
     assert scope["values"] == ["system-node-critical"]
     assert pod()["tolerations"] == [{"operator": "Exists"}]
+
+
+def has_agent(labels: dict[str, str]) -> bool:
+    """Whether the DaemonSet controller leaves the agent on a node with these labels, by its required affinity."""
+    required = pod()["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    (term,) = required["nodeSelectorTerms"]
+    assert {each["operator"] for each in term["matchExpressions"]} == {"NotIn"}
+    return all(labels.get(each["key"]) not in each["values"] for each in term["matchExpressions"])
+
+
+PAUSING = ("nvidia.com/gpu.deploy.client", "nvidia.com/gpu.deploy.operator-validator")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        *((key, f"paused-for-{change}") for key in PAUSING for change in ("driver-upgrade", "mig-change")),
+        ("fairgpu.io/agent", "off"),
+    ],
+)
+def test_the_agent_leaves_a_node_whose_driver_is_to_be_unloaded(key: str, value: str) -> None:
+    assert not has_agent({**dict.fromkeys(PAUSING, "true"), key: value})
+
+
+def test_the_agent_runs_where_the_gpu_operator_runs_and_where_it_does_not() -> None:
+    assert has_agent({})
+    assert has_agent(dict.fromkeys(PAUSING, "true"))
 
 
 def test_the_next_agent_of_a_node_is_ready_before_the_last_one_ends() -> None:
