@@ -193,7 +193,8 @@ class Starter:
             over = [record for record in over if self._records.get((record.uid, record.container)) == record]
             for record in over:
                 del self._records[record.uid, record.container]
-                files.remove(self._folders, record)
+                heir = next((each for each in self._records.values() if each.cdi_device == record.cdi_device), None)
+                files.remove(self._folders, record, keep=heir)
             for uid, container in self._unread_of_ended(self._environment.pods.all()):
                 self._unread.discard((uid, container))
                 files.remove_unread(self._folders, uid, container)

@@ -248,6 +248,21 @@ def test_a_container_that_overlaps_another_is_refused_until_that_one_has_ended(n
     assert len(node.specs()) == 1
 
 
+def test_a_removal_leaves_the_spec_of_the_next_container_with_the_same_slots(node: Node) -> None:
+    """The kubelet gives the slots of a pod that has ended to the next one, before the watch has brought the end."""
+    for name in ("first", "second"):
+        node.knows(pod(name, {"main": 30}))
+    node.lists("first", "main")
+    node.starter.prepare(SLOT)
+    node.listing.clear()
+    node.lists("second", "main")
+    record = node.starter.prepare(SLOT)
+    node.pods.changed("DELETED", node.server.pop("first"))
+    node.starter.collect()
+    assert node.starter.records() == [record]
+    assert node.specs() == {node.folders.spec(record).name}
+
+
 def test_a_pod_that_is_newer_than_the_watch_is_not_collected(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nodeagent.starting.WATCH_SECONDS", 0.01)
     node.server["train"] = pod("train", {"main": 30})
