@@ -47,6 +47,7 @@ from nodeagent.processes import is_of_node, process_names
 from nodeagent.publishing import notices, schedule, to_show
 from nodeagent.runtime.devices import (
     Bundles,
+    Made,
     RuntimeConfiguration,
     RuntimeStatus,
     RuntimeStatusError,
@@ -138,6 +139,7 @@ class Agent:
             lambda namespace, name: api.get(f"/api/v1/namespaces/{namespace}/pods/{name}"),
             lambda: self._offer,
             self._publish,
+            Made(settings.bundles).look,
         )
         self._starter = Starter(environment, self._folders)
         self._shim_error = ""

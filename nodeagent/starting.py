@@ -57,6 +57,8 @@ class StartEnvironment:
         offer: returns the GPUs that the node offers now; None until the driver has answered once.
         changed: called with the records of all containers after each change; raises OSError if the host has no room for
             the page writer's input, which is made of them.
+        made: returns the pod's uid and the name of each container that the runtime has made and that has not ended, as
+            far as the runtime shows it.
     """
 
     node: str
@@ -65,6 +67,7 @@ class StartEnvironment:
     read_pod: Callable[[str, str], Json]
     offer: Callable[[], Offer | None]
     changed: Callable[[Iterable[Record]], None]
+    made: Callable[[], frozenset[tuple[str, str]]] = frozenset
 
 
 class Starter:
@@ -82,6 +85,8 @@ class Starter:
         self._records: dict[tuple[str, str], Record] = {}
         self._unread: set[tuple[str, str]] = set()
         """The uid and container of each record that cannot be read; the container may run."""
+        self._outliving: frozenset[tuple[str, str]] = frozenset()
+        """The uid and container of each container that went on after its pod at the last `collect`."""
         self._has_ended = False
 
     def recover(self) -> None:
@@ -179,6 +184,9 @@ class Starter:
     def collect(self) -> None:
         """Removes the records and files of containers whose pods are deleted or have ended.
 
+        A container that goes on after its pod keeps them until it ends: a deletion by force leaves containers their
+        grace period, and a node that comes back may still run those of pods that were removed meanwhile.
+
         The records that are left are passed to `StartEnvironment.changed`. A pod that the watch has not shown is read
         from the API server, since it may be newer: a server that is silent takes half a minute for each.
 
@@ -186,7 +194,10 @@ class Starter:
             OSError: the host has no room for the page writer's input; the ended containers' files are removed
                 nevertheless.
         """
-        over = [record for record in ended(self.records(), self._environment.pods.all()) if not self._lives(record)]
+        made = self._environment.made()
+        candidates = ended(self.records(), self._environment.pods.all())
+        self._log_outliving([record for record in candidates if _holder(record) in made])
+        over = [record for record in candidates if _holder(record) not in made and not self._lives(record)]
         with self._lock:
             if self._has_ended:
                 return
@@ -196,6 +207,8 @@ class Starter:
                 heir = next((each for each in self._records.values() if each.cdi_device == record.cdi_device), None)
                 files.remove(self._folders, record, keep=heir)
             for uid, container in self._unread_of_ended(self._environment.pods.all()):
+                if (uid, container) in made:
+                    continue
                 self._unread.discard((uid, container))
                 files.remove_unread(self._folders, uid, container)
             self._environment.changed(list(self._records.values()))
@@ -212,6 +225,20 @@ class Starter:
         """Returns the records of the node's containers that are alive or starting."""
         with self._lock:
             return list(self._records.values())
+
+    def _log_outliving(self, records: Iterable[Record]) -> None:
+        """Logs once of each container that it goes on after its pod."""
+        outliving = list(records)
+        for record in outliving:
+            if _holder(record) not in self._outliving:
+                _log.warning(
+                    "container outlives its pod",
+                    namespace=record.namespace,
+                    pod=record.pod,
+                    uid=record.uid,
+                    container=record.container,
+                )
+        self._outliving = frozenset(map(_holder, outliving))
 
     def _unread_of_ended(self, pods: Iterable[Json]) -> list[tuple[str, str]]:
         live = {str(pod["metadata"]["uid"]) for pod in pods if is_live(pod)}
@@ -289,6 +316,10 @@ class Starter:
             f"the API server does not say whether init container {container} has ended",
             identity_of(pod),
         )
+
+
+def _holder(record: Record) -> tuple[str, str]:
+    return record.uid, record.container
 
 
 def _new_key() -> int:

@@ -14,6 +14,7 @@ https://github.com/opencontainers/runtime-spec/blob/main/config.md#mounts
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -129,6 +130,8 @@ def _injecting(containerd: Any) -> str:
 PROOF = "/etc/vcuda/config"
 """A file that the CDI spec of each container with a shim mounts."""
 SYS_ADMIN = "CAP_SYS_ADMIN"
+SANDBOX_UID = "io.kubernetes.cri.sandbox-uid"
+CONTAINER_NAME = "io.kubernetes.cri.container-name"
 LARGEST = 16 << 20
 
 
@@ -174,6 +177,49 @@ def administers(bundles: Path, container_id: str) -> bool:
         return SYS_ADMIN in document["process"]["capabilities"]["bounding"] and "user" not in kinds
     except (OSError, ValueError, TypeError, KeyError):
         return False
+
+
+Holder = tuple[str, str]
+"""A pod's uid, and the name of its container."""
+
+
+def made_for(bundles: Path, container_id: str) -> Holder | None:
+    """Returns the pod's uid and the name of a container, for which the runtime made it; None if it does not say so yet.
+
+    The name is empty for a pod's sandbox. containerd writes both into each configuration as annotations
+    (https://github.com/containerd/containerd/blob/v1.7.0/pkg/cri/annotations/annotations.go).
+
+    Args:
+        bundles: the folder in which the runtime keeps the OCI configuration of each container.
+        container_id: the container's id in the runtime.
+    """
+    try:
+        said = _bundle(bundles, container_id)["annotations"]
+        return str(said[SANDBOX_UID]), str(said.get(CONTAINER_NAME, ""))
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return None
+
+
+class Made:
+    """Finds the containers that the runtime has made and that have not ended; reads each one's configuration once."""
+
+    def __init__(self, bundles: Path) -> None:
+        self._bundles = bundles
+        self._known: dict[str, Holder] = {}
+
+    def look(self) -> frozenset[Holder]:
+        """Returns the pod's uid and the name of each container of which the runtime keeps a configuration.
+
+        The runtime removes the configuration once the container has ended: containerd first gives its folder a name
+        that begins with a dot. Without configurations of containerd's form none is found.
+        """
+        try:
+            ids = [each for each in os.listdir(self._bundles) if not each.startswith(".")]  # noqa: PTH208 - names alone
+        except OSError:
+            ids = []
+        held = ((each, self._known.get(each) or made_for(self._bundles, each)) for each in ids)
+        self._known = {each: holder for each, holder in held if holder is not None}
+        return frozenset(self._known.values())
 
 
 def _bundle(bundles: Path, container_id: str) -> Any:

@@ -157,11 +157,12 @@ def place(
     gpu: int = 0,
     node: str = NAME,
     restart: str = "Never",
+    grace_seconds: int = 0,
     allocation: Mapping[str, Any] | str | None = None,
     annotations: Mapping[str, str] | None = None,
 ) -> Placed:
     """Creates a pod and binds it with an allocation: all that its containers ask for on one GPU, or what is given."""
-    body = manifest(name, containers, init, restart=restart, annotations=annotations)
+    body = manifest(name, containers, init, restart=restart, grace_seconds=grace_seconds, annotations=annotations)
     pod = machine.plane.admin.api.create(f"/api/v1/namespaces/{namespace}/pods", body)
     given = [{"name": each["name"], "devices": [_device(each, gpu)]} for each in [*init, *containers]]
     usual = {"v": 1, "node": node, "containers": given}
@@ -175,6 +176,7 @@ def manifest(
     init: Sequence[Mapping[str, Any]] = (),
     *,
     restart: str = "Never",
+    grace_seconds: int = 0,
     annotations: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """A pod that is not placed yet."""
@@ -182,7 +184,7 @@ def manifest(
         "schedulerName": "fairgpu-scheduler",
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
-        "terminationGracePeriodSeconds": 0,
+        "terminationGracePeriodSeconds": grace_seconds,
         "restartPolicy": restart,
         "containers": list(containers),
         "initContainers": list(init),

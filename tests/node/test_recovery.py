@@ -11,7 +11,7 @@ import pytest
 
 from nodeagent import schedule_page
 from tests.node.machine import Machine, uuid
-from tests.node.pods import Placed, container, place
+from tests.node.pods import LOOK, Placed, container, place
 from tests.support.schedule_page import unpack
 from tests.support.waiting import wait_until
 
@@ -54,6 +54,25 @@ def test_a_part_that_restarts_ends_no_container_and_starts_the_next(
     wait_until(lambda: fresh(0), "the page is written")
     shown = wait_until(lambda: page(0), "the page can be read")
     assert sorted(slot.core_percent for slot in shown.slots) == [30, 30]
+
+
+STUBBORN = LOOK + "trap '' TERM; until [ -e /out/end ]; do sleep 0.1; done"
+"""Goes on until it is asked to end by a file, whatever the kubelet asks."""
+
+
+def test_a_container_that_outlives_its_pod_keeps_its_piece_until_it_ends(machine: Machine, namespace: str) -> None:
+    """A deletion by force takes the pod from the API server at once, and leaves its containers their grace period."""
+    stubborn = place(machine, namespace, [container("main", 60, 4096, STUBBORN)], name="stubborn", grace_seconds=3600)
+    stubborn.found("main")
+    machine.plane.admin.api.delete(stubborn.path, {"gracePeriodSeconds": 0})
+    wait_until(lambda: not machine.plane.exists(stubborn.path), "the API server has the pod no more")
+    following = place(machine, namespace, [container("main", 60, 4096)], name="following")
+    assert "40 percent of its time left, not 60" in following.refusal()
+    shown = wait_until(lambda: page(0), "the page can be read")
+    assert [slot.core_percent for slot in shown.slots] == [60]
+    stubborn.file("end").touch()
+    assert following.found("main").share == ("main", uuid(0), 60, 4096)
+    wait_until(lambda: not has_record(stubborn), "nothing is left of the pod")
 
 
 def has_record(pod: Placed) -> bool:

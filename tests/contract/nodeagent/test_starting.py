@@ -87,6 +87,7 @@ class Node:
     changes: list[list[str]] = field(default_factory=list)
     offer: Offer = OFFER
     has_room: bool = True
+    made: frozenset[tuple[str, str]] = frozenset()
 
     def __post_init__(self) -> None:
         self.pods = NodePods(lambda: None, lambda _: None)
@@ -95,7 +96,15 @@ class Node:
 
     def new_starter(self, read_pod: Callable[[str, str], dict[str, Any]] | None = None) -> Starter:
         read = read_pod or self.read_pod
-        environment = StartEnvironment("n1", lambda: self.listing, self.pods, read, lambda: self.offer, self.changed)
+        environment = StartEnvironment(
+            "n1",
+            lambda: self.listing,
+            self.pods,
+            read,
+            lambda: self.offer,
+            self.changed,
+            lambda: self.made,
+        )
         return Starter(environment, self.folders, Path("/shim"))
 
     def read_pod(self, _namespace: str, name: str) -> dict[str, Any]:
@@ -283,6 +292,30 @@ def test_a_pod_that_the_watch_shows_to_have_ended_is_collected_without_a_questio
     node.starter.collect()
     assert (node.starter.records(), node.asked) == ([], [])
     assert not node.starter.has_ended_ones()
+
+
+@pytest.mark.parametrize("phase", [None, "Failed"], ids=["deleted by force", "marked by the pod garbage collector"])
+def test_a_container_that_outlives_its_pod_keeps_its_piece_until_it_ends(node: Node, phase: str | None) -> None:
+    for name, slot in (("first", "slot-0"), ("second", "slot-1")):
+        node.knows(pod(name, {"main": 60}))
+        node.lists(name, "main", frozenset({slot}))
+    record = node.starter.prepare(frozenset({"slot-0"}))
+    node.made = frozenset({("uid-first", "main")})
+    first = node.server["first"]
+    if phase is None:
+        node.pods.changed("DELETED", node.server.pop("first"))
+    else:
+        node.knows({**first, "status": {"phase": phase}})
+    for _ in range(2):
+        node.starter.collect()
+        assert node.starter.records() == [record]
+        assert node.asked == [], "the API server need not say what the runtime shows"
+    with pytest.raises(PlacementRefusedError, match="40 percent of its time left, not 60"):
+        node.starter.prepare(frozenset({"slot-1"}))
+    assert node.starter.has_ended_ones(), "it is looked at again"
+    node.made = frozenset({("uid-second", "main")})
+    node.starter.collect()
+    assert node.starter.prepare(frozenset({"slot-1"})).pod == "second"
 
 
 def test_an_agent_that_comes_back_knows_what_it_gave(node: Node) -> None:
@@ -496,6 +529,19 @@ def test_a_record_that_cannot_be_read_bars_its_gpu_until_its_pod_has_ended(node:
     unread.collect()
     assert not (node.folders.root / "containers" / "uid-newer").exists()
     assert shares([unread.prepare(NEXT_SLOT)]) == {"main": 90}
+
+
+def test_a_record_that_cannot_be_read_bars_its_gpu_as_long_as_its_container_outlives_its_pod(
+    node: Node, unread: Starter
+) -> None:
+    node.pods.changed("DELETED", node.server.pop("newer"))
+    node.made = frozenset({("uid-newer", "main")})
+    unread.collect()
+    with pytest.raises(PlacementRefusedError, match="cannot read its record"):
+        unread.prepare(NEXT_SLOT)
+    node.made = frozenset()
+    unread.collect()
+    assert unread.prepare(NEXT_SLOT).pod == "next"
 
 
 def test_a_container_whose_record_cannot_be_read_starts_again(node: Node, unread: Starter) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from nodeagent.containers.records import GivenDevice, Record
-from nodeagent.runtime.devices import PROOF, Bundles, administers, is_applied, running
+from nodeagent.runtime.devices import PROOF, Bundles, Made, administers, is_applied, running
 from nodeagent.turns import Policy
 
 
@@ -103,3 +103,26 @@ def test_a_container_is_looked_at_again_until_the_runtime_has_written_its_config
     assert bundles.look([record()], [pod(main=RUNNING)]) == []
     keep(tmp_path, "main")
     assert bundles.look([record()], [pod(main=RUNNING)]) == [record()]
+
+
+def make(bundles: Path, container_id: str, **annotations: str) -> None:
+    (bundles / container_id).mkdir(exist_ok=True)
+    said = {f"io.kubernetes.cri.{key.replace('_', '-')}": value for key, value in annotations.items()}
+    (bundles / container_id / "config.json").write_text(json.dumps({"annotations": said}))
+
+
+def test_containers_have_not_ended_as_long_as_the_runtime_keeps_their_configurations(tmp_path: Path) -> None:
+    made = Made(tmp_path)
+    make(tmp_path, "sandbox", sandbox_uid="uid-1")
+    make(tmp_path, "one", sandbox_uid="uid-1", container_name="main")
+    (tmp_path / "starting").mkdir()
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "config.json").write_text(json.dumps({"annotations": None}))
+    assert made.look() == {("uid-1", ""), ("uid-1", "main")}
+    make(tmp_path, "starting", sandbox_uid="uid-2", container_name="main")
+    (tmp_path / "one").rename(tmp_path / ".one")  # as containerd begins to remove it
+    assert made.look() == {("uid-1", ""), ("uid-2", "main")}
+
+
+def test_a_runtime_that_keeps_no_configurations_shows_no_container(tmp_path: Path) -> None:
+    assert Made(tmp_path / "absent").look() == frozenset()
