@@ -160,15 +160,16 @@ def encode(boot: str, sequence: int, tallies: Mapping[str, Tally], *, last: bool
     for name in sorted(tallies):
         devices = tallies[name].devices()[:room]
         room -= len(devices)
-        containers.append({"name": name, "devices": [_device(device) for device in devices]})
+        found = {device.uuid: device for device in tallies[name].found}
+        containers.append({"name": name, "devices": [_device(device, found.get(device.uuid)) for device in devices]})
     document: dict[str, Any] = {"v": VERSION, "boot": boot, "seq": sequence, "containers": containers}
     if last:
         document["last"] = True
     return json.dumps(document, separators=(",", ":")).encode()
 
 
-def _device(device: DeviceUsage) -> dict[str, Any]:
-    return {
+def _device(device: DeviceUsage, found: DeviceUsage | None) -> dict[str, Any]:
+    document: dict[str, Any] = {
         "uuid": device.uuid,
         "busyNs": device.busy_ns,
         "spanNs": device.span_ns,
@@ -177,3 +178,6 @@ def _device(device: DeviceUsage) -> dict[str, Any]:
         "launches": device.launches,
         "oom": device.oom,
     }
+    if found is not None:
+        document |= {"earlierBusyNs": found.busy_ns, "earlierSpanNs": found.span_ns}
+    return document

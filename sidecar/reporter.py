@@ -19,7 +19,7 @@ from typing import NamedTuple
 from sidecar import events, pacing
 from sidecar.delivery import Accepted, Outcome, Refused, deliver, describe, encode
 from sidecar.settings import Settings
-from sidecar.tally import Tally, advance
+from sidecar.tally import Tally, advance, begin
 from sidecar.usage_record import UsageError, container_names, read_usage
 
 SAMPLE_SECONDS = 5.0
@@ -54,6 +54,10 @@ class Reporter:
         self._boot = boot
         self._sequence = 0
         self._tallies: dict[str, Tally] = {}
+        self._present: set[str] | None = None
+        """The containers whose files were there when the sidecar started, and which it has not read yet; None before
+        it has seen which ones there are.
+        """
         self._troubles: dict[str, str] = {}
         self._pace = pacing.Pace(settings.interval_seconds)
         self._events: queue.SimpleQueue[_Delivered | _Stop] = queue.SimpleQueue()
@@ -91,10 +95,14 @@ class Reporter:
             self._note("", str(error))
             return
         self._note("", None)
+        if self._present is None:
+            self._present = set(names)
         for name in names:
             tally = self._tallies.get(name, Tally())
             try:
-                self._tallies[name] = advance(tally, read_usage(self._settings.usage_folder, name))
+                record = read_usage(self._settings.usage_folder, name)
+                self._tallies[name] = begin(record) if name in self._present else advance(tally, record)
+                self._present.discard(name)
             except (OSError, UsageError) as error:
                 self._tallies[name] = tally
                 self._note(name, str(error))

@@ -1,6 +1,7 @@
-"""Adds up a container's usage since the sidecar started, across the container's restarts.
+"""Adds up a container's usage across the container's restarts.
 
-A restart begins a new epoch, in which the shim counts from zero again; the totals here go on growing. All values are
+A restart begins a new epoch, in which the shim counts from zero again; the totals here go on growing. A sidecar that
+starts again finds the counters of the present epoch where they are, and keeps apart what it found. All values are
 frozen, so that no total is ever changed in part.
 """
 
@@ -17,19 +18,31 @@ memory."""
 
 
 class Tally(NamedTuple):
-    """A container's GPU usage since the sidecar started; each restart of the container begins a new run of counters.
+    """A container's GPU usage; each restart of the container begins a new run of counters.
 
     Attributes:
-        ended: the totals of the earlier runs, one for each device.
+        ended: the totals of the earlier runs that this sidecar has seen, one for each device.
         running: the last record of the present run; None before the first record.
+        found: the usage of each device that the container's file held when the sidecar started. The sidecar's start
+            before may have reported it.
     """
 
     ended: tuple[DeviceUsage, ...] = ()
     running: UsageRecord | None = None
+    found: tuple[DeviceUsage, ...] = ()
 
     def devices(self) -> tuple[DeviceUsage, ...]:
-        """Returns the container's usage of each device since the sidecar started."""
+        """Returns the container's usage of each device, that which the sidecar found at its start included."""
         return self.ended if self.running is None else _merge(self.ended, self.running.devices, _added)
+
+
+def begin(record: UsageRecord | None) -> Tally:
+    """Returns the tally of a container whose file the sidecar reads for the first time since its own start.
+
+    Args:
+        record: the record in the file; None if the container has used no GPU yet.
+    """
+    return Tally() if record is None else Tally(running=record, found=record.devices)
 
 
 def advance(tally: Tally, record: UsageRecord | None) -> Tally:
@@ -46,13 +59,13 @@ def advance(tally: Tally, record: UsageRecord | None) -> Tally:
     if record is None:
         return tally
     if running is None:
-        return Tally(tally.ended, record)
+        return tally._replace(running=record)
     if record.epoch_ns != running.epoch_ns:
-        return Tally(_merge(tally.ended, running.devices, _added), record)
+        return tally._replace(ended=_merge(tally.ended, running.devices, _added), running=record)
     if record.sequence <= running.sequence:
         return tally
     devices = _merge(running.devices, record.devices, _highest)
-    return Tally(tally.ended, record._replace(devices=devices))
+    return tally._replace(running=record._replace(devices=devices))
 
 
 def _merge(

@@ -88,11 +88,13 @@ class _Reported(BaseModel):
 
 
 class DeviceReport(_Reported):
-    """One container's use of one device since its pod's sidecar started, as counters that only grow.
+    """One container's use of one device, as counters that only grow while the pod's sidecar runs.
 
     `busyNs` is GPU time, `spanNs` the wall time with queued work, and `throttledNs` the time for which launches were
     held back, each in nanoseconds. `memoryPeakMiB` is the most memory that the container had at one time, `launches`
-    the number of kernel launches, and `oom` the number of refused allocations of memory.
+    the number of kernel launches, and `oom` the number of refused allocations of memory. `earlierBusyNs` and
+    `earlierSpanNs` are the parts of `busyNs` and `spanNs` that the sidecar found when it started: a start of the
+    sidecar before it may have reported them.
     """
 
     uuid: Annotated[str, StringConstraints(strict=True, pattern=r"^[A-Za-z0-9._:/-]{1,128}$")]
@@ -102,6 +104,8 @@ class DeviceReport(_Reported):
     memoryPeakMiB: Counter  # noqa: N815 - as above
     launches: Counter
     oom: Counter
+    earlierBusyNs: Counter = 0  # noqa: N815 - as above
+    earlierSpanNs: Counter = 0  # noqa: N815 - as above
 
 
 class ContainerReport(_Reported):
@@ -118,10 +122,10 @@ class ContainerReport(_Reported):
 
 
 class Report(_Reported):
-    """The body of `POST /v1/reports`: the GPU use of a pod's containers since the pod's sidecar started.
+    """The body of `POST /v1/reports`: the GPU use of a pod's containers, as the pod's sidecar has seen it.
 
-    `v` is the version of the format, and `boot` an id of that start. A report whose `seq` is not above that of an
-    earlier one of the same `boot` is ignored. A pod may report once a second, and sooner with `last`, its final one.
+    `v` is the version of the format, and `boot` an id of the sidecar's start. A report whose `seq` is not above that of
+    an earlier one of the same `boot` is ignored. A pod may report once a second, and sooner with `last`, its final one.
     """
 
     v: Literal[1]

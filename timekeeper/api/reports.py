@@ -140,12 +140,7 @@ class ReportRoute:
         if len(request.body) > MAX_REPORT_BYTES:
             raise ProblemError(413, "content-too-large", f"a report has at most {MAX_REPORT_BYTES} bytes")
         report = _REPORT.validate_json(request.body)
-        counters = tuple(
-            Counter(device.uuid, device.busyNs, device.spanNs, device.memoryPeakMiB)
-            for container in report.containers
-            for device in container.devices
-        )
-        submission = Submission(pod.uid, report.boot, report.seq, self._now(), counters, report.last)
+        submission = Submission(pod.uid, report.boot, report.seq, self._now(), counters_of(report), report.last)
         outcome = await self._submissions.submit(submission)
         self._outcomes[outcome].inc()
         refuse_unless_running(outcome, pod)
@@ -153,6 +148,22 @@ class ReportRoute:
             detail = f"a report of this pod was taken less than {PAUSE_SECONDS} s ago: send the next one later"
             raise ProblemError(429, "too-many-requests", detail, headers={"Retry-After": str(PAUSE_SECONDS)})
         return self._answer
+
+
+def counters_of(report: Report) -> tuple[Counter, ...]:
+    """Returns the use of each device by each container that a report states."""
+    return tuple(
+        Counter(
+            device.uuid,
+            device.busyNs,
+            device.spanNs,
+            device.memoryPeakMiB,
+            device.earlierBusyNs,
+            device.earlierSpanNs,
+        )
+        for container in report.containers
+        for device in container.devices
+    )
 
 
 def refuse_unless_running(outcome: IntakeOutcome, pod: PodIdentity) -> None:

@@ -207,19 +207,24 @@ class ReportLimits:
 
 
 class Counter(NamedTuple):
-    """A container's use of one device since the start of the pod's sidecar, as a report states it.
+    """A container's use of one device, as a report of the pod's sidecar states it.
 
     Attributes:
         uuid: the device's uuid.
         busy_ns: the time for which the container kept the device busy, in nanoseconds.
         span_ns: the time that the counter covers, in nanoseconds.
         memory_peak_mib: the most device memory that the container held.
+        earlier_busy_ns: the part of `busy_ns` that the sidecar found when it started, so that the sidecar's start
+            before may have reported it.
+        earlier_span_ns: the same part of `span_ns`.
     """
 
     uuid: str
     busy_ns: int
     span_ns: int
     memory_peak_mib: int
+    earlier_busy_ns: int = 0
+    earlier_span_ns: int = 0
 
 
 class Boot(NamedTuple):
@@ -228,7 +233,7 @@ class Boot(NamedTuple):
     Attributes:
         name: the id of the start.
         sequence: the number of the latest report since then.
-        gpu: the GPU time used since then, in microGPU-seconds.
+        gpu: the GPU time used since then, in microGPU-seconds, without what the sidecar found when it started.
         money: its price in microGPU-seconds.
     """
 
@@ -330,7 +335,8 @@ def report_limits(
 def intake_after(limits: ReportLimits, intake: Intake, report: Received, marks: Marks) -> Intake | None:
     """Returns the totals of a session's reports with another report added; None if the report is not new.
 
-    It is not new if a report with its number or a higher one came before, since the same start of the sidecar.
+    It is not new if a report with its number or a higher one came before, since the same start of the sidecar. Use
+    that the sidecar found when it started is in the totals already, as far as they come to as much.
 
     Args:
         intake: the totals so far.
@@ -343,8 +349,12 @@ def intake_after(limits: ReportLimits, intake: Intake, report: Received, marks: 
     at = max(report.at, marks.closed, last.at if last else 0)
     age = max(at - limits.start, 0)
     gpu, money, named = _amounts(limits, report.counters, age)
+    earlier_gpu, earlier_money, _ = _amounts(limits, [_earlier(counter) for counter in report.counters], age)
     boot = Boot(
-        report.boot, report.sequence, max(gpu, before.gpu if before else 0), max(money, before.money if before else 0)
+        report.boot,
+        report.sequence,
+        max(gpu - earlier_gpu, before.gpu if before else 0),
+        max(money - earlier_money, before.money if before else 0),
     )
     boots = (*(other for other in intake.boots if other is not before), boot)[-MAX_BOOTS:]
     all_named = tuple(sorted({*intake.named, *named}))
@@ -353,8 +363,8 @@ def intake_after(limits: ReportLimits, intake: Intake, report: Received, marks: 
     added_gpu, added_money = boot.gpu - (before.gpu if before else 0), boot.money - (before.money if before else 0)
     sample = Sample(
         at,
-        min((last.gpu if last else 0) + added_gpu, limits.most_gpu(at)),
-        min((last.money if last else 0) + added_money, limits.most_money(at)) if limits.billed else 0,
+        min(max(last.gpu if last else 0, earlier_gpu) + added_gpu, limits.most_gpu(at)),
+        min(max(last.money if last else 0, earlier_money) + added_money, limits.most_money(at)) if limits.billed else 0,
         sum(device.rate for place, device in enumerate(limits.devices) if place not in all_named),
     )
     return Intake(boots, all_named, _coalesced((*intake.samples, sample), marks))
@@ -367,6 +377,12 @@ def sample_before(samples: Sequence[Sample], instant: Instant) -> Sample | None:
         samples: the totals in order of time.
     """
     return next((sample for sample in reversed(samples) if sample.at < instant), None)
+
+
+def _earlier(counter: Counter) -> Counter:
+    """Returns what a counter showed when the sidecar that reports it started, with the peak of memory as it is now."""
+    busy, span = min(counter.earlier_busy_ns, counter.busy_ns), min(counter.earlier_span_ns, counter.span_ns)
+    return Counter(counter.uuid, busy, span, counter.memory_peak_mib)
 
 
 def _amounts(limits: ReportLimits, counters: Sequence[Counter], age: int) -> tuple[int, int, set[int]]:
