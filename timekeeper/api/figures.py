@@ -162,9 +162,7 @@ class Book:
             of_namespace = self._sessions_of(namespace)
             page = [item for item in of_namespace if item[0].uid > after][:limit]
         else:
-            members = reading.open_sessions(self._client, after, limit)
-            decoded = reading.sessions(self._client, members)
-            page = [(decoded[uid], account) for uid, account in members if uid in decoded]
+            page = self._open_sessions(after, limit)
         return self._with_amounts(page)
 
     def dearest_sessions(self, namespace: str, limit: int) -> list[SessionFigures]:
@@ -180,6 +178,21 @@ class Book:
             dearest = nlargest(limit, [*dearest, *page], key=lambda session: (session.amount, session.session.uid))
             after = page[-1].session.uid
         return dearest
+
+    def _open_sessions(self, after: str, limit: int) -> list[tuple[Session, str]]:
+        """Returns open sessions and their accounts, sorted by uid from `after` on; fewer than `limit` only at the end.
+
+        A session that ends between two reads, or cannot be read, is left out, and the one behind it takes its place.
+        """
+        page: list[tuple[Session, str]] = []
+        while len(page) < limit:
+            members = reading.open_sessions(self._client, after, limit)
+            decoded = reading.sessions(self._client, members)
+            page += [(decoded[uid], account) for uid, account in members if uid in decoded]
+            if len(members) < limit:
+                break
+            after = members[-1][0]
+        return page[:limit]
 
     def _accounts_of(self, namespace: str) -> list[str]:
         known = reading.assignments_of(self._client, [namespace])

@@ -337,6 +337,18 @@ def test_a_count_of_late_changes_that_cannot_be_read_stops_no_folding_and_makes_
     assert not load_exports(client).is_confirmed("2025-12")
 
 
+def test_a_session_that_ends_or_cannot_be_read_meanwhile_cuts_no_list_of_sessions_short(teams: LedgerHarness) -> None:
+    """A page with fewer sessions than were asked for is the last one."""
+    book = Book(teams.client, lambda: teams.now)
+    first, second = book.sessions("", "", 10)
+    break_entry(teams, keys.AccountKeys("a").sessions, "pod-a", "broken")
+    assert book.sessions("", "", 1) == book.dearest_sessions("", 1) == [second]
+    teams.client.hdel(keys.AccountKeys("a").sessions, "pod-a")
+    assert book.sessions("", "", 1) == [second]
+    assert book.sessions("", first.session.uid, 2) == [second]
+    assert book.sessions("", second.session.uid, 1) == []
+
+
 def test_payers_and_sessions_that_cannot_be_read_are_left_out_of_answers(teams: LedgerHarness) -> None:
     book = Book(teams.client, lambda: teams.now)
     whole = book.sessions("", "", 10)
