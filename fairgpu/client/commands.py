@@ -7,6 +7,7 @@ import json
 import os
 import uuid
 from datetime import UTC, datetime
+from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -175,11 +176,32 @@ def _order(path: str, body: Json, name: str | None) -> tuple[Json, bool]:
 
     None is made if an order of this name exists already. A request without a name gets a random Idempotency-Key, so
     that each call makes another order.
+
+    Raises:
+        CommandError: the timekeeper refused, or was not reached; the message says if the order may have been made.
     """
     server = from_environment(os.environ)
+    try:
+        if name:
+            return transport.post(server, path, {**body, "name": name}, {})
+        return transport.post(server, path, body, {"Idempotency-Key": str(uuid.uuid4())})
+    except transport.UnknownOutcomeError as error:
+        raise CommandError(f"{error}\n{_after_unknown(path, name)}") from error
+    except transport.RefusedError as error:
+        if error.status < HTTPStatus.INTERNAL_SERVER_ERROR:
+            raise
+        raise CommandError(f"{error}\n{_after_unknown(path, name)}") from error
+
+
+def _after_unknown(path: str, name: str | None) -> str:
+    """Returns what to do where the timekeeper may have made an order and did not say so."""
+    unknown = "Whether the order was made is not known:"
     if name:
-        return transport.post(server, path, {**body, "name": name}, {})
-    return transport.post(server, path, body, {"Idempotency-Key": str(uuid.uuid4())})
+        return f"{unknown} run the command again, which with --name orders nothing twice."
+    objects = f"gpu{path.rpartition('/')[2]}"
+    return (
+        f"{unknown} kubectl get {objects} shows it. Do not just repeat the command: without --name it orders once more."
+    )
 
 
 def _sessions(arguments: argparse.Namespace) -> int:

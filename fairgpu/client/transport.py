@@ -8,7 +8,7 @@ import ssl
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http import HTTPStatus
-from http.client import HTTPException, HTTPResponse, HTTPSConnection
+from http.client import HTTPException, HTTPResponse, HTTPSConnection, IncompleteRead
 from typing import Any
 
 from fairgpu.client.server import CA_FILE, SERVER, TOKEN, Server
@@ -43,6 +43,10 @@ command."""
 _NEXT = re.compile(r'<(/[^>]*)>; rel="next"')
 
 Json = dict[str, Any]
+
+
+class UnknownOutcomeError(CommandError):
+    """A request was sent, and no whole answer came: whether the timekeeper did what was asked is not known."""
 
 
 class RefusedError(CommandError):
@@ -81,7 +85,7 @@ def get(server: Server, path: str) -> Json:
     """Returns the JSON object at a path of the timekeeper's REST API.
 
     Raises:
-        CommandError: the timekeeper cannot be reached, or refuses (RefusedError).
+        CommandError: the timekeeper cannot be reached, its answer is cut off, or it refuses (RefusedError).
     """
     return _request(server, "GET", path, None, {})[1]
 
@@ -96,6 +100,7 @@ def post(server: Server, path: str, body: Json, headers: Mapping[str, str]) -> t
         The answer, and whether the timekeeper created an object for the request (status 201).
 
     Raises:
+        UnknownOutcomeError: the request was sent, and no whole answer came.
         CommandError: the timekeeper cannot be reached, or refuses (RefusedError).
     """
     sent = json.dumps(body).encode()
@@ -107,7 +112,7 @@ def get_text(server: Server, path: str) -> tuple[str, str | None]:
     """Returns the text at a path of the timekeeper's REST API, and the path of its next page; None after the last page.
 
     Raises:
-        CommandError: the timekeeper cannot be reached, or refuses (RefusedError).
+        CommandError: the timekeeper cannot be reached, its answer is cut off, or it refuses (RefusedError).
     """
     response, data = _exchange(server, "GET", path, None, {"Accept": "text/csv, application/problem+json"})
     if response.status >= 400:
@@ -132,10 +137,13 @@ def _exchange(
         "Accept": "application/json, application/problem+json",
         "User-Agent": "fairgpu",
     }
+    sent = False
     try:
+        connection.connect()
+        sent = True
         connection.request(method, server.base_path + path, body, {**common, **headers})
         response = connection.getresponse()
-        return response, response.read(MAX_ANSWER_BYTES)
+        return response, _whole_body(response)
     except ssl.SSLCertVerificationError as error:
         raise CommandError(
             f"https://{server.host}:{server.port} is not trusted: {error.verify_message}.\n"
@@ -144,13 +152,35 @@ def _exchange(
             " -o jsonpath='{.data.ca\\.crt}' > fairgpu-ca.crt\n"
             f"    export {CA_FILE}=fairgpu-ca.crt"
         ) from error
+    except IncompleteRead as error:
+        come = len(error.partial)
+        announced = f" of {come + error.expected}" if error.expected else ""
+        advice = ": run the command again" if method == "GET" else ""
+        raise UnknownOutcomeError(
+            f"the answer of https://{server.host}:{server.port} was cut off after {come}{announced} bytes{advice}"
+        ) from error
     except (OSError, HTTPException, ValueError) as error:
-        raise CommandError(
+        raise (UnknownOutcomeError if sent else CommandError)(
             f"https://{server.host}:{server.port} ({SERVER}) does not answer: {error}\n"
             "Look whether the address is right and, where you forward a port, whether kubectl port-forward still runs"
         ) from error
     finally:
         connection.close()
+
+
+def _whole_body(response: HTTPResponse) -> bytes:
+    """Returns the body of an answer.
+
+    Raises:
+        IncompleteRead: the connection ended before the body. http.client says so only where all is read at once.
+        CommandError: the body has more than MAX_ANSWER_BYTES.
+    """
+    data = response.read(MAX_ANSWER_BYTES + 1)
+    if len(data) > MAX_ANSWER_BYTES:
+        raise CommandError(f"the answer has more than {MAX_ANSWER_BYTES >> 20} MiB: ask for less")
+    if response.length:
+        raise IncompleteRead(data, response.length)
+    return data
 
 
 def _answer(response: HTTPResponse, data: bytes) -> Json:

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import json
+import os
+import socket
+import ssl
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +13,9 @@ import yaml
 
 import timekeeper.api
 from fairgpu.client import commands, transport
-from fairgpu.commands import build_parser, main
+from fairgpu.client.server import from_environment
+from fairgpu.commands import CommandError, build_parser, main
+from tests.support.servers.bad_server import Answering, http_answer, serving
 from tests.support.servers.report_server import Answer, ReportServer, make_certificates, report_server
 from timekeeper.api.problems import ProblemError, answer, invalid, not_found
 
@@ -285,6 +290,71 @@ def test_a_wrong_variable_is_named(
     status, _, error = run("budget", "list")
     assert status == 1
     assert says in error
+
+
+def cut_off(body: bytes, more: int) -> Answering:
+    """Answers with a body that is announced as so many bytes longer than what comes before the connection ends."""
+    head = f"HTTP/1.1 200 OK\r\nContent-Type: text/csv\r\nContent-Length: {len(body) + more}\r\n\r\n".encode()
+    return lambda connection: connection.sendall(head + body)
+
+
+def gone(connection: socket.socket) -> None:
+    """Takes a request and ends the connection without an answer."""
+
+
+@pytest.fixture
+def ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    def invoke(*arguments: str, answer: Answering) -> tuple[int, str, str]:
+        make_certificates(tmp_path)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(tmp_path / "server.pem", tmp_path / "server.key")
+        monkeypatch.setenv("FAIRGPU_CA_FILE", str(tmp_path / "ca.pem"))
+        monkeypatch.setenv("FAIRGPU_TOKEN", "t0ken")
+        with serving(answer, context) as server:
+            monkeypatch.setenv("FAIRGPU_SERVER", server.url)
+            return main(arguments), *capsys.readouterr()
+
+    return invoke
+
+
+@pytest.mark.parametrize("body", [b"", b"start,end\r\n", b"start,end\r\n2026-01-01T00:00:00Z,2026-0"])
+def test_an_answer_that_is_cut_off_is_no_file(ask: Run, body: bytes) -> None:
+    status, output, error = ask("usage", "-o", "csv", answer=cut_off(body, 9))
+    assert (status, output) == (1, "")
+    assert f"was cut off after {len(body)} of {len(body) + 9} bytes: run the command again" in error
+
+
+def test_an_answer_that_is_too_long_is_no_file(ask: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transport, "MAX_ANSWER_BYTES", 1 << 20)
+    status, output, error = ask("usage", "-o", "csv", answer=http_answer("200 OK", b"x" * (1 << 20) + b"x"))
+    assert (status, output) == (1, "")
+    assert "has more than 1 MiB: ask for less" in error
+
+
+@pytest.mark.parametrize(
+    "answer", [gone, cut_off(b"{", 9), http_answer("503 Service Unavailable", b"{}")], ids=["gone", "cut off", "503"]
+)
+def test_an_order_that_may_have_been_made_is_not_said_to_have_failed(ask: Run, answer: Answering) -> None:
+    status, _, error = ask("grant", "research", "2.5", "--reason", "r", answer=answer)
+    assert status == 1
+    assert error.endswith(
+        "Whether the order was made is not known: kubectl get gpugrants shows it. Do not just repeat the command: "
+        "without --name it orders once more.\n"
+    )
+    correction = ("correct", "research", "2.5", "--period", "2026-01-15", "--reason", "r", "--name", "node-7")
+    status, _, error = ask(*correction, answer=answer)
+    assert status == 1
+    assert error.endswith(
+        "Whether the order was made is not known: run the command again, which with --name orders nothing twice.\n"
+    )
+
+
+def test_an_order_that_never_left_is_not_said_to_be_made_perhaps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAIRGPU_SERVER", "https://127.0.0.1:1")
+    monkeypatch.setenv("FAIRGPU_TOKEN", "t0ken")
+    with pytest.raises(CommandError, match="does not answer") as raised:
+        transport.post(from_environment(os.environ), "/v1/grants", {}, {})
+    assert not isinstance(raised.value, transport.UnknownOutcomeError)
 
 
 def kubeconfig(user: dict[str, str]) -> str:
