@@ -114,6 +114,18 @@ def renewal_due(certificate_pem: bytes, now: datetime) -> bool:
     return now < start or now >= made + (end - made) * RENEW_AT
 
 
+def has_begun(certificate_pem: bytes, now: datetime) -> bool:
+    """Returns whether a certificate's validity has begun; that of one made by a clock that was ahead may not have.
+
+    Args:
+        now: the present time, with a time zone.
+
+    Raises:
+        CertificateError: the text is no certificate.
+    """
+    return now >= load(certificate_pem).not_valid_before_utc
+
+
 def expires_at(certificate_pem: bytes) -> datetime:
     """Returns the end of a certificate's validity, in UTC.
 

@@ -17,6 +17,7 @@ from fairgpu.certificates import (
     CertificateError,
     Pair,
     expires_at,
+    has_begun,
     issued_at,
     make_authority,
     make_leaf,
@@ -111,7 +112,9 @@ def next_step(observed: Observation, settings: Certificates, now: datetime) -> S
     if authorities.published_at is None:
         return Step.NOTE_PUBLICATION
     if leaf is None or not _is_accepted(leaf, authorities.trusted, settings, now):
-        return Step.ISSUE_LEAF  # no API server accepts the served certificate: waiting helps nothing
+        # No API server accepts the served certificate: waiting helps nothing. A clock that was ahead may have made it,
+        # and the authority as well.
+        return Step.ISSUE_LEAF if has_begun(authorities.trusted[-1], now) else Step.TRUST_NEW_AUTHORITY
     return _step_of_renewal(authorities, authorities.published_at, leaf, settings, now)
 
 
@@ -223,9 +226,13 @@ def _can_sign(authorities: Authorities, now: datetime) -> bool:
 def _is_accepted(leaf: Pair, trusted: Collection[bytes], settings: Certificates, now: datetime) -> bool:
     """Whether API servers that trust these CAs accept the webhook's certificate at the time `now`."""
     certificate = leaf.certificate_pem
-    if not matches(leaf) or not _holds(certificate, now):
+    if not matches(leaf) or not _is_valid(certificate, now):
         return False
-    return any(serves(certificate, authority, settings.names) for authority in trusted if _holds(authority, now))
+    return any(serves(certificate, authority, settings.names) for authority in trusted if _is_valid(authority, now))
+
+
+def _is_valid(certificate_pem: bytes, now: datetime) -> bool:
+    return _holds(certificate_pem, now) and has_begun(certificate_pem, now)
 
 
 def _holds(certificate_pem: bytes, now: datetime) -> bool:

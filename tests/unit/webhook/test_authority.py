@@ -151,6 +151,28 @@ def test_a_leaf_that_no_api_server_takes_is_issued_anew_at_once(leaf: Pair | Non
     assert step_at(settled(both, leaf), START) is Step.ISSUE_LEAF
 
 
+def test_a_leaf_that_a_clock_ahead_has_made_is_issued_anew_once_the_clock_is_right() -> None:
+    """No API server takes a certificate that is not valid yet: all GPU pods would be refused until then."""
+    now, ahead = START + AUTHORITY * 0.7, START + AUTHORITY * 0.7 + timedelta(days=1)
+    both = seen_published(with_new_authority(FIRST, SETTINGS, now), now)
+    issued_ahead = new_leaf(both, SETTINGS, ahead)
+    assert step_at(settled(both, issued_ahead), now + 2 * SPREAD) is Step.ISSUE_LEAF
+    assert step_at(settled(both, new_leaf(both, SETTINGS, now)), now) is Step.NOTHING
+
+
+def test_an_authority_that_a_clock_ahead_has_made_is_followed_by_one_that_signs_at_once() -> None:
+    now, ahead = START + AUTHORITY * 0.7, START + AUTHORITY * 0.7 + timedelta(days=1)
+    both = seen_published(with_new_authority(FIRST, SETTINGS, ahead), ahead)
+    served = new_leaf(both, SETTINGS, ahead)
+    assert step_at(settled(both, served), now) is Step.TRUST_NEW_AUTHORITY
+    three = with_new_authority(both, SETTINGS, now)
+    assert step_at(Observation(frozenset({both.bundle}), served, three), now) is Step.PUBLISH
+    assert step_at(settled(three, served), now) is Step.NOTE_PUBLICATION
+    three = seen_published(three, now)
+    assert step_at(settled(three, served), now) is Step.ISSUE_LEAF
+    assert step_at(settled(three, new_leaf(three, SETTINGS, now)), now) is Step.NOTHING
+
+
 def test_a_leaf_does_not_outlive_its_authority() -> None:
     late = START + AUTHORITY - timedelta(days=1)
     assert expires_at(new_leaf(FIRST, SETTINGS, late).certificate_pem) == START + AUTHORITY
