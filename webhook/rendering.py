@@ -22,6 +22,7 @@ import yaml
 from fairgpu.cluster.api import ApiError, Json, KubernetesAPI
 from fairgpu.dialects import hami, kai
 from fairgpu.dialects.registry import FOREIGN
+from fairgpu.dialects.selectors import MODEL_ANNOTATION
 from fairgpu.existing import RESERVATIONS
 from fairgpu.json_values import mapping, mappings
 from fairgpu.keeping import Wait
@@ -263,12 +264,16 @@ def _plain(value: object) -> object:
 def _values(settings: Webhook) -> dict[str, str]:
     existing, priorities = settings.existing, settings.priorities
     accounts = settings.mode == "account"
-    left = {hami.COUNT} if settings.dialects.hami_plain_gpu == "leave" else set()
+    leaves = settings.dialects.hami_plain_gpu == "leave"
+    left = {hami.COUNT} if leaves else set()
+    # With this annotation the resource is a request all the same. A pod that has it and asks for no GPU is sent, too.
+    sent = FOREIGN.requesting_annotations | ({MODEL_ANNOTATION} if leaves else set())
     deciding = (*existing.annotations, *existing.schedulers_annotations)
     stack = sorted(existing.names.resources)
     return {
         "dialect_resources": _listed(sorted(FOREIGN.resources - left), 14),
         "dialect_annotations": _listed(sorted(FOREIGN.requesting_annotations), 10),
+        "sent_annotations": _listed(sorted(sent), 10),
         "stack_resources": _listed(stack, 14),
         "stack_annotations": _listed(existing.annotations, 10),
         "of_container": kai.OF_CONTAINER,

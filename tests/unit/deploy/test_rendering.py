@@ -129,6 +129,27 @@ def test_settings_of_the_mode_share_reach_the_policies_as_well() -> None:
     assert "'own-scheduler'" in spec["faults"]
 
 
+@pytest.mark.parametrize("plain_gpu", ["whole", "leave"])
+def test_a_pod_that_names_the_model_of_its_gpus_is_sent_whoever_gets_pods_that_do_not(plain_gpu: str) -> None:
+    """By the annotation, nvidia.com/gpu is FairGPU's also where that resource alone is another plugin's."""
+    settings = Webhook.model_validate({"dialects": {"hami_plain_gpu": plain_gpu}})
+    sending = {
+        name: quoted(webhooks(settings)[name]["matchConditions"][0]["expression"])
+        for name in (
+            "mutate.fairgpu.io",
+            "mutate-update.fairgpu.io",
+            "validate.fairgpu.io",
+            "validate-update.fairgpu.io",
+            "templates.fairgpu.io",
+        )
+    }
+    by_resource = [name for name, texts in sending.items() if "nvidia.com/gpu" in texts]
+    by_annotation = [name for name, texts in sending.items() if "nvidia-gpu-scheduler/gpu.model" in texts]
+
+    assert (by_resource, by_annotation) == ((list(sending), []) if plain_gpu == "whole" else ([], list(sending)))
+    assert "nvidia-gpu-scheduler/gpu.model" not in quoted(variables(settings, "fairgpu-spec")["dialectAnnotations"])
+
+
 def test_namespaces_that_are_left_alone_reach_no_webhook_and_no_demand_on_new_pods() -> None:
     settings = Webhook().beside(Existing(left_alone=("operators",)))
     binding = of_the_settings(settings)["ValidatingAdmissionPolicyBinding", "fairgpu-spec"]
