@@ -119,7 +119,10 @@ class Reporter:
     def _start_delivery(self, *, last: bool = False) -> None:
         self._sequence += 1
         body = encode(self._boot, self._sequence, self._tallies, last=last)
-        threading.Thread(target=self._send, args=(self._sequence, body), daemon=True).start()
+        try:
+            threading.Thread(target=self._send, args=(self._sequence, body), daemon=True).start()
+        except RuntimeError as error:  # the pod has as many processes as its kubelet allows
+            self._events.put(_Delivered(self._sequence, Refused(describe(error))))
 
     def _send(self, sequence: int, body: bytes) -> None:
         try:
