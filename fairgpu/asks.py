@@ -117,7 +117,7 @@ def read_asked(pod: Mapping[str, Any], names: StackNames, dialects: DialectSetti
         return None
     requests: dict[tuple[str, int], GPURequest] = {}
     if annotated or any(not registry.FOREIGN.resources.isdisjoint(found) for _, found in named.values()):
-        reading = read_pod(pod, dialects, dialects=registry.FOREIGN)
+        reading = read_pod(_without_own_memory(pod) if own else pod, dialects, dialects=registry.FOREIGN)
         for container in (*reading.containers, *reading.init):
             if container.request is not None:
                 requests[str(container.path[-2]), container.index] = container.request
@@ -154,6 +154,17 @@ def _own_memory(
                     UnplacedShare(count, 0, count * mib) if mib else UnplacedShare(count, 100 * count)
                 )
     return shares
+
+
+def _without_own_memory(pod: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns a pod without the annotations that `_own_memory` counts, whose shares come beside all others here."""
+    metadata = mapping(pod.get("metadata"))
+    others = {
+        key: value
+        for key, value in mapping(metadata.get("annotations")).items()
+        if not (key.startswith(kai.OF_CONTAINER) and key.endswith((kai.MEMORY_REQUEST, kai.MEMORY_LIMITED)))
+    }
+    return {**pod, "metadata": {**metadata, "annotations": others}}
 
 
 def _mib(text: Any) -> int:

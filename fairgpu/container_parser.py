@@ -72,7 +72,7 @@ class ContainerParser:
         self.dialects: Final = dialects
         self.annotations: Final = annotations
         self.labels: Final = labels
-        self.requested_by_annotation: Final = not dialects.requesting_annotations.isdisjoint(annotations)
+        self.requested_by_annotation: Final = dialects.request_by_annotation(annotations)
 
     def unclaimed_annotations(self, containers: tuple[ContainerReading, ...]) -> list[Fault]:
         """Returns the faults of annotations that request a GPU for a container that the pod does not have.

@@ -1,18 +1,20 @@
 """NVIDIA's KAI-Scheduler: https://github.com/NVIDIA/KAI-Scheduler/blob/main/docs/gpu-sharing/README.md.
 
-Its requests are annotations of the pod, for the first container or for the one that they name.
+Its requests are annotations of the pod, for the first container or for the one that they name. Since its version 0.18,
+an annotation may have the name of its container within its own, and then states the memory as a quantity of bytes.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from fractions import Fraction
 
-from fairgpu.dialects.building import WHOLE_GPU_PERCENT, Ask, build_request
-from fairgpu.dialects.reading import Container, Dialect, DialectSettings, Reading
+from fairgpu.dialects.building import MAX_GPU_MEMORY_MIB, WHOLE_GPU_PERCENT, Ask, build_request
+from fairgpu.dialects.reading import AroundNames, Container, Dialect, DialectSettings, Reading
 from fairgpu.faults import Fault, field_path, show
-from fairgpu.quantity import in_memory_units
+from fairgpu.quantity import MIB, QuantityError, in_memory_units, parse_quantity
 
 FRACTION = "gpu-fraction"
 MEMORY = "gpu-memory"
@@ -32,8 +34,12 @@ MEMORY_LIMITED = ".gpu-memory.limit"
 Source: KAI-Scheduler v0.18, pkg/common/resources/gpu_sharing.go and docs/gpu-sharing/README.md.
 """
 
+OWN_MEMORY: AroundNames = ((OF_CONTAINER, MEMORY_REQUEST), (OF_CONTAINER, MEMORY_LIMITED))
+
 _DECIMAL = re.compile(r"(?:[0-9]{1,20}\.?[0-9]{0,20}|\.[0-9]{1,20})(?:[eE][+-]?[0-9]{1,2})?")
 _WHOLE = re.compile(r"[0-9]{1,18}")
+_DEVICES = ("a whole number of GPUs from 1", '"1"')
+_LIMIT_LEFT_OUT = "left out, as memory is held to what was requested"
 
 
 def read(container: Container, settings: DialectSettings) -> Reading | None:
@@ -42,11 +48,14 @@ def read(container: Container, settings: DialectSettings) -> Reading | None:
     It returns None if the annotations request nothing, or are meant for another container.
     """
     annotations = container.annotations
-    if not any(key in annotations for key in REQUESTING) or not _is_meant(container):
+    own = container.annotated(OWN_MEMORY)
+    if own:
+        return _read_own(container, own, settings)
+    if not any(key in annotations for key in REQUESTING) or not _is_meant(container) or _is_for_others(annotations):
         return None
     faults: list[Fault] = []
     warnings: list[str] = []
-    gpus = _whole(container, DEVICES, ("a whole number of GPUs from 1", '"1"'), faults) if DEVICES in annotations else 1
+    gpus = _whole(container, DEVICES, _DEVICES, faults) if DEVICES in annotations else 1
     percent = _percent(container, faults, warnings) if FRACTION in annotations else None
     memory = (
         _whole(container, MEMORY, ("MiB as a whole number from 1", _in_mib(annotations[MEMORY])), faults)
@@ -56,7 +65,7 @@ def read(container: Container, settings: DialectSettings) -> Reading | None:
     if (FRACTION in annotations) == (MEMORY in annotations):
         faults.append(_not_one_amount(container, both=FRACTION in annotations))
     warnings.extend(
-        f"{container.annotation_path(key)}: left out, as memory is held to what was requested"
+        f"{container.annotation_path(key)}: {_LIMIT_LEFT_OUT}"
         for key in (FRACTION_LIMIT, MEMORY_LIMIT)
         if key in annotations
     )
@@ -75,6 +84,55 @@ def read(container: Container, settings: DialectSettings) -> Reading | None:
         annotations=ANNOTATIONS,
     )
     return build_request(container, ask, settings, reading)
+
+
+def _read_own(container: Container, own: tuple[str, ...], settings: DialectSettings) -> Reading:
+    """Reads the memory that annotations with this container's name ask for; a limit alone asks for as much.
+
+    `own` has those annotations, the request first.
+    """
+    annotations, key = container.annotations, own[0]
+    faults: list[Fault] = []
+    memory = _own_memory(container, key, faults)
+    gpus = _whole(container, DEVICES, _DEVICES, faults) if DEVICES in annotations else 1
+    others = [other for other in (FRACTION, MEMORY) if other in annotations]
+    if others:
+        instead = f"{key} alone, or {others[0]} alone"
+        faults.append(Fault(container.annotation_path(key), f"{key} beside {others[0]}", "one of the two", instead))
+    present = (*own, *(each for each in ANNOTATIONS if each in annotations))
+    reading = Reading(
+        faults=tuple(faults),
+        warnings=tuple(f"{container.annotation_path(limit)}: {_LIMIT_LEFT_OUT}" for limit in own[1:]),
+        strip_annotations=present,
+    )
+    if gpus is None or memory is None:
+        return reading
+    ask = Ask(gpus=gpus, core_percent=0, memory_mib=memory, gpus_name=DEVICES, memory_name=key, annotations=present)
+    return build_request(container, ask, settings, reading)
+
+
+def _own_memory(container: Container, key: str, faults: list[Fault]) -> int | None:
+    """Returns the memory in an annotation that has the container's name, in MiB, rounded up.
+
+    It is None if the annotation is invalid: a fault is then added.
+    """
+    given = container.annotations[key]
+    try:
+        memory = math.ceil(parse_quantity(given.strip()) / MIB)
+    except QuantityError:
+        memory = 0
+    if 1 <= memory <= MAX_GPU_MEMORY_MIB:
+        return memory
+    allowed = "an amount of memory above 0 and up to 1Ti, as Kubernetes writes it"
+    faults.append(Fault(container.annotation_path(key), show(given), allowed, '"4Gi"'))
+    return None
+
+
+def _is_for_others(annotations: Mapping[str, str]) -> bool:
+    """Whether a pod's only key without a name is a number of GPUs, and other keys name the container that gets them."""
+    if FRACTION in annotations or MEMORY in annotations:
+        return False
+    return any(key.startswith(begins) and key.endswith(ends) for key in annotations for begins, ends in OWN_MEMORY)
 
 
 def _is_meant(container: Container) -> bool:
@@ -145,6 +203,7 @@ DIALECT: Dialect = Dialect(
     name="kai",
     read=read,
     requesting_annotations=frozenset(REQUESTING),
+    around_names=OWN_MEMORY,
     other_annotations=frozenset(OTHERS),
     unclaimed=_unclaimed,
 )

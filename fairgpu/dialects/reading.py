@@ -13,6 +13,10 @@ from fairgpu.request import NO_CHOICES, GPURequest, PodChoices
 
 NONE_GIVEN: Mapping[str, str] = MappingProxyType({})
 
+AroundNames = tuple[tuple[str, str], ...]
+"""Forms of annotations that request a GPU for one container of the pod: the beginning and the end of each, between
+which the container's name stands."""
+
 
 @dataclass(frozen=True, slots=True)
 class DialectSettings:
@@ -96,6 +100,11 @@ class Container:
         found = [key for key in self.limits if key.startswith(prefix)]
         found += [key for key in self.requests if key.startswith(prefix) and key not in self.limits]
         return tuple(found)
+
+    def annotated(self, forms: AroundNames) -> tuple[str, ...]:
+        """Returns the pod's annotations of these forms that name this container, in the order of the forms."""
+        keys = (f"{begins}{self.name}{ends}" for begins, ends in forms)
+        return tuple(key for key in keys if key in self.annotations)
 
     def has_prefix(self, prefix: str) -> bool:
         """Returns whether a name of a resource in the container's limits or requests begins with a prefix."""
@@ -181,6 +190,7 @@ class Dialect:
         resources: the extended resources of the dialect.
         prefix: the prefix that only resources of this dialect have, so that a misspelt one is noticed; empty if none.
         requesting_annotations: the pod annotations that request a GPU by themselves.
+        around_names: the forms of further ones, which contain the name of the container that gets the GPU.
         other_annotations: the pod annotations that only refine such a request.
         unclaimed: returns the fault of annotations that request a GPU for a container that the pod does not have. Its
             arguments are the pod's annotations and field path.
@@ -191,5 +201,6 @@ class Dialect:
     resources: frozenset[str] = frozenset()
     prefix: str = ""
     requesting_annotations: frozenset[str] = frozenset()
+    around_names: AroundNames = ()
     other_annotations: frozenset[str] = frozenset()
     unclaimed: Callable[[Mapping[str, str], tuple[str | int, ...]], Fault] | None = None

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from fairgpu.dialects import aliyun, hami, kai, model, native, tencent, volcano
-from fairgpu.dialects.reading import Container, Dialect, DialectSettings, Reading
+from fairgpu.dialects.reading import AroundNames, Container, Dialect, DialectSettings, Reading
 from fairgpu.faults import Fault, field_path
 
 BETWEEN_NAMES = " and "
@@ -27,6 +27,7 @@ class DialectSet:
         prefixes: the prefixes of resources that belong to one of them.
         dialects_of: the names of the dialects that a resource may belong to, keyed by resource.
         requesting_annotations: the pod annotations that request a GPU by themselves.
+        around_names: the forms of further ones, which contain the name of the container that gets the GPU.
         annotations: the requesting annotations, and those that only refine a request.
     """
 
@@ -35,6 +36,7 @@ class DialectSet:
     prefixes: tuple[str, ...]
     dialects_of: Mapping[str, frozenset[str]]
     requesting_annotations: frozenset[str]
+    around_names: AroundNames
     annotations: frozenset[str]
 
     def may_have_gpu_keys(self, requests: dict[str, Any], limits: dict[str, Any]) -> bool:
@@ -50,6 +52,20 @@ class DialectSet:
         for name in requests:  # not any(): a generator takes longer, and this runs for every container
             if name not in ORDINARY and (name in self.resources or name.startswith(self.prefixes)):
                 return True
+        return False
+
+    def request_by_annotation(self, annotations: Mapping[str, str]) -> bool:
+        """Returns whether the annotations of a pod request a GPU for one of its containers, or for one that it lacks.
+
+        Args:
+            annotations: the pod's annotations.
+        """
+        if not self.requesting_annotations.isdisjoint(annotations):
+            return True
+        for begins, ends in self.around_names:
+            for key in annotations:  # not any(): a generator takes longer, and this runs for every pod
+                if key.startswith(begins) and key.endswith(ends):
+                    return True
         return False
 
     def may_be_read_by(self, container: Container) -> list[Dialect]:
@@ -68,6 +84,7 @@ class DialectSet:
             for dialect in self.dialects
             if dialect.name in named
             or (annotated and not dialect.requesting_annotations.isdisjoint(container.annotations))
+            or (dialect.around_names and container.annotated(dialect.around_names))
             or (dialect.prefix and container.has_prefix(dialect.prefix))
         ]
 
@@ -88,6 +105,7 @@ def dialect_set(*dialects: Dialect) -> DialectSet:
             key: frozenset(dialect.name for dialect in dialects if key in dialect.resources) for key in resources
         },
         requesting_annotations=requesting,
+        around_names=tuple(form for dialect in dialects for form in dialect.around_names),
         annotations=requesting.union(*(dialect.other_annotations for dialect in dialects)),
     )
 

@@ -108,7 +108,10 @@ def test_a_pod_that_asks_by_a_resource_of_any_dialect_is_mutated(
             assert seen[:1] == ["/mutate"], (place, amounts)
 
 
-@pytest.mark.parametrize("annotation", sorted(DIALECTS.requesting_annotations))
+OF_A_CONTAINER = "nvidia.com/container.main.gpu-memory.request"
+
+
+@pytest.mark.parametrize("annotation", [*sorted(DIALECTS.requesting_annotations), OF_A_CONTAINER])
 def test_a_pod_that_asks_by_an_annotation_is_mutated(
     control_plane: ControlPlane, webhook: Reviewer, pods: str, annotation: str
 ) -> None:
@@ -141,8 +144,9 @@ def _annotated(key: str) -> Pod:
         _annotated("gpu-fraction-container-name"),
         _annotated("nvidia-gpu-scheduler/gpu.model"),
         _annotated("fairgpu.io/placement"),
+        _annotated("nvidia.com/container.other.gpu-memory.request"),
     ],
-    ids=["plain", "cpu", "another device", "another vendor", "container name", "model", "choice"],
+    ids=["plain", "cpu", "another device", "another vendor", "container name", "model", "choice", "no such container"],
 )
 def test_a_pod_that_asks_for_no_gpu_is_not_sent(
     control_plane: ControlPlane, webhook: Reviewer, pods: str, pod: Pod
@@ -168,7 +172,6 @@ def accounted(control_plane: ControlPlane, webhook: Reviewer) -> Iterator[str]:
 
 
 OF_DEVICE_CLASS = tuple(f"{existing.OF_DEVICE_CLASS}{name}" for name in existing.DEVICE_CLASSES)
-OF_A_CONTAINER = "nvidia.com/container.main.gpu-memory.request"
 
 
 @pytest.mark.parametrize("resource", [*existing.RESOURCES, "nvidia.com/mig-1g.5gb.me", *OF_DEVICE_CLASS])
@@ -253,6 +256,7 @@ AGAIN: dict[str, tuple[Any, list[str]]] = {
         ["/mutate"],
     ),
     "with an annotation that asks": ({"metadata": {"annotations": {"gpu-fraction": "0.3"}}}, ["/mutate"]),
+    "with one that has the container's name": ({"metadata": {"annotations": {OF_A_CONTAINER: "4Gi"}}}, ["/mutate"]),
     "with another scheduler": ({"spec": {"schedulerName": "default-scheduler"}}, ["/mutate"]),
     "with a class": ({"spec": {"priorityClassName": "system-node-critical"}}, ["/mutate"]),
 }

@@ -66,6 +66,16 @@ def test_an_annotation_that_asks_for_a_gpu_and_that_nobody_read_is_refused(
     assert f"has not read (annotations {annotation})" in refused(editor, pods, pod)
 
 
+@pytest.mark.parametrize("end", ["request", "limit"])
+def test_so_is_one_that_has_the_name_of_its_container(editor: Identity, pods: str, end: str) -> None:
+    pod = plain_pod()
+    name = pod["spec"]["containers"][0]["name"]
+    pod["metadata"]["annotations"] = {f"nvidia.com/container.{name}.gpu-memory.{end}": "4Gi"}
+    assert f"has not read (containers {name})" in refused(editor, pods, pod)
+    pod["metadata"]["annotations"] = {f"nvidia.com/container.other.gpu-memory.{end}": "4Gi"}
+    editor.api.create(pods, pod, DRY_RUN)
+
+
 def _drop(spec: dict[str, Any], field: str) -> None:
     del spec[field]
 

@@ -75,7 +75,8 @@ def generated() -> set[str]:
 @pytest.mark.parametrize("name", ["mutate.fairgpu.io", "validate.fairgpu.io", "templates.fairgpu.io"])
 def test_the_webhook_is_sent_the_keys_of_all_dialects_and_no_others(name: str) -> None:
     foreign = DIALECTS.resources - set(names.CANONICAL_RESOURCES)
-    assert quoted(condition(webhooks()[name])) == {*foreign, *DIALECTS.requesting_annotations, "fairgpu.io/"}
+    around = {part for form in DIALECTS.around_names for part in form}
+    assert quoted(condition(webhooks()[name])) == {*foreign, *DIALECTS.requesting_annotations, *around, "fairgpu.io/"}
     assert all(resource.startswith("fairgpu.io/") for resource in names.CANONICAL_RESOURCES)
 
 
