@@ -164,11 +164,22 @@ static CUresult release(CUdeviceptr address, CUstream handle)
     return result == CUDA_ERROR_INVALID_VALUE ? sim_release(address, SIM_LINEAR) : result;
 }
 
+static void end(CUmemoryPool pool)
+{
+    if (sim_pool_backed(pool)) {
+        discharge(pool, pool->reserved - pool->split);
+    }
+    free(pool);
+}
+
 void sim_pool_returned(CUmemoryPool pool, uint64_t bytes, uint64_t taken_along)
 {
     pool->used -= bytes < pool->used ? bytes : pool->used;
     pool->reserved -= taken_along < pool->reserved ? taken_along : pool->reserved;
     pool->split -= taken_along < pool->split ? taken_along : pool->split;
+    if (pool->destroyed && pool->used == 0) {
+        end(pool);
+    }
 }
 
 SIM_TWINS(cuMemAllocAsync, _ptsz, COST_MEMORY, (CUdeviceptr *address, size_t bytes, CUstream stream),
@@ -204,10 +215,12 @@ CUresult sim_pool_end(CUmemoryPool pool)
     if (found) {
         *link = pool->next;
         currents[pool->device] = currents[pool->device] == pool ? NULL : currents[pool->device];
-        if (sim_pool_backed(pool)) {
-            discharge(pool, pool->reserved - pool->split);
+        pool->destroyed = 1;
+        if (pool->used == 0 || pool->imported) {
+            end(pool);
+        } else {
+            sim_pool_shrink(pool, 0);
         }
-        free(pool);
     }
     pthread_mutex_unlock(&sim_process_lock);
     return found ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;

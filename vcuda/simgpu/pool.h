@@ -17,6 +17,7 @@ struct CUmemPoolHandle_st {
     uint64_t split; /* of what is reserved, what others can refer to: no longer the context's */
     int on_host;  /* the host's memory: it takes none of a device */
     int imported; /* another process's: nothing is allocated from it, what was imported shows in its figures */
+    int destroyed; /* the program has it no longer; it goes with the last of its allocations */
 };
 
 /* The pool that a device's streams allocate from, NULL for its default; under sim_process_lock, as the next two. */
@@ -30,6 +31,7 @@ void sim_pool_shrink(CUmemoryPool pool, uint64_t keep);
 /* The driver's own pool of the host's memory. */
 CUmemoryPool sim_pool_of_host(void);
 CUresult sim_pool_make(CUmemoryPool *pool, uint32_t device, int on_host);
+/* What is allocated from it keeps its memory, and the pool with it, until it is freed. */
 CUresult sim_pool_end(CUmemoryPool pool);
 /* Gives back what no pool must keep; done at every synchronisation, as a driver does. */
 void sim_pools_release(void);

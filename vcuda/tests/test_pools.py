@@ -4,6 +4,7 @@ import subprocess
 from collections.abc import Callable
 
 import pytest
+from agent import Agent, Tenant
 from node import BUILD, MIB, OUT_OF_MEMORY, Node, Share, until
 
 CONTEXT = 256 * MIB
@@ -153,6 +154,19 @@ def test_memory_of_a_pool_freed_as_plain_memory_is_discharged(node: Node) -> Non
         begun(ask)
         assert [ask(f"async a {40 * MIB}")[0], ask("free a")[0], ask("wait")[0]] == [0, 0, 0]
         until(lambda: container.charged() == node.truth("a")[0] == CONTEXT)
+
+
+def test_what_a_destroyed_pool_had_given_is_charged_until_it_is_freed(node: Node) -> None:
+    page = node.folder / "page"
+    with Agent(node, page, Tenant("a", 0)), node.container("a", Share(schedule=str(page))).session() as ask:
+        begun(ask)
+        for _ in range(12):
+            assert [ask("newpool 1 0")[0], ask(f"from a {64 * MIB} 1")[0], ask("endpool 1")[0]] == [0, 0, 0]
+            assert node.truth("a")[0] == CONTEXT + 64 * MIB
+            assert ask(f"alloc b {768 * MIB}")[0] == OUT_OF_MEMORY, "64 of them are in use"
+            assert ask("freeasync a")[0] == 0
+            assert node.truth("a")[0] == CONTEXT
+            until(lambda: ask("info")[1] == 768 * MIB)
 
 
 @pytest.mark.parametrize("order", ["before", "after"])

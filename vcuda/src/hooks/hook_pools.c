@@ -257,25 +257,32 @@ EXPORT CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep)
     return result;
 }
 
-/* What is still allocated from it stays charged as long as the process lives; usually nothing is. */
+/* The driver keeps what of it is not freed, or freed in an order to which no stream has come yet, and from now on there is no pool
+ * to ask about that: it is left to the container until the node has seen the driver release it. */
+static void leave_to_the_container(const struct pool *pool)
+{
+    if (pool->charged == 0)
+        return;
+    if (!pool->exported)
+        others_may_hold(pool->index, pool->charged);
+    orphan(pool->index, pool->charged);
+    want_sample(pool->index);
+}
+
 EXPORT CUresult cuMemPoolDestroy(CUmemoryPool pool)
 {
     PASS_UNLESS_ACTIVE(cuMemPoolDestroy, pool);
     pools_trim(pool, 0);
     pools_settle(pool);
-    uint64_t used = 0;
-    REAL(cuMemPoolGetAttribute)(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used);
     struct pool left = pools_forget(pool);
     pools_forget_current();
     unsettle(left.index, left.charged);
     CUresult result = REAL(cuMemPoolDestroy)(pool);
-    if (result == CUDA_SUCCESS && left.exported)
-        orphan(left.index, left.charged);
-    else if (result == CUDA_SUCCESS && used == 0)
-        discharge(left.index, left.charged);
-    else
+    if (result == CUDA_SUCCESS) {
+        leave_to_the_container(&left);
+    } else {
         confirm(left.index, left.charged);
-    if (result != CUDA_SUCCESS)
         pools_put_back(&left);
+    }
     return result;
 }
