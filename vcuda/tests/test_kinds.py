@@ -1,5 +1,6 @@
 """Every way to get device memory is charged: by pools, physical memory of its own, arrays, heaps."""
 
+import subprocess
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
@@ -90,6 +91,19 @@ def test_each_of_many_references_to_physical_memory_counts(node: Node) -> None:
         assert container.charged() == node.truth("a")[0] == CONTEXT + 64 * MIB
         assert ask("drop a")[0] == 0
         assert container.charged() == node.truth("a")[0] == CONTEXT
+
+
+@pytest.mark.parametrize(
+    ("kind", "between"),
+    [("physical", 32 * MIB), ("multicast", 0), ("graph", 64 * MIB), ("green", True)],
+)
+def test_a_handle_that_another_thread_is_given_before_the_end_of_the_first_is_known_is_the_second_ones(
+    node: Node, kind: str, between: int
+) -> None:
+    given = {name: value for name, value in node.container("a").environment().items() if name != "LD_PRELOAD"}
+    command = [str(BUILD / "tests" / "unit" / "handles_overtaken"), kind]
+    done = subprocess.run(command, env=given, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [str(int(between)), "0"]
 
 
 def test_one_call_unmaps_several_mappings(node: Node) -> None:

@@ -352,14 +352,16 @@ EXPORT CUresult cuGreenCtxDestroy(CUgreenCtx green)
     CUdevice device = (CUdevice)row.extent;
     if (row.owner != 0)
         context_memory_take(&memory, (CUcontext)(uintptr_t)row.owner, device_index(device), true);
+    bool has_part = allocations_take(&process()->allocations, KIND_PART, row.owner, &part);
     CUresult result = REAL(cuGreenCtxDestroy)(green);
     if (row.owner != 0)
         context_memory_settle(&memory, result == CUDA_SUCCESS);
     if (result == CUDA_SUCCESS) {
-        allocations_take(&process()->allocations, KIND_PART, row.owner, &part);
         release_primary(device, false, REAL(cuDevicePrimaryCtxRelease_v2));
     } else {
         allocations_put(&process()->allocations, &row);
+        if (has_part)
+            allocations_put(&process()->allocations, &part);
     }
     return result;
 }

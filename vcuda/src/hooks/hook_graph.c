@@ -133,10 +133,12 @@ WITH_LOG(cuGraphInstantiate_v2)
 
 EXPORT CUresult cuGraphExecDestroy(CUgraphExec graph)
 {
+    struct allocation row;
     PASS_UNLESS_ACTIVE(cuGraphExecDestroy, graph);
+    bool ours = graph_memory_destroying(graph, &row);
     CUresult result = REAL(cuGraphExecDestroy)(graph);
-    if (result == CUDA_SUCCESS && __atomic_load_n(&process()->graphs.executables, __ATOMIC_ACQUIRE) != 0)
-        graph_memory_forget(graph);
+    if (ours)
+        graph_memory_destroyed(result, &row);
     return result;
 }
 

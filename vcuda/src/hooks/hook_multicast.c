@@ -2,15 +2,14 @@
  * released as physical memory is, which charges nothing for it. */
 #include "hooks/hook.h"
 #include "memory/multicast.h"
+#include "memory/physical.h"
 
 EXPORT CUresult cuMulticastCreate(CUmemGenericAllocationHandle *object, const CUmulticastObjectProp *properties)
 {
     PASS_UNLESS_ACTIVE(cuMulticastCreate, object, properties);
     CUresult result = REAL(cuMulticastCreate)(object, properties);
-    if (result == CUDA_SUCCESS) {
-        struct allocation row = {.key = *object, .owner = ORIGIN_MULTICAST, .kind = KIND_PHYSICAL, .count = 1};
-        allocations_put(&process()->allocations, &row);
-    }
+    if (result == CUDA_SUCCESS)
+        physical_made(*object, 0, 0, ORIGIN_MULTICAST);
     return result;
 }
 

@@ -19,7 +19,7 @@ EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, c
         return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = REAL(cuMemCreate)(handle, size, properties, flags);
     if (result == CUDA_SUCCESS)
-        remember(KIND_PHYSICAL, *handle, index, size, NULL, 0);
+        physical_made(*handle, index, size, ORIGIN_MADE);
     else
         discharge(index, size);
     return result;
@@ -31,7 +31,7 @@ EXPORT CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
     PASS_UNLESS_ACTIVE(cuMemRelease, handle);
     bool ours = physical_dropping(handle, &physical);
     CUresult result = REAL(cuMemRelease)(handle);
-    physical_dropped(result, handle, ours, &physical);
+    physical_dropped(result, ours, &physical);
     return result;
 }
 
@@ -70,7 +70,7 @@ EXPORT CUresult cuMemUnmap(CUdeviceptr pointer, size_t size)
         CUresult result = REAL(cuMemUnmap)(pointer, mapping.extent);
         if (result != CUDA_SUCCESS)
             allocations_put(&process()->allocations, &mapping);
-        physical_dropped(result, mapping.owner, ours, &physical);
+        physical_dropped(result, ours, &physical);
         if (result != CUDA_SUCCESS)
             return result;
         pointer += mapping.extent;
@@ -94,11 +94,8 @@ EXPORT CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *han
 {
     PASS_UNLESS_ACTIVE(cuMemImportFromShareableHandle, handle, shareable, type);
     CUresult result = REAL(cuMemImportFromShareableHandle)(handle, shareable, type);
-    if (result == CUDA_SUCCESS) {
-        struct allocation import = {.key = *handle, .owner = ORIGIN_IMPORTED, .kind = KIND_PHYSICAL, .count = 1};
-        if (!allocations_join(&process()->allocations, &import))
-            opened_of_others(+1);
-    }
+    if (result == CUDA_SUCCESS)
+        physical_imported(*handle);
     return result;
 }
 

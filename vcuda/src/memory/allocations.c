@@ -68,19 +68,37 @@ static bool has_room(struct stripe *stripe)
     return stripe->used * 4 < stripe->capacity * 3 || grow(stripe) || stripe->used + 1 < stripe->capacity;
 }
 
+/* Under the stripe's lock. `before` is what had the key: of KIND_NONE where nothing had. */
+static bool put(struct stripe *stripe, const struct allocation *allocation, struct allocation *before)
+{
+    *before = (struct allocation){.kind = KIND_NONE};
+    if (!has_room(stripe))
+        return false;
+    struct allocation *row = row_of(stripe, allocation->kind, allocation->key);
+    if (row->kind == KIND_NONE)
+        stripe->used++;
+    *before = *row;
+    *row = *allocation;
+    return true;
+}
+
 bool allocations_put(struct allocations *all, const struct allocation *allocation)
 {
     struct stripe *stripe = stripe_of(all, allocation->kind, allocation->key);
+    struct allocation before;
     pthread_mutex_lock(&stripe->lock);
-    bool room = has_room(stripe);
-    if (room) {
-        struct allocation *row = row_of(stripe, allocation->kind, allocation->key);
-        if (row->kind == KIND_NONE)
-            stripe->used++;
-        *row = *allocation;
-    }
+    bool room = put(stripe, allocation, &before);
     pthread_mutex_unlock(&stripe->lock);
     return room;
+}
+
+bool allocations_replace(struct allocations *all, const struct allocation *allocation, struct allocation *before)
+{
+    struct stripe *stripe = stripe_of(all, allocation->kind, allocation->key);
+    pthread_mutex_lock(&stripe->lock);
+    put(stripe, allocation, before);
+    pthread_mutex_unlock(&stripe->lock);
+    return before->kind != KIND_NONE;
 }
 
 bool allocations_join(struct allocations *all, const struct allocation *allocation)
@@ -103,7 +121,7 @@ bool allocations_join(struct allocations *all, const struct allocation *allocati
 }
 
 /* The row under the stripe's lock; NULL when it is not there. */
-static struct allocation *present(const struct stripe *stripe, enum kind kind, uint64_t key)
+static struct allocation *present(const struct stripe *stripe, unsigned kind, uint64_t key)
 {
     if (stripe->used == 0)
         return NULL;
@@ -135,21 +153,36 @@ bool allocations_take(struct allocations *all, enum kind kind, uint64_t key, str
     return row != NULL;
 }
 
+/* Under the stripe's lock; `row` is NULL when it is not there. */
+static int64_t count(struct stripe *stripe, struct allocation *row, int change, struct allocation *found)
+{
+    if (row == NULL)
+        return -1;
+    int64_t now = (int64_t)row->count + change;
+    row->count = (uint32_t)now;
+    *found = *row;
+    if (now <= 0)
+        erase(stripe, row);
+    return now;
+}
+
 int64_t allocations_count(struct allocations *all, enum kind kind, uint64_t key, int change, struct allocation *found)
 {
     struct stripe *stripe = stripe_of(all, kind, key);
-    int64_t count = -1;
     pthread_mutex_lock(&stripe->lock);
-    struct allocation *row = present(stripe, kind, key);
-    if (row != NULL) {
-        count = (int64_t)row->count + change;
-        row->count = (uint32_t)count;
-        *found = *row;
-        if (count <= 0)
-            erase(stripe, row);
-    }
+    int64_t now = count(stripe, present(stripe, kind, key), change, found);
     pthread_mutex_unlock(&stripe->lock);
-    return count;
+    return now;
+}
+
+int64_t allocations_drop(struct allocations *all, const struct allocation *seen, struct allocation *found)
+{
+    struct stripe *stripe = stripe_of(all, seen->kind, seen->key);
+    pthread_mutex_lock(&stripe->lock);
+    struct allocation *row = present(stripe, seen->kind, seen->key);
+    int64_t now = count(stripe, row != NULL && row->serial == seen->serial ? row : NULL, -1, found);
+    pthread_mutex_unlock(&stripe->lock);
+    return now;
 }
 
 bool allocations_mark(struct allocations *all, enum kind kind, uint64_t key, uint64_t extent, struct allocation *before)

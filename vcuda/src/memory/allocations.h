@@ -34,6 +34,7 @@ struct allocation {
     uint64_t context; /* CUcontext that takes it along when it is destroyed; 0: none */
     uint64_t owner;
     uint64_t extent;
+    uint64_t serial; /* PHYSICAL: another one in each row that was ever made */
     uint32_t count;
     int16_t device;
     uint16_t kind;
@@ -65,10 +66,15 @@ bool allocations_put(struct allocations *all, const struct allocation *allocatio
 bool allocations_find(struct allocations *all, enum kind kind, uint64_t key, struct allocation *found);
 /* Removes it and hands it over: of several threads that free the same pointer, one gets it. */
 bool allocations_take(struct allocations *all, enum kind kind, uint64_t key, struct allocation *found);
+/* Adds one in place of what has its key; false when nothing has it. Without memory for it nothing changes. */
+bool allocations_replace(struct allocations *all, const struct allocation *allocation, struct allocation *before);
 /* Adds one to the count of the row with this key and returns true, or adds the row as it is and returns false. */
 bool allocations_join(struct allocations *all, const struct allocation *allocation);
 /* Adds `change` to the count; returns the new count, and at 0 removes it. -1 when it is not there. */
 int64_t allocations_count(struct allocations *all, enum kind kind, uint64_t key, int change, struct allocation *found);
+/* Takes one from the count of the row of which `seen` is a copy, and as allocations_count otherwise: -1 also when another has its key
+ * by now. */
+int64_t allocations_drop(struct allocations *all, const struct allocation *seen, struct allocation *found);
 /* Sets the extent of a row; `before` is what it was. False when it is not there. */
 bool allocations_mark(struct allocations *all, enum kind kind, uint64_t key, uint64_t extent, struct allocation *before);
 /* Removes one row of the context, until there is none. */

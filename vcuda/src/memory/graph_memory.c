@@ -157,11 +157,18 @@ CUresult graph_memory_bring(CUgraphExec executable, graph_action *action, void *
     return result;
 }
 
-void graph_memory_forget(CUgraphExec executable)
+bool graph_memory_destroying(CUgraphExec executable, struct allocation *row)
 {
-    struct allocation row;
-    if (allocations_take(&process()->allocations, KIND_GRAPH, (uint64_t)(uintptr_t)executable, &row))
-        settle(row.device, &process()->graphs.devices[row.device], 0, 0);
+    return __atomic_load_n(&process()->graphs.executables, __ATOMIC_ACQUIRE) != 0 &&
+           allocations_take(&process()->allocations, KIND_GRAPH, (uint64_t)(uintptr_t)executable, row);
+}
+
+void graph_memory_destroyed(CUresult result, const struct allocation *row)
+{
+    if (result == CUDA_SUCCESS)
+        settle(row->device, &process()->graphs.devices[row->device], 0, 0);
+    else
+        allocations_put(&process()->allocations, row);
 }
 
 CUresult graph_memory_trim(CUdevice ordinal)

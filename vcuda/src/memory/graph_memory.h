@@ -12,6 +12,7 @@
 #include <stdint.h>
 
 #include "config.h"
+#include "memory/allocations.h"
 
 struct graph_memory {
     pthread_mutex_t lock; /* guards the rows; the driver is not called under it */
@@ -35,8 +36,10 @@ typedef CUresult graph_action(void *call);
 CUresult graph_memory_instantiate(CUgraph graph, CUgraphExec *made, bool uploads, graph_action *action, void *call);
 /* Uploads or launches an executable by `action`; out of memory when what it allocates does not fit. */
 CUresult graph_memory_bring(CUgraphExec executable, graph_action *action, void *call);
-/* The executable was destroyed. */
-void graph_memory_forget(CUgraphExec executable);
+/* Before the driver destroys an executable: whether it is one that allocates, and what is known of it. Then it was destroyed, or
+ * not. */
+bool graph_memory_destroying(CUgraphExec executable, struct allocation *row);
+void graph_memory_destroyed(CUresult result, const struct allocation *row);
 CUresult graph_memory_trim(CUdevice ordinal);
 /* A context is about to end, and did (`gone`), or did not: with it goes what is charged for graphs on its device, unless
  * another context holds that. */

@@ -53,7 +53,7 @@ static CUresult unbind(const struct binding *binding)
     struct allocation physical;
     bool ours = physical_dropping(binding->physical, &physical);
     CUresult result = REAL(cuMulticastUnbind)(binding->object, binding->ordinal, binding->offset, binding->size);
-    physical_dropped(result, binding->physical, ours, &physical);
+    physical_dropped(result, ours, &physical);
     return result;
 }
 
@@ -84,6 +84,6 @@ void multicast_ends(CUmemGenericAllocationHandle object, bool elsewhere)
         }
         shared_with_others(KIND_PHYSICAL, binding.physical);
         bool ours = physical_dropping(binding.physical, &physical);
-        physical_dropped(CUDA_SUCCESS, binding.physical, ours, &physical);
+        physical_dropped(CUDA_SUCCESS, ours, &physical);
     }
 }
