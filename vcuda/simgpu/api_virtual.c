@@ -160,11 +160,27 @@ SIM_EXPORT CUresult CUDAAPI cuMemMap(CUdeviceptr address, size_t bytes, size_t o
     return CUDA_SUCCESS;
 }
 
-/* Ends every mapping that begins in the range. */
+/* Whether a mapping that begins in the range goes on behind it. */
+static int cuts_a_mapping(CUdeviceptr address, size_t bytes)
+{
+    int cuts = 0;
+    pthread_mutex_lock(&sim_process_lock);
+    for (uint64_t at = address; at < address + bytes; at += SIM_GRANULE) {
+        const struct sim_allocation *found = sim_allocation_find(at);
+        cuts = cuts || (found != NULL && found->kind == SIM_MAPPED && at + found->bytes > address + bytes);
+    }
+    pthread_mutex_unlock(&sim_process_lock);
+    return cuts;
+}
+
+/* Ends every mapping in the range; a part of one cannot be ended. */
 SIM_EXPORT CUresult CUDAAPI cuMemUnmap(CUdeviceptr address, size_t bytes)
 {
     SIM_ENTER(COST_VIRTUAL);
     CUresult result = CUDA_ERROR_INVALID_VALUE;
+    if (cuts_a_mapping(address, bytes)) {
+        return result;
+    }
     for (uint64_t at = address; at < address + bytes; at += SIM_GRANULE) {
         pthread_mutex_lock(&sim_process_lock);
         struct sim_allocation *found = sim_allocation_find(at);

@@ -117,6 +117,18 @@ def test_one_call_unmaps_several_mappings(node: Node) -> None:
         assert container.charged() == node.truth("a")[0] == CONTEXT
 
 
+@pytest.mark.parametrize("part", [32 * MIB, 96 * MIB])
+def test_a_part_of_a_mapping_cannot_be_unmapped_and_nothing_is(node: Node, part: int) -> None:
+    container = node.container("a")
+    with container.session() as ask:
+        begun(ask)
+        lines = [f"create a {64 * MIB}", f"map a {64 * MIB}", f"mapagain a {64 * MIB}", "drop a"]
+        assert [ask(line)[0] for line in lines] == [0] * len(lines)
+        assert ask(f"unmap a {part}")[0] == INVALID_VALUE
+        assert ask(f"unmap a {64 * MIB}")[0] == 0, "the first is mapped as before"
+        assert container.charged() == node.truth("a")[0] == CONTEXT + 64 * MIB
+
+
 def test_physical_memory_on_a_device_of_somebody_else_is_refused(node: Node) -> None:
     node.settings["SIMGPU_DEVICES"] = "2"
     container = node.container("a", Share(ordinal=1, slot=1))

@@ -59,12 +59,26 @@ EXPORT CUresult cuMemMap(CUdeviceptr pointer, size_t size, size_t offset, CUmemG
     return result;
 }
 
+/* Whether a mapping goes on behind the range, of which the driver unmaps nothing then. */
+static bool cuts_a_mapping(CUdeviceptr pointer, CUdeviceptr end)
+{
+    struct allocation mapping;
+    while (pointer < end && allocations_find(&process()->allocations, KIND_MAPPING, pointer, &mapping)) {
+        if (mapping.extent > end - pointer)
+            return true;
+        pointer += mapping.extent;
+    }
+    return false;
+}
+
 /* The range may cover several mappings, each whole. They are unmapped one by one. */
 EXPORT CUresult cuMemUnmap(CUdeviceptr pointer, size_t size)
 {
     struct allocation mapping, physical;
     PASS_UNLESS_ACTIVE(cuMemUnmap, pointer, size);
     CUdeviceptr end = pointer + size;
+    if (cuts_a_mapping(pointer, end))
+        return REAL(cuMemUnmap)(pointer, size);
     while (pointer < end && allocations_take(&process()->allocations, KIND_MAPPING, pointer, &mapping)) {
         bool ours = physical_dropping(mapping.owner, &physical);
         CUresult result = REAL(cuMemUnmap)(pointer, mapping.extent);
