@@ -6,7 +6,7 @@ import subprocess
 import pytest
 from agent import Agent, Tenant
 from deck_programs import DECK, WAITING, Program, neighbour, part_of_a_gpu, run, two_halves
-from node import BUILD, MIB, Node, Share, ended, until
+from node import BUILD, MIB, Node, Share, ended, give_line, until
 
 RACING = ["data_frames", "capturing", "serving", "pipeline"]
 """Those whose threads, streams and captures come and go; the others are tried in continuous integration."""
@@ -63,6 +63,9 @@ def test_memory_freed_in_the_order_of_a_stream_that_waits_is_charged_until_the_s
     container = node.container("a")
     with ended(container.start("programs/waiting", "free")) as program:
         assert program.stdout is not None
+        assert program.stdout.readline() == "held\n"
+        assert container.charged() == (256 + 64 + 2) * MIB
+        give_line(program)
         assert program.stdout.readline() == "freed\n"
         until(lambda: container.charged() == node.truth("a")[0] == 256 * MIB)
         assert container.unsettled() == 0

@@ -91,25 +91,34 @@ CREATES(cuCtxCreate_v3, (CUcontext * context, CUexecAffinityParam *affinity, int
 CREATES(cuCtxCreate_v4, (CUcontext * context, CUctxCreateParams *parameters, unsigned int flags, CUdevice device), context,
         parameters, flags, device)
 
-/* How often a context that the program made is in use; 0 when it is none of these, which no call below ends. */
+/* How often a context that the program made is in use; 0 when it is none of these. */
 static unsigned int uses_of(CUcontext context)
 {
-    struct process *us = process();
     struct allocation row;
-    if (!allocations_find(&us->allocations, KIND_CONTEXT, (uint64_t)(uintptr_t)context, &row))
-        return 0;
+    return allocations_find(&process()->allocations, KIND_CONTEXT, (uint64_t)(uintptr_t)context, &row) ? row.count : 0;
+}
+
+/* A primary context or a green one's, which the calls below do not end. */
+static bool has_calls_of_its_own(CUcontext context)
+{
+    struct process *us = process();
+    struct allocation part;
+    bool has = false;
     pthread_mutex_lock(&us->contexts);
-    bool primary = us->primary[row.device] == context;
+    for (uint32_t i = 0; i < config.device_count; i++)
+        has = has || (context != NULL && us->primary[i] == context);
     pthread_mutex_unlock(&us->contexts);
-    return primary ? 0 : row.count;
+    return has || allocations_find(&us->allocations, KIND_PART, (uint64_t)(uintptr_t)context, &part);
 }
 
 /* With `for_all_users` the context ends for all its users. One that the driver made without the shim may end with any call. */
 static CUresult end(CUcontext context, bool for_all_users, __typeof__(cuCtxDestroy_v2) *driver_does)
 {
-    unsigned int uses = uses_of(context);
     struct allocation row;
     struct context_memory memory;
+    if (has_calls_of_its_own(context))
+        return driver_does(context);
+    unsigned int uses = uses_of(context);
     if (uses == 1 || (uses != 0 && for_all_users)) {
         context_memory_take(&memory, context, 0, true);
         CUresult result = driver_does(context);
@@ -140,7 +149,7 @@ EXPORT CUresult cuCtxAttach(CUcontext *context, unsigned int flags)
     struct allocation row;
     PASS_UNLESS_ACTIVE(cuCtxAttach, context, flags);
     CUresult result = REAL(cuCtxAttach)(context, flags);
-    if (result == CUDA_SUCCESS && uses_of(*context) != 0)
+    if (result == CUDA_SUCCESS && !has_calls_of_its_own(*context) && uses_of(*context) != 0)
         allocations_count(&process()->allocations, KIND_CONTEXT, (uint64_t)(uintptr_t)*context, 1, &row);
     return result;
 }

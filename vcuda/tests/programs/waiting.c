@@ -7,7 +7,8 @@
  *     waiting warm COUNT       the same after one kernel of 10 ms
  *     waiting first            the first launch, while 16 other streams wait for the host
  *     waiting exit             a thread that has launched ends while this one captures in the strictest mode
- *     waiting free             plain memory is freed in the order of a stream that waits for the host
+ *     waiting free             plain memory is freed in the order of a stream that waits for the host, and
+ *                              the driver refuses to destroy the primary context meanwhile
  *     waiting grow             memory that would pass the limit is asked for in such a stream; prints the answer
  *     waiting full pool        a thread allocates in the order of a stream whose queue is full and waits for the host, which comes
  *                              when this one has allocated, too
@@ -173,6 +174,9 @@ static uint64_t freed_in_order(void)
     CUstream held = held_stream();
     must(CU(cuMemFreeAsync)(large, held));
     must(CU(cuMemFreeAsync)(small, held));
+    CUresult refused = CU(cuCtxDestroy_v2)(context);
+    must(refused == CUDA_ERROR_INVALID_CONTEXT ? CUDA_SUCCESS : CUDA_ERROR_UNKNOWN);
+    say("held");
     let_go(held);
     say("freed");
     return 0;
