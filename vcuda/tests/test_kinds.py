@@ -95,9 +95,9 @@ def test_each_of_many_references_to_physical_memory_counts(node: Node) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "between"),
-    [("physical", 32 * MIB), ("multicast", 0), ("graph", 64 * MIB), ("green", True)],
+    [("physical", 32 * MIB), ("multicast", 0), ("graph", 64 * MIB), ("green", True), ("limit", 32 * MIB)],
 )
-def test_a_handle_that_another_thread_is_given_before_the_end_of_the_first_is_known_is_the_second_ones(
+def test_what_another_thread_is_given_or_sets_before_the_first_call_is_back_is_the_second_ones(
     node: Node, kind: str, between: int
 ) -> None:
     given = {name: value for name, value in node.container("a").environment().items() if name != "LD_PRELOAD"}
@@ -290,6 +290,19 @@ def test_arrays_and_heaps_are_charged(node: Node) -> None:
         assert ask("array b 8000 8000")[0] == OUT_OF_MEMORY
         assert ask("freearray a")[0] == 0
         assert container.charged() == CONTEXT + 100 * MIB
+
+
+@pytest.mark.parametrize("limit", ["heap", "prints"])
+def test_a_limit_that_is_set_anew_takes_the_place_of_the_old_one(node: Node, limit: str) -> None:
+    container = node.container("a")
+    with container.session() as ask:
+        begun(ask)
+        for size in (500 * MIB, 500 * MIB, 700 * MIB, 100 * MIB, 0):
+            assert ask(f"{limit} - {size}")[0] == 0
+            assert container.charged() == CONTEXT + size
+        assert [ask(f"{limit} - {700 * MIB}")[0], ask(f"{limit} - {800 * MIB}")[0]] == [0, OUT_OF_MEMORY]
+        assert container.charged() == CONTEXT + 700 * MIB
+        assert container.unsettled() == 0
 
 
 def test_a_mipmapped_array_is_charged_once_whatever_is_done_with_its_levels(node: Node) -> None:

@@ -390,25 +390,50 @@ static uint64_t taken_for(CUlimit limit, size_t value)
     return granule_up(bytes, GRANULE);
 }
 
-/* The heap that kernels allocate from, the buffer that they print to and their stacks are device memory. */
+/* The driver has set a limit: charged for it are `charged`, not confirmed, and what another thread may have set meanwhile. The last
+ * to come here has the row. */
+static void limit_set(const struct allocation *row, uint64_t charged)
+{
+    struct allocation before;
+    if (allocations_replace(&process()->allocations, row, &before)) {
+        unsettle(before.device, before.bytes);
+        charged += before.bytes;
+    }
+    if (charged < row->bytes)
+        charge_anyway(row->device, row->bytes - charged);
+    confirm(row->device, row->bytes);
+    if (charged > row->bytes)
+        discharge(row->device, charged - row->bytes);
+}
+
+/* The heap that kernels allocate from, the buffer that they print to and their stacks are device memory. What a limit has taken so
+ * far serves for what it takes anew. */
 EXPORT CUresult cuCtxSetLimit(CUlimit limit, size_t value)
 {
     CUcontext context;
     int index;
-    struct allocation old = {0};
+    struct allocation old;
     PASS_UNLESS_ACTIVE(cuCtxSetLimit, limit, value);
     bool takes = limit == CU_LIMIT_MALLOC_HEAP_SIZE || limit == CU_LIMIT_PRINTF_FIFO_SIZE || limit == CU_LIMIT_STACK_SIZE;
     if (!takes || !current_device(&context, &index))
         return REAL(cuCtxSetLimit)(limit, value);
     uint64_t key = (uint64_t)(uintptr_t)context ^ (uint64_t)limit, bytes = taken_for(limit, value);
-    if (!charge(index, bytes))
+    uint64_t has = allocations_find(&process()->allocations, KIND_LIMIT, key, &old) ? old.bytes : 0;
+    uint64_t more = bytes > has ? bytes - has : 0;
+    if (!charge(index, more))
         return CUDA_ERROR_OUT_OF_MEMORY;
-    bool had = freeing(KIND_LIMIT, key, &old);
+    unsettle(index, has);
     CUresult result = REAL(cuCtxSetLimit)(limit, value);
-    freed(result, had, &old);
+    struct allocation row = {.key = key,
+                             .bytes = bytes,
+                             .context = (uint64_t)(uintptr_t)context,
+                             .device = (int16_t)index,
+                             .kind = KIND_LIMIT,
+                             .count = 1};
     if (result == CUDA_SUCCESS)
-        remember(KIND_LIMIT, key, index, bytes, context, 0);
+        limit_set(&row, more);
     else
-        discharge(index, bytes);
+        discharge(index, more);
+    confirm(index, has);
     return result;
 }

@@ -3,7 +3,9 @@
  *
  *     handles_overtaken KIND    prints the bytes charged, or whether the second one is known, and the bytes charged at its end
  *
- * The driver is played. KIND is physical, multicast, graph or green.
+ * Or, with the kind limit: while one sets a limit, another sets it, too, and is the last.
+ *
+ * The driver is played. KIND is physical, multicast, graph, green or limit.
  */
 #include <pthread.h>
 #include <stdio.h>
@@ -20,6 +22,7 @@
 #define HANDLE 0x70000
 #define PRIMARY ((CUcontext)(uintptr_t)0x1000)
 
+static CUcontext current;
 static int overtaken;             /* the first has ended */
 static void *(*overtakes)(void *); /* what the second thread does */
 static uint64_t mapped, held_before_it_was_mapped;
@@ -231,9 +234,31 @@ static void green(void)
     cuGreenCtxDestroy((CUgreenCtx)(uintptr_t)HANDLE);
 }
 
-static CUresult none_is_current(CUcontext *context)
+static CUresult sets(CUlimit which, size_t bytes)
 {
-    *context = NULL;
+    (void)which, (void)bytes;
+    return ends();
+}
+
+static void *sets_second(void *unused)
+{
+    cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, SECOND_BYTES);
+    return unused;
+}
+
+static void limit(void)
+{
+    current = PRIMARY;
+    driver.cuCtxSetLimit = sets;
+    cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, FIRST_BYTES);
+    cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, SECOND_BYTES);
+    printf("%llu ", held());
+    cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, 0);
+}
+
+static CUresult says_current(CUcontext *context)
+{
+    *context = current;
     return CUDA_SUCCESS;
 }
 
@@ -250,20 +275,23 @@ int main(int count, char **arguments)
     const char *kind = arguments[1];
     cuMemRelease(0); /* the real driver is loaded, and refuses: what is played comes in its place */
     play_device();
-    driver.cuCtxGetCurrent = none_is_current;
+    driver.cuCtxGetCurrent = says_current;
     driver.cuCtxPushCurrent_v2 = pushes;
-    driver.cuCtxPopCurrent_v2 = none_is_current;
+    driver.cuCtxPopCurrent_v2 = says_current;
     driver.cuMemCreate = creates;
     driver.cuMulticastCreate = makes_object;
     driver.cuMemRelease = releases;
     overtakes = strcmp(kind, "physical") == 0    ? creates_second
                 : strcmp(kind, "multicast") == 0 ? makes_second
                 : strcmp(kind, "graph") == 0     ? instantiates_one
+                : strcmp(kind, "limit") == 0     ? sets_second
                                                  : makes_one;
     if (overtakes == instantiates_one)
         graph();
     else if (overtakes == makes_one)
         green();
+    else if (overtakes == sets_second)
+        limit();
     else
         physical();
     printf("%llu\n", held());
