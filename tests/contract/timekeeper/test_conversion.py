@@ -10,6 +10,7 @@ import pytest
 from tests.support.ledger.harness import LedgerHarness
 from tests.support.ledger.old_store import STORE, begin, check_converted, fill, usage
 from tests.support.ledger.steps import KilledError
+from tests.support.ledger.stored_hours import rows_of, write_rows
 from timekeeper.api.usage import Query, find
 from timekeeper.audit.auditing import AuditEnvironment, AuditRequest, audit
 from timekeeper.controller.reconcile.reconciler import Reconciler
@@ -97,3 +98,17 @@ def test_a_store_of_a_later_format_is_left_to_later_timekeepers(old_store: Ledge
         take_fencing_token(old_store.client, 0)
     with pytest.raises(StoreError, match="is of format 3, and this timekeeper knows formats up to 2"):
         find(old_store.client, Query(Window(0, old_store.now), None, ("namespace",), 10), old_store.now)
+
+
+def test_a_row_is_added_to_the_one_that_was_written_while_its_account_could_not_be_converted(
+    old_store: LedgerHarness,
+) -> None:
+    account = max(STORE["usage"], key=lambda name: len(STORE["usage"][name]))
+    old_rows: Any = old_store.client.hgetall(keys.AccountKeys(account).hours)
+    hour, _, dimensions = max(old_rows).decode().partition(" ")
+    write_rows(old_store.client, account, {(int(hour), dimensions): "5 4 3 -"})
+    before = [int(figure) for figure in old_rows[f"{hour} {dimensions}".encode()].split()]
+    old_store.lead()
+    old_store.reconcile()
+    after = " ".join(map(str, [sum(pair) for pair in zip(before, (5, 4, 3, 0), strict=True)]))
+    assert rows_of(old_store.client, account)[int(hour), dimensions] == after

@@ -1,5 +1,6 @@
 -- Moves rows of an account from the one hash of format 1 to the hashes of their hours, and adds them to the hours' sums.
--- A repeated call changes nothing.
+-- A row is added to one that stands there: an account that could not be converted at first is settled all the same. A
+-- repeated call changes nothing.
 --
 -- KEYS  head, the hash of format 1, which the keys of hours begin with
 -- ARGV  fencing token, then fields
@@ -18,12 +19,15 @@ for position = 2, #ARGV do
       return redis.error_reply('DATA the hour of a row cannot be read: ' .. field)
     end
     expect_count(hours .. ':index', hour)
-    expect_hashes(key_of_rows(hours, hour))
-    moved[#moved + 1] = {field = field, hour = hour, dimensions = dimensions, value = value}
+    local known = redis.call('HGET', key_of_rows(hours, hour), dimensions)
     local figures = {string.match(value, ROW)}
     if #figures == 4 then
       add_to_row(rows, field, {}, figures)
+      value = known and grown_row(known, rows[field]) or value
+    elseif known then
+      return redis.error_reply('DATA a row cannot be read: ' .. field)
     end
+    moved[#moved + 1] = {field = field, hour = hour, dimensions = dimensions, value = value}
   end
 end
 local sums = grown_sums(hours, rows)
