@@ -35,7 +35,7 @@ from timekeeper.controller.archive import Archivist
 from timekeeper.controller.reconcile.reconciler import READ_AGAIN
 from timekeeper.controller.state.books import Books, ControllerRules
 from timekeeper.controller.state.loading import load
-from timekeeper.controller.state.sessions import Acknowledged, MeteredSession
+from timekeeper.controller.state.sessions import Acknowledged, MeteredSession, RecordedUse
 from timekeeper.domain.money import GPU_HOUR, SECOND
 from timekeeper.domain.pricing import BY_WORDS, Bill, PricePoint
 from timekeeper.domain.reports import Counter
@@ -610,6 +610,11 @@ class History(RuleBasedStateMachine):
             {metered.session.uid: comparable(metered) for metered in books.pods.sessions.all()}
             for books in (self.harness.reconciler.books, next_books)
         )
+        if self.model.bill is Bill.RESERVED:
+            # Reports are read with ledger entries alone: if an answer is lost, the leader knows the totals in the
+            # record from its next entry on.
+            for found in (kept, read):
+                found.update({uid: each._replace(use=RecordedUse()) for uid, each in found.items()})
         for metered in self.harness.reconciler.books.pods.sessions.all():
             # An account that paid for no time at all is not among the payers any more.
             payers = {account for _, account in next_books.assignments[metered.session.namespace]}
