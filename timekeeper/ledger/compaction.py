@@ -20,7 +20,7 @@ from timekeeper.domain.usage_folding import PackedPart, added_up, fold, month_of
 from timekeeper.domain.windows import month_start, parse_month
 from timekeeper.ledger import keys, shared
 from timekeeper.ledger.client import Call, FencingToken, Store, put, run_one
-from timekeeper.ledger.entries import read_entry
+from timekeeper.ledger.entries import is_before, read_entry
 from timekeeper.ledger.exports import note_late_changes
 from timekeeper.ledger.usage import read_rows
 
@@ -227,7 +227,7 @@ def _is_due(hours: Any, parts: Any, entries: Any, cutoffs: Cutoffs) -> bool:
     try:
         if any(int(hour) < cutoffs.packed // HOUR for hour in hours):
             return True
-        if any(read_entry(name, fields).at < cutoffs.ledger for name, fields in entries):
+        if any(is_before(read_entry(name, fields), cutoffs.ledger) for name, fields in entries):
             return True
     except (ValueError, KeyError):
         return True

@@ -28,6 +28,7 @@ PROOFS = ("finished", "terminal", "deleted", "last-seen")
 _PACKED, _MASK = 0x80, 0xC0
 """The mark of a packed note, and the mask of the bits that hold it: a continuation byte of UTF-8 begins no text."""
 _TIMES = struct.Struct(">BIIII")
+MILLISECOND = 1_000_000
 
 
 class Ending(NamedTuple):
@@ -136,6 +137,15 @@ def entry_order(identifier: str) -> tuple[int, int]:
     return int(milliseconds), int(counter or 0)
 
 
+def is_before(entry: LedgerEntry, instant: Instant) -> bool:
+    """Returns whether a ledger entry was written before an instant, by the leader's clock or by Redis's.
+
+    A leader's clock that was a year ahead keeps no entry, and none of those behind it, from being packed.
+    """
+    milliseconds, _ = entry_order(entry.id)
+    return min(entry.at, (milliseconds + 1) * MILLISECOND) < instant
+
+
 def read_entry(name: Any, fields: Mapping[Any, Any]) -> LedgerEntry:
     """Parses a ledger entry from the Redis stream of an account's ledger.
 
@@ -165,7 +175,6 @@ def read_entry(name: Any, fields: Mapping[Any, Any]) -> LedgerEntry:
 SEGMENT_ENTRIES = 250
 """The most entries of a segment; adding a day's entries packs the whole segment again."""
 VERSION = 2
-MILLISECOND = 1_000_000
 _HEAD = struct.Struct(">BI")
 _UID = 16
 _START = Ending(PROOFS[0], 0, 0)
@@ -358,7 +367,7 @@ def pack_ledger(client: Store, fencing_token: FencingToken, account: str, before
     One call packs at most SEGMENT_ENTRIES entries.
 
     Args:
-        before: nanoseconds since 1970, by the clock of the leaders that wrote the entries.
+        before: nanoseconds since 1970, by the clock of the leaders that wrote the entries or by Redis's.
 
     Raises:
         StoreError: the store refused the change, or Redis does not answer.
@@ -389,7 +398,7 @@ def pack_ledger(client: Store, fencing_token: FencingToken, account: str, before
 def _due(client: Store, names: keys.AccountKeys, most: int, before: int) -> list[LedgerEntry]:
     """Returns the oldest entries that are not packed yet and were written before an instant, at most `most`."""
     entries: Any = client.xrange(names.ledger, "-", "+", most)
-    return list(takewhile(lambda entry: entry.at < before, (read_entry(name, fields) for name, fields in entries)))
+    return list(takewhile(lambda entry: is_before(entry, before), (read_entry(*each) for each in entries)))
 
 
 def _last_of(name: bytes) -> tuple[int, int]:

@@ -40,10 +40,12 @@ from timekeeper.domain.money import GPU_HOUR, SECOND
 from timekeeper.domain.pricing import BY_WORDS, Bill, PricePoint
 from timekeeper.domain.reports import Counter
 from timekeeper.domain.timestamps import format_instant
+from timekeeper.domain.usage import Dimensions, UsageFigures
 from timekeeper.domain.windows import Retention
 from timekeeper.ledger import compaction, entries, keys, reading
 from timekeeper.ledger.client import FencedError, StoreError, StoreUnavailableError
 from timekeeper.ledger.reports import IntakeOutcome, ReportIntake, Submission
+from timekeeper.ledger.usage import accounts_usage
 
 NAMESPACES = ("team-a", "team-b")
 NODES = ("n1", "n2")
@@ -588,7 +590,7 @@ class History(RuleBasedStateMachine):
         reconciler = self.harness.reconciler
         assert reconciler is not None
         reconciler.books.finalized = []  # checkpoints are written
-        retention = Retention(hourly_days=1)
+        retention, before = Retention(hourly_days=1), self.use()
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(compaction, "LARGE_PART", room)
             patch.setattr(compaction, "MOST_ROWS", rows)
@@ -596,6 +598,17 @@ class History(RuleBasedStateMachine):
             Archivist(self.client, self.harness.source, reconciler.books, reconciler.fencing_token, retention).archive(
                 self.harness.now
             )
+        assert self.use() == before
+
+    def use(self) -> dict[tuple[str, Dimensions], UsageFigures]:
+        """Returns the use of each account by its dimensions, over all hours."""
+        sums: dict[tuple[str, Dimensions], UsageFigures] = {}
+        names, assignments = reading.account_names(self.client), reading.assignments(self.client)
+        for usage in accounts_usage(self.client, names, assignments):
+            for row in usage.rows():
+                place = usage.account, row.dimensions
+                sums[place] = sums.get(place, UsageFigures()).plus(row.figures)
+        return sums
 
     # A leader that could not read an amount knows nothing of it, also once somebody has mended it.
     @precondition(lambda self: not self.was_broken)

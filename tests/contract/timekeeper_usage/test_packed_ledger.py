@@ -9,8 +9,10 @@ import pytest
 
 from tests.support.ledger import old_segments
 from tests.support.ledger.seeding import END, EPOCH, START
+from timekeeper.domain.timestamps import DAY
 from timekeeper.ledger import entries, keys, reading
 from timekeeper.ledger.client import FencedError
+from timekeeper.ledger.compaction import Cutoffs, due_for_compaction
 from timekeeper.ledger.entries import LedgerEntry, entry_order, pack_ledger
 from timekeeper.ledger.writing import (
     Item,
@@ -142,6 +144,18 @@ def test_an_entry_that_is_not_due_stays_with_all_after_it(client: redis.Redis) -
     before = everything(client)
     assert pack_ledger(client, EPOCH, "a", before[0].at)
     assert client.exists(NAMES.segments) == 0
+    assert everything(client) == before
+
+
+def test_an_entry_by_a_clock_that_was_ahead_is_packed_by_the_clock_of_the_store(client: redis.Redis) -> None:
+    ahead = Item(UID, 1, LedgerAction.POST, Kind.HOURLY, "team-a", "train-0")
+    write_settlements(client, Revision(EPOCH, 1), time.time_ns() + 366 * DAY, [SettlementBatch("a", START, [ahead])])
+    post(client, range(2, 5))
+    before, tomorrow = everything(client), time.time_ns() + DAY
+    assert due_for_compaction(client, ["a"], Cutoffs(0, 0, tomorrow)) == {"a"}
+    while not pack_ledger(client, EPOCH, "a", tomorrow):
+        pass
+    assert client.xlen(NAMES.ledger) == 0
     assert everything(client) == before
 
 
