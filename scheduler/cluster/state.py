@@ -673,12 +673,15 @@ class State:
             self._reservations[uid] = replace(kept, until=now + SETTLE_SECONDS)
 
     def forget(self, uid: str) -> None:
-        """Frees the reservation of the pod with this uid, unless the pod is bound."""
+        """Frees the reservation of the pod with this uid, unless the pod is bound; it waits again as it did before."""
         kept = self._reservations.pop(uid, None)
         if kept is not None and uid not in self._bound:
             self.fleet.release(uid)
             self.gangs.wait(kept.pod)
             self._hold_earmark(uid)
+            note = self._pods.get(uid)
+            if note is not None and note.waits is not None:
+                self.waiting.take_back(note.waits, note.placeable)
 
     def expire(self, now: float) -> None:
         """Frees the reservations whose time limit has passed and for which no Binding was sent.

@@ -62,6 +62,15 @@ class WaitingPods:
             self.version += 1
         self._pods[pod.uid] = Waiting(pod, text) if known is None else replace(known, pod=pod)
 
+    def take_back(self, pod: WaitingPod, text: str) -> None:
+        """Adds a pod that waits again, since it was not bound to the node that was found for it.
+
+        Args:
+            text: the message of its condition fairgpu.io/Placeable. One that says that it fits counts as none: it is
+                written again once the pod fits again.
+        """
+        self.add(pod, "" if text == FITS else text)
+
     def refuse(
         self, pod: WaitingPod, answer: str, *, fragmented: bool = False, kept_from: NodeSet | None = None
     ) -> None:

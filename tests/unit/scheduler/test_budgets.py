@@ -19,6 +19,7 @@ from scheduler.cluster.state import State
 from scheduler.cluster.watches import PodsView
 from scheduler.extender import waking
 from scheduler.extender.binding import BindError, Clock, settle
+from scheduler.extender.filtering import UNDECIDED
 from scheduler.extender.waking import BETWEEN_SECONDS, LOOK_SECONDS, Conditions, keep_waking, wake
 from scheduler.gangs.holding import release_overdue
 from scheduler.measures import Measures
@@ -628,6 +629,32 @@ def test_pods_are_woken_when_a_binding_that_was_sent_is_found_not_to_have_been_m
         bind_pod(state, api, item, "n0")
     assert ask(state, pod("other")).node_names == []
     assert woken_by(state, lambda: settle(state, api, 9999.0)) == ["other"]
+
+
+def waits(item: dict[str, Any]) -> dict[str, Any]:
+    """The pod once kube-scheduler has found no node for it."""
+    return item | {"status": {"conditions": [{"type": "PodScheduled", "reason": "Unschedulable"}]}}
+
+
+def test_a_pod_whose_own_binding_is_found_not_to_have_been_made_is_woken() -> None:
+    """kube-scheduler asked once while that was not known, about other nodes alone."""
+    state, item = state_of("n0", "n1"), pod("lost", core=100)
+    api = ApiServer(item)
+    api.answers = [(ApiError(0, "Unanswered", "read timed out"), False)] * 99
+    ask(state, item, names=["n0"])
+    with pytest.raises(BindError):
+        bind_pod(state, api, item, "n0")
+    assert set(ask(state, item, names=["n1"]).failed_nodes.values()) == {UNDECIDED}
+    state.put_pod(read_note(waits(item)))
+    assert woken_by(state, lambda: settle(state, api, 9999.0)) == ["lost"]
+
+
+def test_a_pod_that_was_shown_that_it_fits_and_whose_reservation_expires_is_woken_again() -> None:
+    state, item, seconds = state_of("n0"), waits(pod("lost", core=100)), [0.0]
+    fits = {"type": "fairgpu.io/Placeable", "message": "a node has room for it"}
+    ask(state, item, now=0.0)
+    state.put_pod(read_note(item | {"status": {"conditions": [*item["status"]["conditions"], fits]}}))
+    assert woken_by(state, lambda: seconds.append(31.0), now=lambda: seconds[-1]) == ["lost"]
 
 
 def test_pods_are_woken_when_what_was_held_for_a_gang_is_released() -> None:
