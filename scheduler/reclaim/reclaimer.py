@@ -502,6 +502,8 @@ class Reclaimer:
         effects = [state.budgets.effect(name) for name in self._roster.namespaces]
         rich = np.array([effect is BudgetEffect.IN_BUDGET for effect in effects] or [True], np.bool_)
         not_eligible = state.leaving() | {uid for _, earmark in self._kept() for uid in earmark.victims}
+        # A notice that no earmark wants is to be called off: its time says nothing about another eviction.
+        not_eligible |= state.noticed()
         spent = np.maximum(self._clocks.wall() - holders.since, 0.0) * holders.core_percent.astype(np.float64)
         in_budget = rich[holders.namespace]
         may_go = ~holders.places(not_eligible)

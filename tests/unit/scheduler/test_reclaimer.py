@@ -605,6 +605,21 @@ def test_a_pod_of_a_gang_that_is_deleted_while_plans_are_made_does_not_come_back
     assert cluster.state.gangs.uids() == {"uid-g-1"}
 
 
+def test_no_pod_goes_by_a_notice_that_is_to_be_called_off() -> None:
+    cluster = Cluster("n0")
+    cluster.runs("v", "n0", since=-1000)
+    cluster.pods["v"]["metadata"]["annotations"][RECLAIM_AT] = stamp(-100)
+    cluster.show("v")
+    cluster.waits("new")
+    cluster.refuses[RECLAIM_AT] = ApiError(503, "ServiceUnavailable", "not now")
+    cluster.step()
+    cluster.refuses.clear()
+    for seconds in (1, RETRY_SECONDS, 1, 1):
+        cluster.step(seconds)
+    assert "evict v" not in cluster.done
+    assert cluster.notes(RECLAIM_AT) == {"v": stamp(cluster.now - 1 + 60)}
+
+
 def test_the_pod_that_has_run_for_the_shortest_time_goes() -> None:
     cluster = Cluster("n0", "n1", "n2")
     for at, since in enumerate((-900, -10, -500)):
