@@ -634,7 +634,8 @@ class State:
     def withdrawn(self, kept: Reservation) -> str:
         """Returns why a pod can no longer go to the node and devices of its reservation; empty if it can.
 
-        Since the devices were chosen the node may have been deleted, cordoned or tainted, and a GPU lost or fenced.
+        Since the devices were chosen the node may have been deleted, cordoned or tainted, and a GPU lost or fenced. It
+        may also offer less memory, or take fewer containers.
         """
         name = kept.placed.node
         row = self.fleet.rows.get(name)
@@ -643,6 +644,8 @@ class State:
         offered = {device.uuid: device.memory_mib for device in devices if device.health is Health.OK}
         if any(share.memory_mib > offered.get(share.uuid, -1) for shares in kept.placed.shares for share in shares):
             return f"{name} offers the chosen devices no more"
+        if self._overfull(kept):
+            return f"{name} offers less of the chosen devices than pods hold"
         site = self._sites.get(name)
         if site == kept.site or site is None or kept.site is None:
             return ""
@@ -653,6 +656,17 @@ class State:
             if now or not before
             else f"{name} was cordoned, or its taints, labels or resources keep the pod away now"
         )
+
+    def _overfull(self, kept: Reservation) -> bool:
+        """Whether pods, the reserved ones included, hold more of a device of a reservation than it offers."""
+        fleet, node = self.fleet, self.fleet.nodes[self.fleet.rows[kept.placed.node]]
+        uuids = {share.uuid for shares in kept.placed.shares for share in shares}
+        left = [part[fleet.places[uuid]] for part in (fleet.core, fleet.memory, fleet.slots) for uuid in uuids]
+        if node is None or min(left) >= 0:
+            return False
+        # Devices that are kept for a waiting pod may be held as well by a pod of higher priority, which takes them.
+        held = [(uid, [one.pieces]) for uid, one in fleet.holders(node.name).items() if not uid.startswith(EARMARKED)]
+        return any(overlap.gpu in uuids for overlap in overlaps(node, held))
 
     def binding(self, kept: Reservation, text: str) -> Reservation:
         """Notes that a Binding is being sent for a reservation; returns the reservation, which has no time limit now.

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from fairgpu.cluster.api import ApiError
 from scheduler import application
 from scheduler.application import LEARN_AT, LEARN_LOOK_SECONDS, LEARN_PAUSE_SECONDS, keep_worth_current
+from scheduler.cluster.earmarks import Earmark
 from scheduler.cluster.eligible import Site
 from scheduler.cluster.objects import PodError, read_note, read_waiting
 from scheduler.cluster.refusals import MAX_ENCODED
@@ -414,6 +415,23 @@ def test_bind_fails_where_the_node_no_longer_offers_the_devices_that_were_chosen
     with pytest.raises(BindError, match="n0 offers the chosen devices no more"):
         bind_pod(state, ApiServer(item), item, "n0")
     assert state.reservation("uid-a") is None
+
+
+def test_bind_fails_where_the_devices_that_were_chosen_offer_less_than_pods_hold_of_them() -> None:
+    state, first, second = state_of("n0"), pod("a"), pod("b")
+    assert ask(state, first).node_names == ask(state, second).node_names == ["n0"]
+    state.put_node(node("n0", 1, memory_mib=900))
+    with pytest.raises(BindError, match="n0 offers less of the chosen devices than pods hold"):
+        bind_pod(state, ApiServer(first), first, "n0")
+    bind_pod(state, ApiServer(second), second, "n0")
+
+
+def test_a_pod_of_higher_priority_is_bound_to_devices_that_are_kept_for_another() -> None:
+    state, low, high = state_of("n0"), pod("low", core=100), pod("high", core=100, priority=10)
+    kept = Earmark("n0", (Piece("n0-0", 100, 1000, 1),), (), 0)
+    state.earmark(read_waiting(low), kept)
+    assert ask(state, high).node_names == ["n0"]
+    bind_pod(state, ApiServer(high), high, "n0")
 
 
 def test_the_taint_that_kube_scheduler_knew_when_it_named_the_node_keeps_no_pod_from_it() -> None:
