@@ -111,23 +111,29 @@ def others_of(amounts: Json) -> dict[str, int]:
 
 
 def others_asked(spec: Json) -> tuple[tuple[str, int], ...]:
-    """Returns how much a pod asks for of each other resource, as kube-scheduler counts it; at most MOST of each."""
+    """Returns how much a pod asks for of each other resource, as kube-scheduler counts it; at most MOST of each.
+
+    What the pod asks for as a whole stands in place of its containers' requests; of other resources, these are
+    huge pages alone
+    (https://github.com/kubernetes/kubernetes/blob/v1.34.2/staging/src/k8s.io/component-helpers/resource/helpers.go).
+    """
     main = [_others_requested(container) for container in mappings(spec.get("containers"))]
     init = [(_others_requested(one), is_native_sidecar(one)) for one in mappings(spec.get("initContainers"))]
-    overhead = others_of(mapping(spec.get("overhead")))
-    if not (overhead or any(main) or any(one for one, _ in init)):
+    overhead, whole = others_of(mapping(spec.get("overhead"))), _others_requested(spec)
+    if not (overhead or whole or any(main) or any(one for one, _ in init)):
         return ()
-    asked = {*overhead, *chain.from_iterable(main), *chain.from_iterable(one for one, _ in init)}
+    asked = {*overhead, *whole, *chain.from_iterable(main), *chain.from_iterable(one for one, _ in init)}
     amounts = {
-        name: peak([one.get(name, 0) for one in main], [(one.get(name, 0), keeps) for one, keeps in init])
-        + overhead.get(name, 0)
+        name: whole.get(name)
+        or peak([one.get(name, 0) for one in main], [(one.get(name, 0), keeps) for one, keeps in init])
         for name in sorted(asked)
     }
-    return tuple((name, min(amount, MOST)) for name, amount in amounts.items())
+    return tuple((name, min(amount + overhead.get(name, 0), MOST)) for name, amount in amounts.items())
 
 
-def _others_requested(container: Json) -> dict[str, int]:
-    return others_of(mapping(mapping(container.get("resources")).get("requests")))
+def _others_requested(item: Json) -> dict[str, int]:
+    """Returns the amounts of other resources that a container requests, or a pod as a whole, from its JSON."""
+    return others_of(mapping(mapping(item.get("resources")).get("requests")))
 
 
 def _containers(spec: Json) -> Iterable[Json]:
