@@ -28,7 +28,7 @@ from fairgpu.states_client import authority_config_map, authority_file, follow_a
 from scheduler.cluster.acting import Acting, follow_lease
 from scheduler.cluster.state import State
 from scheduler.cluster.watches import NODES, PODS, AllocationFaults, NodesView, NodeWarnings, PodsView
-from scheduler.extender.binding import ATTEMPT_SECONDS, BindError, Clock, bind, keep_settling
+from scheduler.extender.binding import ATTEMPT_SECONDS, GIVE_UP_SECONDS, BindError, Clock, bind, keep_settling
 from scheduler.extender.filtering import filter_nodes, prioritize_nodes
 from scheduler.extender.preempting import preempt
 from scheduler.extender.waking import Conditions, keep_waking
@@ -235,8 +235,8 @@ class Routes:
             return self._unreadable("bind", error, started)
         error_text = await self._wait_for_gang(arguments)
         if not error_text:
-            loop = asyncio.get_running_loop()
-            error_text = await loop.run_in_executor(self._binders, self._bind, arguments)
+            loop, deadline = asyncio.get_running_loop(), self._clock.now() + GIVE_UP_SECONDS
+            error_text = await loop.run_in_executor(self._binders, self._bind, arguments, deadline)
         self._answered("bind", "refused" if error_text else "placed", started)
         return Response(200, encode(BindResult(error_text)))
 
@@ -256,9 +256,9 @@ class Routes:
             release_overdue(self._state, self._clock.now())
         return hold.outcome.result()
 
-    def _bind(self, arguments: BindArguments) -> str:
+    def _bind(self, arguments: BindArguments, deadline: float) -> str:
         try:
-            bind(self._state, self._api, arguments, self._clock, lambda: self._acts(ATTEMPT_SECONDS))
+            bind(self._state, self._api, arguments, self._clock, lambda: self._acts(ATTEMPT_SECONDS), deadline)
         except BindError as error:
             pod = f"{arguments.pod_namespace}/{arguments.pod_name}"
             _log.warning("not bound", pod=pod, uid=arguments.pod_uid, node=arguments.node, error=str(error))

@@ -40,7 +40,9 @@ TOO_MANY = 429
 NOT_LEADING = "this replica of the scheduler does not lead any more"
 SETTLE_LOOK_SECONDS = 1.0
 GIVE_UP_SECONDS = 20.0
-"""The time after which a bind tries no more; kube-scheduler waits longer for an extender (its httpTimeout)."""
+"""The time after kube-scheduler's call, or after its gang is complete, after which a bind tries no more. kube-scheduler
+waits longer for an extender (its httpTimeout)."""
+LATE = "the API server has not answered earlier Bindings in time, and this one was not sent"
 ATTEMPT_SECONDS = 5
 """The longest time that the API server works on one attempt: the parameter `timeout` of a request
 (https://github.com/kubernetes/kubernetes/blob/v1.34.2/staging/src/k8s.io/apiserver/pkg/endpoints/filters/request_deadline.go).
@@ -107,22 +109,35 @@ class Attempts:
         return NOT_LEADING if self.error is None else self.error.message
 
 
-def bind(state: State, pods: Pods, arguments: BindArguments, clock: Clock, leads: Callable[[], bool]) -> None:
+def bind(
+    state: State,
+    pods: Pods,
+    arguments: BindArguments,
+    clock: Clock,
+    leads: Callable[[], bool],
+    deadline: float | None = None,
+) -> None:
     """Binds a pod to a node, with devices there.
 
     Args:
         state: the scheduler's state, with the pod's reservation.
         arguments: kube-scheduler's request: the pod and the node.
         leads: returns whether this replica leads for the next ATTEMPT_SECONDS.
+        deadline: the time after which nothing is sent any more, in seconds of the clock; None for GIVE_UP_SECONDS from
+            now on.
 
     Raises:
         BindError: the pod is not bound, or it is unknown whether it is.
     """
+    until = clock.now() + GIVE_UP_SECONDS if deadline is None else deadline
+    if clock.now() > until:
+        # kube-scheduler may have turned to another node: it would not count this Binding until it sees it.
+        raise BindError(LATE)
     uid, path = arguments.pod_uid, f"/api/v1/namespaces/{arguments.pod_namespace}/pods/{arguments.pod_name}"
     kept, doubted = _reserved(state, pods, arguments, path, clock)
     fate, found = Fate.UNKNOWN, None
     try:
-        failed = _post(pods, path, _binding(arguments, kept.sent), clock, leads, doubted=doubted)
+        failed = _post(pods, _binding(arguments, kept.sent), clock, leads, until, doubted=doubted)
         fate, found = (Fate.BOUND, None) if failed is None else _fate(pods, path, arguments, kept.sent, failed)
     finally:
         with state.lock:
@@ -275,18 +290,19 @@ def _binding(arguments: BindArguments, text: str) -> Json:
 
 
 def _post(
-    pods: Pods, path: str, binding: Json, clock: Clock, leads: Callable[[], bool], *, doubted: bool
+    pods: Pods, binding: Json, clock: Clock, leads: Callable[[], bool], deadline: float, *, doubted: bool
 ) -> Attempts | None:
-    """Posts a Binding until the answer is definite, for GIVE_UP_SECONDS at most.
+    """Posts a Binding until the answer is definite, or the deadline has passed.
 
     Returns the failed attempts, or None if the pod is bound.
 
     Args:
-        path: the pod's path in the API.
         leads: returns whether this replica leads for long enough to send an attempt.
+        deadline: the time after which no attempt is sent, in seconds of the clock; the first one is always sent.
         doubted: whether an earlier bind's attempt has no definite answer.
     """
-    deadline, pause = clock.now() + GIVE_UP_SECONDS, FIRST_RETRY_SECONDS
+    metadata, pause = binding["metadata"], FIRST_RETRY_SECONDS
+    path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}"
     failed = Attempts(None, doubted)
     while leads():
         try:

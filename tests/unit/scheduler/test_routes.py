@@ -20,6 +20,8 @@ from fairgpu.serving.messages import Request, Response
 from fairgpu.serving.options import Address, ServerOptions
 from scheduler.application import BINDS_AT_ONCE, Routes, build_application
 from scheduler.cluster.acting import Acting
+from scheduler.cluster.state import HOLD_SECONDS
+from scheduler.extender.binding import GIVE_UP_SECONDS, LATE
 from scheduler.measures import PARTS, Measures
 from scheduler.settings import ExtenderSettings, LeaseSettings, SchedulerSettings
 from tests.support.waiting import LIMIT_S
@@ -186,3 +188,40 @@ def test_many_binds_wait_for_the_api_server_at_once_however_few_cpus_there_are()
         return await asyncio.gather(*(bound(item) for item in items))
 
     assert {answer.body for answer in asyncio.run(bind_all())} == {b'{"Error":""}'}
+
+
+def test_a_bind_that_waited_too_long_behind_others_is_not_sent() -> None:
+    """kube-scheduler has given it up by then, and no longer counts the pod on the node."""
+    items, time, answers_now = (
+        [pod(f"p{number}", core=1) for number in range(BINDS_AT_ONCE + 1)],
+        Time(),
+        threading.Event(),
+    )
+
+    all_there = threading.Barrier(BINDS_AT_ONCE + 1)
+
+    class Slow(ApiServer):
+        def create(self, path: str, body: dict[str, Any], query: Any = None) -> dict[str, Any]:
+            all_there.wait(LIMIT_S)
+            assert answers_now.wait(LIMIT_S)
+            return super().create(path, body, query)
+
+    api, state = Slow(*items), state_of("n0")
+    answering = Routes(state, api, time.clock, lambda _=0.0: True, Measures(CollectorRegistry()))  # type: ignore[arg-type] # a part
+
+    async def bind_all() -> list[Response]:
+        for item in items:
+            answering.filter(asked(item))
+        binds = [asyncio.create_task(answering.bind(Request({}, bind_body(item)))) for item in items]
+        # Each task runs until it waits for a thread.
+        await asyncio.sleep(0)
+        all_there.wait(LIMIT_S)
+        time.wait(GIVE_UP_SECONDS + 1)
+        answers_now.set()
+        return await asyncio.gather(*binds)
+
+    answers = [json.loads(answer.body)["Error"] for answer in asyncio.run(bind_all())]
+    assert answers == [""] * BINDS_AT_ONCE + [LATE]
+    assert len(api.posted) == BINDS_AT_ONCE
+    state.expire(time.now + HOLD_SECONDS)
+    assert state.fleet.held_by(f"uid-p{BINDS_AT_ONCE}") is None
