@@ -143,8 +143,9 @@ class State:
         self._asked: dict[str, WaitingPod] = {}
         self._gone: dict[str, None] = {}
         self._lowest: tuple[tuple[int, int, int, int, int], int | None] = ((-1, -1, -1, -1, -1), None)
-        self._hopes: dict[tuple[Request, str], bool] = {}
+        self._hopes: dict[str, tuple[WaitingPod, bool]] = {}
         self._hopes_of: tuple[int, int] = (-1, -1)
+        self._hopes_of_kinds: dict[tuple[Request, str], bool] = {}
         self._listed: set[str] = set()
         self.sites = 0
         self._sites: dict[str, Site] = {}
@@ -748,14 +749,20 @@ class State:
 
     def _hopeless(self, pod: WaitingPod) -> bool:
         """Whether a pod would fit on no node that its rules allow even if all other pods ended."""
-        versions, key = (self.offers, self.sites), (pod.request, repr(pod.rules))
+        versions = self.offers, self.sites
         if self._hopes_of != versions or len(self._hopes) >= MAX_ASKED:
-            self._hopes_of, self._hopes = versions, {}
-        if key not in self._hopes:
+            self._hopes_of, self._hopes, self._hopes_of_kinds = versions, {}, {}
+        known = self._hopes.get(pod.uid)
+        if known is not None and known[0] is pod:
+            return known[1]
+        # Thousands of pods may ask for the same.
+        kinds, kind = self._hopes_of_kinds, (pod.request, repr(pod.rules))
+        if kind not in kinds:
             rows = self.allowed(pod.rules)
             lasting = all(shortage.cause in LASTING for shortage, _ in self.chooser.why(pod.request, rows))
-            self._hopes[key] = lasting and not len(self.fitting(pod, rows))
-        return self._hopes[key]
+            kinds[kind] = lasting and not len(self.fitting(pod, rows))
+        self._hopes[pod.uid] = pod, kinds[kind]
+        return kinds[kind]
 
     def ask(self, pod: WaitingPod) -> None:
         """Stores a pod about which kube-scheduler asks, so that its later bind finds the pod.
