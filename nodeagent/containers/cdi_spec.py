@@ -35,11 +35,15 @@ class Mount:
         source: the file on the host.
         target: the path in the container.
         writable: whether the container may write to it.
+        executable: whether the container may load it as a program's code, even if the host's file system is mounted
+            `noexec`. Where the kernel does not let that be changed, as in a user namespace, the container does not
+            start: a loader that cannot load the shim would go on without it.
     """
 
     source: Path
     target: str
     writable: bool = False
+    executable: bool = False
 
 
 def vendor_edits(
@@ -133,7 +137,7 @@ def document(name: str, vendor: Sequence[tuple[str, Mapping[str, Any]]], mounts:
 
 
 def _mount(mount: Mount) -> dict[str, Any]:
-    options = list(WRITABLE if mount.writable else READ_ONLY)
+    options = [*(WRITABLE if mount.writable else READ_ONLY), *(["exec"] if mount.executable else [])]
     return {"hostPath": str(mount.source), "containerPath": mount.target, "options": options}
 
 

@@ -359,7 +359,7 @@ def _mounts(folders: Folders, record: Record, shim: Path) -> list[Mount]:
         Mount(folder / "config", "/etc/vcuda/config"),
         Mount(folder / "injected", "/etc/vcuda/injected"),
         *pages,
-        Mount(shim, SHIM_TARGET),
+        Mount(shim, SHIM_TARGET, executable=True),
         Mount(folder / "preload", "/etc/ld.so.preload"),
         Mount(folder / "preload", "/etc/ld-nix.so.preload"),
         Mount(folder / "ledger", config_file.LEDGER_PATH, writable=True),

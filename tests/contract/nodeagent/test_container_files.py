@@ -75,6 +75,15 @@ def test_a_container_finds_its_files_at_the_shims_paths(folders: Folders, shim: 
     assert list(files.read_records(folders)) == [RECORD]
 
 
+def test_the_shim_alone_can_be_executed_where_the_hosts_file_system_forbids_it(folders: Folders, shim: Path) -> None:
+    """runc of 1.2 or later keeps `noexec` in a user namespace, unless `exec` asks for the contrary: it then refuses."""
+    files.write(folders, RECORD, VENDOR, shim)
+    (spec,) = folders.cdi.iterdir()
+    (device,) = json.loads(spec.read_text())["devices"]
+    mounts = device["containerEdits"]["mounts"]
+    assert [each["containerPath"] for each in mounts if "exec" in each["options"]] == ["/etc/vcuda/libvcuda.so.1"]
+
+
 def test_a_container_with_whole_gpus_gets_the_vendors_edits_alone(folders: Folders, shim: Path) -> None:
     files.write(folders, replace(RECORD, whole=True), VENDOR, shim)
     (spec,) = folders.cdi.iterdir()
