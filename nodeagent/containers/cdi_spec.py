@@ -15,7 +15,7 @@ from nodeagent.containers.cdi_name import KIND
 
 LEAST_VERSION = "0.5.0"
 """The first version of CDI that has all that the agent writes: a `hostPath` of device nodes, and names of devices that
-begin with a digit. It is also the last that containerd 1.7.0 to 1.7.11 read: they refuse a spec of a later one."""
+begin with a digit. It is also the last that containerd 1.7.2 to 1.7.11 read: they refuse a spec of a later one."""
 VOID = "NVIDIA_VISIBLE_DEVICES=void"
 """The variable that keeps NVIDIA's own runtime hook from adding devices that the image's environment names."""
 READ_ONLY = ("ro", "rbind", "nosuid", "nodev")

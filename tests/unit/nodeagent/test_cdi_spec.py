@@ -102,7 +102,7 @@ def test_fields_that_two_gpus_have_in_common_are_in_the_spec_once() -> None:
 
 
 def test_a_spec_is_of_the_version_that_each_containerd_1_7_reads() -> None:
-    """containerd 1.7.0 to 1.7.11 have version 0.5.4 of CDI's library, which refuses a spec of a version after 0.5.0."""
+    """containerd 1.7.2 to 1.7.11 have version 0.5.4 of CDI's library, which refuses a spec of a version after 0.5.0."""
     edits = vendor_edits([[{**vendor("GPU-a", "/dev/nvidia0"), "cdiVersion": "0.3.0"}]], "GPU-a", 0, 0)
     assert document("abc", [edits], [])["cdiVersion"] == "0.5.0"
 
