@@ -325,6 +325,9 @@ def mps_on_node(names: Mapping[int, bytes], is_trusted: Callable[[int], bool]) -
 def _register(nvml: Any, events: Any, followed: set[int]) -> None:
     """Adds the GPUs whose indexes are not in `followed` to a set of NVML's events, and their indexes to `followed`.
 
+    A GPU is asked for those events alone that NVML has of it: without ECC it has none of double-bit errors, and NVML
+    would refuse all the others with them.
+
     Raises:
         NVMLError: no GPU can be added, and none was before.
     """
@@ -333,7 +336,9 @@ def _register(nvml: Any, events: Any, followed: set[int]) -> None:
     for index in range(nvml.nvmlDeviceGetCount()):
         if index not in followed:
             try:
-                nvml.nvmlDeviceRegisterEvents(nvml.nvmlDeviceGetHandleByIndex(index), kinds, events)
+                handle = nvml.nvmlDeviceGetHandleByIndex(index)
+                supported = kinds & int(nvml.nvmlDeviceGetSupportedEventTypes(handle))
+                nvml.nvmlDeviceRegisterEvents(handle, supported or kinds, events)  # NVML says why it has none
                 followed.add(index)
             except nvml.NVMLError as error:
                 failed = error

@@ -58,6 +58,8 @@ class Driver:
         self.xids: list[int] = []
         self.followed: set[int] = set()
         """The GPUs of which events are reported."""
+        self.has_ecc = True
+        """Whether the second GPU's memory has ECC switched on: without it NVML has no events of it there."""
         self.event_sets = 0
         self.wait_fails = False
         self.gpus = [0, 1]
@@ -98,6 +100,15 @@ class Driver:
         if not self.xids or 1 not in self.followed:
             raise TimedOutError
         return SimpleNamespace(device=1, eventType=8, eventData=self.xids.pop(0))
+
+    def event_kinds(self, handle: int) -> int:
+        """NVML's events of a GPU: 8 for those of Xid errors, 2 for those of double-bit errors, and others."""
+        return 8 + 2 * (self.has_ecc or handle != 1) + 64
+
+    def register(self, handle: int, kinds: int, _events: object) -> None:
+        if kinds & ~self.event_kinds(handle):
+            raise NVMLError("Not Supported")
+        self.followed.add(handle)
 
     def make_event_set(self) -> object:
         self.event_sets += 1
@@ -157,7 +168,8 @@ class Driver:
             nvmlDeviceGetTotalEccErrors=lambda handle, _kind, _counter: self.ecc if handle == 1 else 0,
             nvmlEventSetCreate=self.make_event_set,
             nvmlEventSetFree=self.free_event_set,
-            nvmlDeviceRegisterEvents=lambda handle, *_: self.followed.add(handle),
+            nvmlDeviceGetSupportedEventTypes=self.event_kinds,
+            nvmlDeviceRegisterEvents=self.register,
             nvmlEventSetWait_v2=self.wait,
         )
 
@@ -380,6 +392,14 @@ def test_any_other_xid_fences_its_gpu_at_once(gpus: Nvidia, driver: Driver) -> N
     changes: list[dict[str, str]] = []
     gpus.watch(lambda: bool(driver.xids), lambda: changes.append(health(gpus)))
     assert changes == [{"GPU-1": "Xid 79"}]
+
+
+def test_an_xid_fences_a_gpu_without_ecc_too(gpus: Nvidia, driver: Driver) -> None:
+    """NVML refuses to report any event of a GPU if one of those that are asked for is not supported there."""
+    driver.has_ecc = False
+    driver.xids = [79]
+    gpus.watch(lambda: bool(driver.xids), lambda: None)
+    assert health(gpus) == {"GPU-1": "Xid 79"}
 
 
 def test_a_gpu_that_is_lost_hides_no_fault_of_the_others(gpus: Nvidia, driver: Driver) -> None:
