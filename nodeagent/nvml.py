@@ -65,16 +65,30 @@ class Nvml:
         """
         at_ns = time.monotonic_ns()
         try:
-            processes = self._nvml.nvmlDeviceGetComputeRunningProcesses(self._device)
+            compute = self._nvml.nvmlDeviceGetComputeRunningProcesses(self._device)
             memory = self._nvml.nvmlDeviceGetMemoryInfo(self._device)
             percent = self._percent()
         except self._nvml.NVMLError as error:
             raise OSError(f"NVML: {error}") from error
-        measured = {int(one.pid): int(one.usedGpuMemory) for one in processes if one.usedGpuMemory is not None}
+        processes = [*compute, *self._graphics()]
+        measured: dict[int, int] = {}
+        for one in processes:
+            if one.usedGpuMemory is not None:  # a process in both lists may have two figures
+                measured[int(one.pid)] = max(int(one.usedGpuMemory), measured.get(int(one.pid), 0))
         unmeasured = frozenset(int(one.pid) for one in processes) - measured.keys()
-        if unmeasured and not measured:
+        if compute and unmeasured and not measured:
             raise OSError("NVML: it gives the memory of no process")
         return DriverSample(at_ns, int(memory.used), measured, percent, unmeasured)
+
+    def _graphics(self) -> list[Any]:
+        """Returns NVML's processes with a context of graphics, which are apart from those of CUDA: as Vulkan makes one.
+
+        It is empty if NVML does not list them.
+        """
+        try:
+            return list(self._nvml.nvmlDeviceGetGraphicsRunningProcesses(self._device))
+        except self._nvml.NVMLError:
+            return []
 
     def _percent(self) -> dict[int, float]:
         """Returns the percent of the time since the last call in which each process kept the GPU busy, keyed by pid.

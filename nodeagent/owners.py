@@ -20,7 +20,7 @@ class ProcessState(StrEnum):
     NOT_SHIMMED = "not_shimmed"
     """In a container with a piece of the GPU, and not registered by the shim, whose ledger has room for it.
 
-    The program is linked statically or with musl, or went around the shim.
+    The program is linked statically or with musl, or works by another interface than CUDA, or went around the shim.
     """
     WITHOUT_SLOT = "without_slot"
     """In a container with a piece of the GPU, and not registered by the shim, whose ledger has no slot left.

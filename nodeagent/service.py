@@ -86,7 +86,7 @@ WHY_LOST = {
 }
 WHY_UNSLOTTED = {
     ProcessState.NOT_SHIMMED: "which the shim has not taken up: a program that is linked statically or with musl reads "
-    "no /etc/ld.so.preload; what it uses is not limited",
+    "no /etc/ld.so.preload, and one that works by Vulkan or OpenCL goes past CUDA; what it uses is not limited",
     ProcessState.WITHOUT_SLOT: f"for which the shim's ledger has no slot left: {MOST_SLOTS} processes "
     "of the container have one; the shim refuses it memory, if it is under the shim",
     ProcessState.WITHOUT_SHARE: "of which the container has no piece: it reached the device by itself",

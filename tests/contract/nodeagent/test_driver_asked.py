@@ -66,8 +66,13 @@ def test_only_who_is_held_to_a_share_is_trimmed(tmp_path: Path, policy: Policy, 
     assert driver.latest[0].trim_permille == permille
 
 
-def library(processes: list[SimpleNamespace], asked_from: list[int]) -> SimpleNamespace:
-    """NVML as nvidia-ml-py has it: these processes, and a sample of utilisation at each 1,000 us."""
+def library(
+    processes: list[SimpleNamespace], asked_from: list[int], graphics: list[SimpleNamespace] | None = None
+) -> SimpleNamespace:
+    """NVML as nvidia-ml-py has it: these processes, and a sample of utilisation at each 1,000 us.
+
+    It lists the processes of graphics apart, and refuses where they are None.
+    """
 
     class NVMLError(Exception):
         pass
@@ -76,10 +81,16 @@ def library(processes: list[SimpleNamespace], asked_from: list[int]) -> SimpleNa
         asked_from.append(since_us)
         return [SimpleNamespace(pid=OWN, timeStamp=since_us + 1000, smUtil=50)]
 
+    def of_graphics(_: object) -> list[SimpleNamespace]:
+        if graphics is None:
+            raise NVMLError("Not Supported")
+        return graphics
+
     answers: dict[str, Callable[..., object]] = {
         "nvmlInit": lambda: None,
         "nvmlDeviceGetHandleByUUID": lambda uuid: uuid,
         "nvmlDeviceGetComputeRunningProcesses": lambda _: processes,
+        "nvmlDeviceGetGraphicsRunningProcesses": of_graphics,
         "nvmlDeviceGetMemoryInfo": lambda _: SimpleNamespace(used=100 * MIB),
         "nvmlDeviceGetProcessUtilization": utilisation,
     }
@@ -123,6 +134,27 @@ def test_a_process_whose_memory_nvml_does_not_give_is_named_beside_the_others(mo
     monkeypatch.setitem(sys.modules, "pynvml", library(processes, []))
     sample = Nvml("GPU-1").sample()
     assert (sample.bytes_by_pid, sample.unmeasured) == ({OWN: 60 * MIB}, frozenset({1}))
+
+
+def test_a_program_that_computes_by_vulkan_is_named_as_one_by_cuda_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NVML lists it among the processes of graphics alone, and a program with both kinds of context in both lists."""
+    both, vulkan, hidden = 2, 3, 4
+    compute = [SimpleNamespace(pid=OWN, usedGpuMemory=60 * MIB), SimpleNamespace(pid=both, usedGpuMemory=5 * MIB)]
+    graphics = [
+        SimpleNamespace(pid=both, usedGpuMemory=7 * MIB),
+        SimpleNamespace(pid=vulkan, usedGpuMemory=9 * MIB),
+        SimpleNamespace(pid=hidden, usedGpuMemory=None),
+    ]
+    monkeypatch.setitem(sys.modules, "pynvml", library(compute, [], graphics))
+    sample = Nvml("GPU-1").sample()
+    assert sample.bytes_by_pid == {OWN: 60 * MIB, both: 7 * MIB, vulkan: 9 * MIB}
+    assert sample.unmeasured == {hidden}
+
+
+def test_a_display_whose_memory_nvml_does_not_give_hides_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", library([], [], [SimpleNamespace(pid=2, usedGpuMemory=None)]))
+    sample = Nvml("GPU-1").sample()
+    assert (sample.bytes_by_pid, sample.unmeasured) == ({}, {2})
 
 
 def test_a_sample_that_is_asked_for_is_taken_before_the_next_is_due(
