@@ -204,8 +204,7 @@ class Starter:
             over = [record for record in over if self._records.get((record.uid, record.container)) == record]
             for record in over:
                 del self._records[record.uid, record.container]
-                heir = next((each for each in self._records.values() if each.cdi_device == record.cdi_device), None)
-                files.remove(self._folders, record, keep=heir)
+                files.remove(self._folders, record)
             for uid, container in self._unread_of_ended(self._environment.pods.all()):
                 if (uid, container) in made:
                     continue

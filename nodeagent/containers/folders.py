@@ -177,8 +177,8 @@ def remove(folders: Folders, record: Record, keep: Record | None = None) -> None
     """Removes a container's files from the host; its CDI spec first, so that no container starts with missing files.
 
     Args:
-        keep: the record of a container that now has the slots and so the same CDI spec, which then stays; None if there
-            is no such container.
+        keep: the record of a container of the same pod that now has the slots and so the same CDI spec, which then
+            stays; None if there is no such container.
     """
     if keep is None or keep.cdi_device != record.cdi_device:
         remove_spec(folders, record)

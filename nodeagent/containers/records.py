@@ -106,13 +106,14 @@ def given(
         new_key: returns a random number that is not 0.
 
     Raises:
-        PlacementRefusedError: a GPU cannot be used, or other containers hold what the allocation gives.
+        PlacementRefusedError: a GPU cannot be used, or other containers hold what the allocation gives, or the slots.
     """
     known = tuple(records)
     before = next((each for each in known if (each.uid, each.container) == (claim.uid, claim.container)), None)
     others = [each for each in known if each is not before and not (each.uid == claim.uid and each.slots & claim.slots)]
     held = [piece for each in others for piece in pieces(each)]
     shares = claim.allocation.devices
+    _check_slots(claim, others)
     try:
         check_devices(shares, offered)
         check_overlap(shares, held, offered)
@@ -141,6 +142,25 @@ def given(
         task_priority=NORMAL_PRIORITY if choices.task_priority is None else choices.task_priority,
         devices=devices,
     )
+
+
+def _check_slots(claim: Claim, others: Iterable[Record]) -> None:
+    """Checks that a container has not the slots of one of another pod that has not ended yet, as far as is known.
+
+    The slots name the CDI device. A runtime keeps the specs that it has read, and reads a changed one a moment later:
+    it could make this container with the GPUs and files of the other, if these were still there.
+
+    Raises:
+        PlacementRefusedError: another pod's container has the same slots.
+    """
+    for each in others:
+        if each.slots == claim.slots:
+            raise PlacementRefusedError(
+                Cause.OVERLAP,
+                f"the kubelet gives container {claim.container} the slots of container {each.container} of pod "
+                f"{each.namespace}/{each.pod}, which has not ended yet as far as the node agent knows",
+                claim.identity,
+            )
 
 
 def check_unread(claim: Claim, unread: Iterable[tuple[str, str]], pods: Iterable[Mapping[str, Any]]) -> None:

@@ -257,19 +257,26 @@ def test_a_container_that_overlaps_another_is_refused_until_that_one_has_ended(n
     assert len(node.specs()) == 1
 
 
-def test_a_removal_leaves_the_spec_of_the_next_container_with_the_same_slots(node: Node) -> None:
-    """The kubelet gives the slots of a pod that has ended to the next one, before the watch has brought the end."""
+def test_slots_are_another_pods_until_their_container_has_ended_as_far_as_the_agent_knows(node: Node) -> None:
+    """The kubelet gives the slots of a pod that has ended to the next one, before the watch has brought the end.
+
+    A runtime may make the next container from the CDI spec that it has read before, and a removal takes the new one.
+    """
     for name in ("first", "second"):
         node.knows(pod(name, {"main": 30}))
     node.lists("first", "main")
-    node.starter.prepare(SLOT)
+    first = node.starter.prepare(SLOT)
+    spec = node.folders.spec(first).read_text()
     node.listing.clear()
     node.lists("second", "main")
-    record = node.starter.prepare(SLOT)
+    with pytest.raises(PlacementRefusedError, match="slots of container main of pod team/first") as refused:
+        node.starter.prepare(SLOT)
+    assert (refused.value.cause, refused.value.pods) == (Cause.OVERLAP, (("team", "second", "uid-second"),))
+    assert (node.starter.records(), node.folders.spec(first).read_text()) == ([first], spec)
     node.pods.changed("DELETED", node.server.pop("first"))
     node.starter.collect()
-    assert node.starter.records() == [record]
-    assert node.specs() == {node.folders.spec(record).name}
+    second = node.starter.prepare(SLOT)
+    assert (node.starter.records(), node.specs()) == ([second], {node.folders.spec(second).name})
 
 
 def test_a_pod_that_is_newer_than_the_watch_is_not_collected(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:

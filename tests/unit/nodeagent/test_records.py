@@ -17,6 +17,7 @@ from nodeagent.containers.refusal import Cause, PlacementRefusedError
 from nodeagent.containers.resolving import Claim
 from nodeagent.turns import Policy
 
+NEXT = frozenset({"slot-2"})
 OFFERED = {f"GPU-{number}": Device(f"GPU-{number}", "A100", 1000, None, f"0:{number}") for number in range(2)}
 
 
@@ -60,8 +61,9 @@ def test_the_slots_of_an_init_container_pass_on_with_its_share() -> None:
 @pytest.mark.parametrize(
     ("claim", "cause", "text"),
     [
-        (asks(core=71, uid="u2"), Cause.OVERLAP, "70 percent of its time left, not 71"),
-        (asks(core=1, memory=901, uid="u2"), Cause.OVERLAP, "900 MiB left, not 901"),
+        (asks(core=71, uid="u2", slots=NEXT), Cause.OVERLAP, "70 percent of its time left, not 71"),
+        (asks(core=1, memory=901, uid="u2", slots=NEXT), Cause.OVERLAP, "900 MiB left, not 901"),
+        (asks(core=1, memory=1, uid="u2"), Cause.OVERLAP, "slots of container main of pod team/pod-u1, which has not"),
         (asks(uuids=("GPU-9",)), Cause.UNUSABLE_DEVICE, "not offered"),
         (asks(memory=1001), Cause.UNUSABLE_DEVICE, "offers 1000 MiB, not 1001"),
         (asks(total=2000), Cause.UNUSABLE_DEVICE, "offers 1000 MiB, not 2000"),
@@ -84,9 +86,10 @@ def test_a_fenced_gpu_takes_nobody_in() -> None:
 def test_the_sixty_fifth_container_of_a_gpu_is_refused() -> None:
     records: list[Record] = []
     for number in range(64):
-        records.append(start(asks(core=1, memory=1, uid=f"u{number}"), *records))
+        slots = frozenset({f"slot-{number}"})
+        records.append(start(asks(core=1, memory=1, uid=f"u{number}", slots=slots), *records))
     with pytest.raises(PlacementRefusedError, match="no place left: 64 containers"):
-        start(asks(core=1, memory=1, uid="u64"), *records)
+        start(asks(core=1, memory=1, uid="u64", slots=frozenset({"slot-64"})), *records)
 
 
 @pytest.mark.parametrize(
