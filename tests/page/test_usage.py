@@ -101,6 +101,28 @@ def test_usage_is_kept_as_csv_with_exact_figures(visit: Visiting, tmp_path: Path
     assert all(found["billed_micro_gpu_seconds"].isdigit() for found in rows)
 
 
+def test_a_file_that_did_not_come_is_not_said_to_be_saved(visit: Visiting) -> None:
+    page = visit().enter()
+    page.locator("#usage canvas").wait_for()
+    page.route("**/v1/usage?*format=csv*", lambda route: route.abort())
+    page.get_by_role("button", name="Download CSV").click()
+    expect(page.locator("#usage .bad")).to_contain_text("The timekeeper cannot be reached.")
+    expect(page.locator("#announcement")).not_to_have_text("Saved as CSV")
+
+
+def test_a_table_of_more_pages_than_are_asked_for_is_no_file(visit: Visiting) -> None:
+    page = visit().enter()
+    page.locator("#usage canvas").wait_for()
+    link = '</v1/usage?cursor=abc>; rel="next"'
+    page.route(
+        "**/v1/usage?*format=csv*",
+        lambda route: route.fulfill(body="start,end\r\n1,2\r\n", content_type="text/csv", headers={"Link": link}),
+    )
+    page.get_by_role("button", name="Download CSV").click()
+    expect(page.locator("#usage .bad")).to_contain_text("Choose a shorter time")
+    expect(page.locator("#announcement")).not_to_have_text("Saved as CSV")
+
+
 def test_the_months_expected_amounts_are_shown_by_the_filters_group_the_most_first(visit: Visiting) -> None:
     """The teams were metered for weeks, so that the last day's pace is known."""
     page = visit().enter(address="/?by=model")

@@ -45,10 +45,10 @@ export async function table(path, query) {
     const text = await response.text();
     parts.push(parts.length === 0 ? text : text.slice(text.indexOf("\n") + 1));
     const following = /<([^>]+)>; *rel="?next/.exec(response.headers.get("Link") ?? "");
-    if (!following) break;
+    if (!following) return parts.join("");
     cursor = new URL(following[1], address(path)).searchParams.get("cursor");
   }
-  return parts.join("");
+  throw new Problem(0, "Too much for one file", "Choose a shorter time, or save it with fairgpu usage -o csv.");
 }
 
 async function ask(path, query, accept, signal) {

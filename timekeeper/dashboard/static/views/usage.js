@@ -46,6 +46,7 @@ export class UsageView {
         URL.revokeObjectURL(address);
       } catch (problem) {
         this.panel.fail(problem, () => this.save());
+        return;
       }
     }
     announce("Saved as CSV");
