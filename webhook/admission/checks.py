@@ -6,6 +6,7 @@ import posixpath
 from typing import Any, Final
 
 from fairgpu import names
+from fairgpu.dialects import hami
 from fairgpu.faults import Fault, field_path, show
 from fairgpu.json_values import mapping
 from fairgpu.permissions import Granted, Permission, grant
@@ -14,7 +15,7 @@ from fairgpu.pod_faults import out_of_bounds
 from webhook.admission.knowledge import Knowledge
 from webhook.admission.priority import faults_of_class
 from webhook.admission.sidecar import OUR_VOLUMES
-from webhook.admission.verdict import indexes_named
+from webhook.admission.verdict import indexes_named, objects
 from webhook.settings import Webhook
 
 Path = tuple[str | int, ...]
@@ -63,6 +64,8 @@ def check_pod(
     faults += faults_of_copies(spec, root)
     faults += _faults_of_length(spec, root)
     faults += _faults_of_mounts(spec, reading)
+    if settings.dialects.hami_plain_gpu == "leave" and reading.requests_gpu:
+        faults += _faults_of_other_plugins(spec, reading, root)
     if settings.dialects.best_effort == "refuse":
         faults += _faults_of_best_effort(reading)
     return tuple(faults), granted
@@ -206,6 +209,30 @@ def _faults_of_mounts(spec: dict[str, Any], reading: PodReading) -> list[Fault]:
                         instead="another path",
                     )
                 )
+    return faults
+
+
+def _faults_of_other_plugins(spec: dict[str, Any], reading: PodReading, root: Path) -> list[Fault]:
+    """Returns a fault for each container of a GPU pod whose `nvidia.com/gpu` is left to another device plugin.
+
+    The nodes of that plugin and those of FairGPU are different ones: the pod would wait for ever.
+    """
+    ours = {container.path[-2:] for container in reading.all_containers}
+    faults: list[Fault] = []
+    for field in ("containers", "initContainers"):
+        for index, container in objects(spec.get(field)):
+            limits = mapping(mapping(container.get("resources")).get("limits"))
+            given = limits.get(hami.COUNT, 0)
+            if (field, index) in ours or given in (0, "0", None):
+                continue
+            faults.append(
+                Fault(
+                    path=field_path(*root, "spec", field, index, "resources", "limits", hami.COUNT),
+                    given=f"{show(given)}, which is left to another device plugin, in a pod with a GPU of FairGPU's",
+                    allowed="GPUs of one of the two in a pod: no node offers both",
+                    instead=f"a share such as {hami.MEMORY} here as well, or a pod of its own for this container",
+                )
+            )
     return faults
 
 

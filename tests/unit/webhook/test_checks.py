@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.support.admission import Pod, container, gpu_container, gpu_pod, mutate, pod, validate
-from webhook.settings import Webhook
+from webhook.settings import Dialects, Webhook
 
 MOUNT = {"name": "data", "mountPath": "/run/fairgpu"}
 
@@ -50,6 +50,23 @@ def test_a_common_pod_is_admitted(fields: dict[str, Any]) -> None:
 def test_a_mount_below_ours_is_admitted() -> None:
     mounts = [{"name": "data", "mountPath": "/run/fairgpu-data"}, {"name": "data", "mountPath": "/run"}]
     assert mutate(pod(gpu_container(volumeMounts=mounts))).allowed
+
+
+def test_a_pod_with_a_gpu_of_fairgpu_and_one_of_another_plugin_is_refused_as_no_node_offers_both() -> None:
+    settings = Webhook(dialects=Dialects(hami_plain_gpu="leave"))
+    shared = container("shared", limits={"nvidia.com/gpumem": "3000"})
+    for amounts in ({"limits": {"nvidia.com/gpu": "1"}}, {"limits": {"nvidia.com/gpu": 1}}):
+        refused = mutate(pod(shared, container("whole", resources=amounts)), settings=settings)
+        assert not refused.allowed
+        assert "spec.containers[1].resources.limits[nvidia.com/gpu]: given" in refused.message
+        assert "a pod of its own for this container" in refused.message
+    item = pod(shared, initContainers=[container("first", limits={"nvidia.com/gpu": "1"})])
+    assert "spec.initContainers[0].resources" in mutate(item, settings=settings).message
+    assert mutate(pod(shared, container("none", limits={"nvidia.com/gpu": "0"})), settings=settings).allowed
+    assert mutate(pod(container("whole", limits={"nvidia.com/gpu": "1"})), settings=settings).patch == []
+    none_of_ours = pod(container("none", limits={"fairgpu.io/gpu": "0"}), container("whole", {"nvidia.com/gpu": "1"}))
+    assert validate(none_of_ours, settings=settings).allowed
+    assert mutate(pod(shared, container("whole", limits={"nvidia.com/gpu": "1"}))).allowed
 
 
 def test_a_runtime_that_the_admin_names_may_run_pieces_of_gpus() -> None:
