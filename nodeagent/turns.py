@@ -25,7 +25,8 @@ BEST_EFFORT_WEIGHT = 10
 """The weight of a best-effort container among borrowers, in percent; the weight of an elastic container is its
 share."""
 MOST_TURNS = 128
-"""The most turns that fit into a schedule page; its 64 slots never need more."""
+"""The most turns that fit into a schedule page. 64 containers would have more where turns of containers with several
+GPUs leave gaps (see `starts`)."""
 LARGEST_BALANCE_NS = 2 * PERIOD_NS
 """The largest balance, in either direction; the rest is dropped, so that no container loses the GPU for overruns long
 past."""
@@ -176,7 +177,7 @@ def plan(tenants: Sequence[Tenant], period_ns: int = PERIOD_NS, period_number: i
         if slot in lengths:
             lengths[slot] -= amount - from_loan
     owned, free = _lay_out(ordered, lengths, period_ns)
-    turns = _merge([*owned, *_idle_turns(free), *_lend(ordered, loans, free)])
+    turns = _fitting(owned, [*_idle_turns(free), *_lend(ordered, loans, free)])
     balances = {
         tenant.slot: tenant.balance_ns + paid.get(tenant.slot, 0) - received.get(tenant.slot, 0) for tenant in ordered
     }
@@ -397,6 +398,19 @@ def _lend(ordered: Sequence[Tenant], loans: Mapping[int, int], free: Sequence[tu
             if start + length < end:
                 stretches.insert(0, (start + length, end))
     return lent
+
+
+def _fitting(owned: Sequence[Turn], others: Sequence[Turn]) -> tuple[Turn, ...]:
+    """Returns the turns of a period: those that active containers own, and as many others as a page has room for.
+
+    The shortest of these are left out. An idle container whose turn is left out gets it once it wants work, in the plan
+    that is then made.
+    """
+    turns = _merge([*owned, *others])
+    if len(turns) <= MOST_TURNS:  # as nearly always
+        return turns
+    longest = sorted(_merge(others), key=lambda turn: -turn.length_ns)
+    return _merge([*owned, *longest[: MOST_TURNS - len(owned)]])
 
 
 def _stretches(free: Iterable[tuple[Turn, bool]]) -> list[tuple[int, int]]:

@@ -193,6 +193,20 @@ def test_a_full_page_has_room_also_where_many_may_start_between_many_who_work() 
     assert len(plan(tenants).turns) <= MOST_TURNS
 
 
+@pytest.mark.parametrize("gpu", range(4))
+@pytest.mark.parametrize("idle_one_in", [2, 3, 4])
+def test_a_full_page_has_room_also_where_turns_of_several_gpus_leave_gaps(gpu: int, idle_one_in: int) -> None:
+    on = {f"c{number:02}": frozenset(str((number + next_to) % 4) for next_to in range(3)) for number in range(85)}
+    placed = starts({name: (1, gpus) for name, gpus in on.items()})
+    tenants = [
+        Tenant(slot, 1, Policy(1 + slot % 2), slot % idle_one_in != 0, start_ns=placed.get(name))
+        for slot, name in enumerate(name for name, gpus in on.items() if str(gpu) in gpus)
+    ]
+    made = plan(tenants)
+    assert len(made.turns) <= MOST_TURNS
+    assert all(made.granted_ns(tenant.slot) >= PERIOD_NS // 100 for tenant in tenants if tenant.active)
+
+
 @given(gpus(), st.integers(0, 1000))
 def test_every_turn_lies_within_the_period_and_has_a_length(tenants: list[Tenant], period_number: int) -> None:
     for turn in plan(tenants, period_number=period_number).turns:
