@@ -26,7 +26,7 @@ SIM_EXPORT CUresult CUDAAPI cuGreenCtxCreate(CUgreenCtx *green, CUdevResourceDes
     CUresult result = made == NULL ? CUDA_ERROR_OUT_OF_MEMORY : sim_primary_get((uint32_t)device, &primary);
     if (result == CUDA_SUCCESS) {
         made->device = (uint32_t)device;
-        result = sim_context_part(&made->context, device);
+        result = sim_context_part(&made->context, primary);
         if (result == CUDA_SUCCESS) {
             *green = made;
             return CUDA_SUCCESS;

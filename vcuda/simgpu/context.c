@@ -107,11 +107,12 @@ CUresult sim_context_create(CUcontext *context, unsigned int flags, CUdevice dev
     return result;
 }
 
-CUresult sim_context_part(CUcontext *context, CUdevice device)
+CUresult sim_context_part(CUcontext *context, CUcontext primary)
 {
-    CUresult result = create((uint32_t)device, 0, 0, context);
+    CUresult result = create(primary->device, 0, 0, context);
     if (result == CUDA_SUCCESS) {
         (*context)->part = 1;
+        (*context)->whole = primary;
     }
     return result;
 }

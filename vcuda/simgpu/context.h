@@ -6,7 +6,7 @@
 
 CUresult sim_context_create(CUcontext *context, unsigned int flags, CUdevice device);
 /* One that takes no memory, beside the primary context that its maker holds. */
-CUresult sim_context_part(CUcontext *context, CUdevice device);
+CUresult sim_context_part(CUcontext *context, CUcontext primary);
 /* One more use of the current context, and one fewer: with the last it ends. */
 CUresult sim_context_attach(CUcontext *context);
 CUresult sim_context_detach(CUcontext context);

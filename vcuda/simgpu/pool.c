@@ -135,7 +135,7 @@ static CUresult allocate(CUdeviceptr *address, uint64_t bytes, CUmemoryPool pool
     uint32_t device = stream->context->device;
     pthread_mutex_lock(&sim_process_lock);
     pool = pool != NULL ? pool : (currents[device] != NULL ? currents[device] : sim_pool_default(device));
-    adopt(pool, stream->context);
+    adopt(pool, sim_owner(stream->context));
     result = grow(pool, rounded);
     if (result == CUDA_SUCCESS) {
         *made = (struct sim_allocation){.context = pool->context, .bytes = rounded, .kind = SIM_POOLED, .pool = pool};

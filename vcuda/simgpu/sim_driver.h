@@ -34,6 +34,7 @@ struct CUctx_st {
     uint32_t flags;
     uint32_t primary;
     uint32_t part;       /* it is a green context's: up to CUDA 12.9 it may be current to one thread only */
+    CUcontext whole;     /* of a part, the primary context: what is allocated in the part is its */
     uint32_t holders;    /* times it is current, and to which thread; both guarded by sim_process_lock */
     const void *holder;
     uint32_t next_channel;

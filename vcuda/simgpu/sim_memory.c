@@ -25,6 +25,7 @@ static struct sim_allocation **bucket_of(uint64_t address)
 
 CUresult sim_charge(CUcontext context, uint64_t bytes)
 {
+    context = sim_owner(context);
     struct sim_view view = sim_lock(&sim_seat, context->device);
     struct sim_context *owner = &view.device->contexts[context->index];
     CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
@@ -40,6 +41,9 @@ CUresult sim_charge(CUcontext context, uint64_t bytes)
 
 void sim_discharge(CUcontext context, uint64_t bytes)
 {
+    if (bytes != 0) {
+        context = sim_owner(context);
+    }
     if (bytes == 0 || !context->alive) {
         return;
     }
@@ -206,9 +210,9 @@ CUresult sim_allocate(CUcontext context, uint64_t bytes, enum sim_memory kind, u
     if (made == NULL) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    *made = (struct sim_allocation){.context = context, .bytes = bytes, .kind = kind};
+    *made = (struct sim_allocation){.context = sim_owner(context), .bytes = bytes, .kind = kind};
     pthread_mutex_lock(&sim_process_lock);
-    CUresult result = place(context, made);
+    CUresult result = place(made->context, made);
     if (result == CUDA_SUCCESS) {
         sim_allocation_add(made);
         *address = made->address;

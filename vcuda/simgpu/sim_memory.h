@@ -25,6 +25,12 @@ static inline uint64_t sim_granules(uint64_t bytes)
     return (bytes + SIM_GRANULE - 1) / SIM_GRANULE * SIM_GRANULE;
 }
 
+/* Whose the memory is that is allocated in a context: that of a part is the primary context's. */
+static inline CUcontext sim_owner(CUcontext context)
+{
+    return context->whole != NULL ? context->whole : context;
+}
+
 CUresult sim_allocate(CUcontext context, uint64_t bytes, enum sim_memory kind, uint64_t *address);
 CUresult sim_release(uint64_t address, enum sim_memory kind);
 

@@ -65,7 +65,7 @@ CUresult device_refusal(CUdevice ordinal)
 
 /* A thread seldom changes its context: what it last found is good until some context ends. */
 static __thread struct {
-    CUcontext context;
+    CUcontext context, owner;
     uint64_t ends;
     int index;
 } last __attribute__((tls_model("initial-exec")));
@@ -87,11 +87,19 @@ bool current_device(CUcontext *context, int *index)
         if (REAL(cuCtxGetDevice)(&ordinal) != CUDA_SUCCESS)
             return false;
         last.index = device_index(ordinal);
+        last.owner = device_context_for_all(*context);
         last.context = *context;
         last.ends = ends;
     }
     *index = last.index;
     return *index >= 0;
+}
+
+bool current_owner(CUcontext *owner, int *index)
+{
+    bool found = current_device(owner, index);
+    *owner = found ? last.owner : NULL;
+    return found;
 }
 
 CUcontext device_context_for_all(CUcontext context)

@@ -221,6 +221,37 @@ def test_a_green_context_is_charged_as_the_primary_context_that_it_keeps(node: N
         assert container.charged() == node.truth("a")[0] == 0
 
 
+@pytest.mark.parametrize(
+    ("takes", "gives"),
+    [
+        (f"alloc a {64 * MIB}", "free a"),
+        ("alloc a 1000", "free a"),
+        (f"managed a {64 * MIB}", "free a"),
+        ("pitch a 1000 1000", "free a"),
+        ("array a 2000 2000", "freearray a"),
+        (f"async a {64 * MIB}", "freeasync a"),
+        (f"heap - {64 * MIB}", "heap - 0"),
+        (f"external a {64 * MIB}", "endexternal a"),
+        (f"module a {64 * MIB}", "unmodule a"),
+        (f"graph a {64 * MIB}; upload a", "endgraph a; trimgraphs"),
+    ],
+    ids=lambda lines: lines.split()[0],
+)
+def test_what_is_allocated_in_a_green_context_is_the_primary_ones(node: Node, takes: str, gives: str) -> None:
+    container = node.container("a")
+    with container.session() as ask:
+        begun(ask)
+        assert {ask(line)[0] for line in ("newgreen", "ingreen", *takes.split("; "))} == {0}
+        charged = container.charged()
+        assert charged > CONTEXT
+        assert [ask("outgreen")[0], ask("endgreen")[0]] == [0, 0]
+        assert container.charged() == charged
+        assert ask(f"alloc b {768 * MIB}")[0] == OUT_OF_MEMORY
+        assert {ask(line)[0] for line in gives.split("; ")} == {0}
+        until(lambda: ask("trim")[0] == 0 and container.charged() == CONTEXT)
+        assert container.unsettled() == 0
+
+
 def test_a_green_context_that_does_not_fit_is_refused(node: Node) -> None:
     container = node.container("a", Share(memory=128 * MIB))
     assert container.run("init", "newgreen") == [[0, 0, 0], [OUT_OF_MEMORY, 0, 0]]

@@ -51,7 +51,7 @@ static CUresult settle(CUresult result, int index, uint64_t bytes, const void *a
 
 static bool known(const void *array, const void *shape, CUcontext *context, int *index)
 {
-    return array != NULL && shape != NULL && current_device(context, index);
+    return array != NULL && shape != NULL && current_owner(context, index);
 }
 
 /* The shape of every form as that of the widest. */

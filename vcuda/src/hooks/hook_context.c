@@ -415,7 +415,7 @@ EXPORT CUresult cuCtxSetLimit(CUlimit limit, size_t value)
     struct allocation old;
     PASS_UNLESS_ACTIVE(cuCtxSetLimit, limit, value);
     bool takes = limit == CU_LIMIT_MALLOC_HEAP_SIZE || limit == CU_LIMIT_PRINTF_FIFO_SIZE || limit == CU_LIMIT_STACK_SIZE;
-    if (!takes || !current_device(&context, &index))
+    if (!takes || !current_owner(&context, &index))
         return REAL(cuCtxSetLimit)(limit, value);
     uint64_t key = (uint64_t)(uintptr_t)context ^ (uint64_t)limit, bytes = taken_for(limit, value);
     uint64_t has = allocations_find(&process()->allocations, KIND_LIMIT, key, &old) ? old.bytes : 0;

@@ -7,7 +7,7 @@ EXPORT CUresult cuImportExternalMemory(CUexternalMemory *memory, const CUDA_EXTE
     CUcontext context;
     int index;
     PASS_UNLESS_ACTIVE(cuImportExternalMemory, memory, description);
-    if (memory == NULL || description == NULL || !current_device(&context, &index))
+    if (memory == NULL || description == NULL || !current_owner(&context, &index))
         return REAL(cuImportExternalMemory)(memory, description);
     uint64_t bytes = granule_up(description->size, GRANULE);
     if (bytes < description->size || !charge(index, bytes))

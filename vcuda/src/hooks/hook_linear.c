@@ -25,7 +25,7 @@ EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes)
     CUcontext context;
     int index;
     PASS_UNLESS_ACTIVE(cuMemAlloc_v2, pointer, bytes);
-    if (pointer == NULL || bytes == 0 || !current_device(&context, &index))
+    if (pointer == NULL || bytes == 0 || !current_owner(&context, &index))
         return REAL(cuMemAlloc_v2)(pointer, bytes);
     bool managed = over_soft_limit(index, bytes);
     if (!linear_reserve(index, bytes))
@@ -41,7 +41,7 @@ EXPORT CUresult cuMemAlloc(CUdeviceptr_v1 *pointer, unsigned int bytes)
     CUcontext context;
     int index;
     PASS_UNLESS_ACTIVE(cuMemAlloc, pointer, bytes);
-    if (pointer == NULL || bytes == 0 || !current_device(&context, &index))
+    if (pointer == NULL || bytes == 0 || !current_owner(&context, &index))
         return REAL(cuMemAlloc)(pointer, bytes);
     if (!linear_reserve(index, bytes))
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -79,7 +79,7 @@ EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t w
     CUcontext context;
     int index;
     PASS_UNLESS_ACTIVE(cuMemAllocPitch_v2, pointer, pitch, width, height, element);
-    if (pointer == NULL || pitch == NULL || width == 0 || height == 0 || !current_device(&context, &index))
+    if (pointer == NULL || pitch == NULL || width == 0 || height == 0 || !current_owner(&context, &index))
         return REAL(cuMemAllocPitch_v2)(pointer, pitch, width, height, element);
     uint64_t most = most_for(width, height);
     if (!linear_reserve(index, most))
@@ -95,7 +95,7 @@ EXPORT CUresult cuMemAllocPitch(CUdeviceptr_v1 *pointer, unsigned int *pitch, un
     CUcontext context;
     int index;
     PASS_UNLESS_ACTIVE(cuMemAllocPitch, pointer, pitch, width, height, element);
-    if (pointer == NULL || pitch == NULL || width == 0 || height == 0 || !current_device(&context, &index))
+    if (pointer == NULL || pitch == NULL || width == 0 || height == 0 || !current_owner(&context, &index))
         return REAL(cuMemAllocPitch)(pointer, pitch, width, height, element);
     uint64_t most = most_for(width, height);
     if (!linear_reserve(index, most))
@@ -112,7 +112,7 @@ EXPORT CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, unsigned i
     CUcontext context;
     int index;
     PASS_UNLESS_ACTIVE(cuMemAllocManaged, pointer, bytes, flags);
-    if (pointer == NULL || bytes == 0 || !current_device(&context, &index))
+    if (pointer == NULL || bytes == 0 || !current_owner(&context, &index))
         return REAL(cuMemAllocManaged)(pointer, bytes, flags);
     if (!linear_reserve(index, bytes))
         return CUDA_ERROR_OUT_OF_MEMORY;

@@ -43,7 +43,7 @@ static bool charge_for(enum kind kind, const void *handle, uint64_t bytes)
 {
     CUcontext context;
     int index;
-    if (likely(bytes == 0) || !current_device(&context, &index))
+    if (likely(bytes == 0) || !current_owner(&context, &index))
         return true;
     if (!charge(index, bytes))
         return false;

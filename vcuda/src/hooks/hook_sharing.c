@@ -27,7 +27,7 @@ static CUresult opened(CUresult result, const CUdeviceptr *pointer)
 {
     CUcontext context;
     int index;
-    if (result == CUDA_SUCCESS && current_device(&context, &index)) {
+    if (result == CUDA_SUCCESS && current_owner(&context, &index)) {
         struct allocation import = {.key = *pointer,
                                     .context = (uint64_t)(uintptr_t)context,
                                     .device = (int16_t)index,

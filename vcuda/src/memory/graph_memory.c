@@ -104,7 +104,7 @@ static struct graph_device *device_of(int index, CUdevice ordinal)
     struct graph_device *device = &ours->devices[index];
     CUcontext context;
     int current;
-    bool is_current = current_device(&context, &current);
+    bool is_current = current_owner(&context, &current);
     pthread_mutex_lock(&ours->lock);
     if (device->context == NULL && is_current) {
         device->context = context;

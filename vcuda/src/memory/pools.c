@@ -120,7 +120,7 @@ static struct pool *row_to_use(CUmemoryPool pool)
     int index;
     if (row != NULL && __atomic_load_n(&row->context, __ATOMIC_ACQUIRE) != NULL)
         return row;
-    if (!current_device(&context, &index))
+    if (!current_owner(&context, &index))
         return NULL;
     if (row == NULL)
         index = device_of(pool, index);

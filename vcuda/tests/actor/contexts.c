@@ -59,6 +59,21 @@ static CUresult newgreen(struct line *line)
     return CU(cuGreenCtxCreate)(&part, NULL, 0, CU_GREEN_CTX_DEFAULT_STREAM);
 }
 
+static CUresult ingreen(struct line *line)
+{
+    CUcontext context;
+    (void)line;
+    CUresult result = CU(cuCtxFromGreenCtx)(&context, part);
+    return result == CUDA_SUCCESS ? CU(cuCtxPushCurrent_v2)(context) : result;
+}
+
+static CUresult outgreen(struct line *line)
+{
+    CUcontext popped;
+    (void)line;
+    return CU(cuCtxPopCurrent_v2)(&popped);
+}
+
 static CUresult endgreen(struct line *line)
 {
     (void)line;
@@ -166,7 +181,7 @@ static CUresult bypass(struct line *line)
 
 const struct verb context_verbs[] = {
     {"init", init},         {"ctx", ctx},           {"release", release}, {"newctx", newctx}, {"endctx", endctx},
-    {"newgreen", newgreen}, {"endgreen", endgreen}, {"launch", launch},   {"heap", heap},
+    {"newgreen", newgreen}, {"endgreen", endgreen}, {"ingreen", ingreen}, {"outgreen", outgreen}, {"launch", launch},   {"heap", heap},
     {"attach", attach},     {"endprimary", endprimary}, {"reset", reset}, {"prints", prints},
     {"stack", stack},       {"bypass", bypass},     {"module", module},   {"moduleex", module_of_options},
     {"modulefile", module_of_file}, {"unmodule", unmodule}, {"library", library_of}, {"libraryfile", library_of_file},

@@ -2,6 +2,7 @@
  *
  *     ctx [ORDINAL]        retain(primary) and make current     release        primary context        contexts.c
  *     newctx / endctx      a context of its own                 newgreen / endgreen
+ *     ingreen / outgreen   makes it current, and what was so before
  *     newctx3 / newctx4    by later forms       attach          one use more of the current context
  *     reset                of the primary one   endprimary      destroys it, as if it were its own
  *     launch NAME          a kernel of that name, on the default stream        heap, prints - BYTES   cuCtxSetLimit
