@@ -182,7 +182,7 @@ def test_a_ledger_that_its_container_made_longer_is_cut_while_the_server_is_sile
         assert ledger.stat().st_size == LEDGER_BYTES
     assert server.events == []
     server.answers.set()
-    wait_until(lambda: server.reasons() == ["LedgerTooLong"], "the pod is told once")
+    wait_until(lambda: server.reasons() == ["LedgerTooLong"], "the pod has one event")
     assert server.events[0]["involvedObject"]["uid"] == "uid-train"
 
 

@@ -34,7 +34,7 @@ def test_a_report_is_the_json_that_the_timekeeper_reads() -> None:
     }
 
 
-def test_what_the_sidecar_found_at_its_start_stands_beside_the_totals() -> None:
+def test_the_totals_have_beside_them_what_the_sidecar_found_at_its_start() -> None:
     found = DeviceUsage("GPU-a", 5, 7, 2, 2**20, 3, 1)
     tally = advance(begin(UsageRecord(1, 1, (found,))), UsageRecord(1, 2, (found._replace(busy_ns=9, span_ns=11),)))
     ((device,),) = [each["devices"] for each in json.loads(encode("b00t", 4, {"main": tally}))["containers"]]

@@ -1,4 +1,4 @@
-"""What a sidecar that started again reports adds to what was reported before, and is never counted twice."""
+"""The reports of a sidecar that started again add to those before, and nothing is counted twice."""
 
 from __future__ import annotations
 
