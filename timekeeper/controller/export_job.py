@@ -22,6 +22,7 @@ from timekeeper.export.destination import ChangedError, DeposedError, Destinatio
 from timekeeper.export.document import Account, Document, DocumentError, closed_months, file_name, window_of
 from timekeeper.ledger import exports, reading
 from timekeeper.ledger.client import Store, StoreError
+from timekeeper.ledger.connection import store_clock
 from timekeeper.ledger.exports import Export, Exports
 
 IDLE_SECONDS = 30.0
@@ -80,10 +81,14 @@ class Exporter:
         self._attempts: dict[str, int] = {}
 
     def run(self, wait: Wait, now: Callable[[], Instant]) -> None:
-        """Exports the usage of closed months, whenever some are due, until `wait` returns True, as the process ends."""
+        """Exports the usage of closed months, whenever some are due, until `wait` returns True, as the process ends.
+
+        A month is closed once it is by the local clock, `now`, and by the store's: what is used in it after it was
+        exported would be in no file, and would be deleted past retention.
+        """
         while not wait(IDLE_SECONDS if self._number is not None else 1.0):
             try:
-                self.step(now())
+                self.step(min(now(), store_clock(self._client)))
             except (redis.RedisError, StoreError) as error:
                 _log.warning("months cannot be read", error=str(error))
             except Exception:  # noqa: BLE001 - no error may stop later exports

@@ -25,7 +25,7 @@ from timekeeper.export.destination import Destination, ExportError, Stored, dest
 from timekeeper.export.document import Document, DocumentError, closed_months, closed_until, file_name, window_of
 from timekeeper.ledger import exports, reading
 from timekeeper.ledger.client import Store, StoreError
-from timekeeper.ledger.connection import unreachable_message
+from timekeeper.ledger.connection import store_clock, unreachable_message
 from timekeeper.ledger.exports import Export
 from timekeeper.settings import TimekeeperSettings
 
@@ -170,9 +170,10 @@ def run(client: Store, settings: TimekeeperSettings, arguments: argparse.Namespa
             "timekeeper.export.bucket.name"
         )
     try:
+        now = min(time.time_ns(), store_clock(client))
         if arguments.action == "list":
-            return _list(client, place, settings.usage.hourly_days)
-        month = _month(arguments.month, arguments.action, settings.usage.hourly_days)
+            return _list(client, place, now, settings.usage.hourly_days)
+        month = _month(arguments.month, arguments.action, now, settings.usage.hourly_days)
         if arguments.action == "keep":
             kept = keep(client, place, month)
             return print_text(f"{month}: the file stays as it is ({kept.rows} rows)")
@@ -185,22 +186,22 @@ def run(client: Store, settings: TimekeeperSettings, arguments: argparse.Namespa
         raise CommandError(str(error)) from error
 
 
-def _list(client: Store, place: Destination, hourly_days: int) -> int:
-    months = look(client, place, time.time_ns(), hourly_days)
+def _list(client: Store, place: Destination, now: Instant, hourly_days: int) -> int:
+    months = look(client, place, now, hourly_days)
     if not months:
         return print_text("No month is closed yet of which anything was used.")
     lines = [f"{each.month}   {each.state:<8}{'' if each.rows is None else f'   {each.rows} rows'}" for each in months]
     return print_text("\n".join(lines))
 
 
-def _month(text: str | None, action: str, hourly_days: int) -> str:
+def _month(text: str | None, action: str, now: Instant, hourly_days: int) -> str:
     if text is None:
         raise CommandError(f"MONTH: {action} needs one, such as 2026-10")
     try:
         window = window_of(text)
     except TimeError as error:
         raise CommandError(f"MONTH: {text!r} is no month: write it as 2026-10") from error
-    if window.end > closed_until(time.time_ns(), hourly_days):
+    if window.end > closed_until(now, hourly_days):
         closes = format_instant(window.end + (hourly_days + 1) * DAY)
         raise CommandError(f"MONTH: {text} is not closed before {closes}, and nothing of it is written until then")
     return text

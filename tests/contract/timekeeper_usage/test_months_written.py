@@ -8,7 +8,8 @@ import pytest
 from tests.support.background import in_background
 from tests.support.ledger.exported_months import JANUARY, MonthsHarness
 from tests.support.waiting import LIMIT_S
-from timekeeper.domain.timestamps import parse_instant
+from timekeeper.controller import export_job
+from timekeeper.domain.timestamps import DAY, parse_instant
 
 
 def test_a_month_is_written_once_its_hours_are_folded_and_says_what_the_store_says(months: MonthsHarness) -> None:
@@ -22,6 +23,25 @@ def test_a_month_is_written_once_its_hours_are_folded_and_says_what_the_store_sa
     months.export()
     assert months.billed(JANUARY) == months.held(JANUARY) == {"namespace:team-b": 198, "research": 396}
     assert months.pending() == 0
+
+
+def test_a_clock_that_is_ahead_writes_no_month_that_goes_on(
+    months: MonthsHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(export_job, "store_clock", lambda _client: months.harness.now)
+
+    def run() -> list[str]:
+        ends = iter((False, True))
+        months.exporter.run(lambda _seconds: next(ends), lambda: months.harness.now + 40 * DAY)
+        return [file.name for file in months.folder.glob("*.csv.gz")]
+
+    months.pass_days(10)
+    months.archive()
+    assert run() == []
+    months.pass_days(11)
+    months.archive()
+    assert run() == ["usage-2026-01.csv.gz"]
+    assert months.billed(JANUARY) == {"namespace:team-b": 198, "research": 396}
 
 
 def test_an_export_that_holds_all_is_not_written_again(months: MonthsHarness) -> None:
