@@ -95,7 +95,7 @@ class ApiServer:
         return self.pods[name]
 
     def create(self, path: str, body: dict[str, Any], _query: Any = None) -> dict[str, Any]:
-        """Binds a pod, as far as its uid is the one that is named and it is not bound yet."""
+        """Binds a pod, as far as its uid is the one that is named, it is not bound yet, and was not deleted."""
         self.posted.append(body)
         if body.get("kind") == "Event":
             return {}
@@ -123,6 +123,8 @@ class ApiServer:
         if given != there:
             text = f"Precondition failed: UID in precondition: {given}, UID in object meta: {there}"
             raise ApiError(409, "Conflict", text)
+        if item["metadata"].get("deletionTimestamp"):
+            raise ApiError(409, "Conflict", f"pod {name} is being deleted, cannot be assigned to a host")
         if item["spec"].get("nodeName"):
             raise ApiError(409, "Conflict", f"pod {name} is already assigned to node {item['spec'].get('nodeName')}")
         item["spec"]["nodeName"] = body["target"]["name"]

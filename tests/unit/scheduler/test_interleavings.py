@@ -21,7 +21,7 @@ from scheduler.cluster.state import State
 from scheduler.extender.binding import BindError, settle
 from scheduler.gangs.holding import arrive, release_overdue
 from scheduler.placement.holding import Piece
-from tests.unit.scheduler.extended import ALLOCATION, ApiServer, Time, ask, bind_pod, pod
+from tests.unit.scheduler.extended import ALLOCATION, ApiServer, Time, ask, bind_pod, deleted, pod
 from tests.unit.scheduler.fleets import node
 
 SILENT = ApiError(0, "Unanswered", "read timed out")
@@ -157,6 +157,13 @@ class Interleavings(RuleBasedStateMachine):
             self.note("DELETED", name)
             del self.api.pods[name]
 
+    @precondition(lambda self: self.api.pods)
+    @rule(data=st.data())
+    def delete_with_a_finalizer(self, data: st.DataObject) -> None:
+        name = data.draw(st.sampled_from(sorted(self.api.pods)))
+        self.api.pods[name] = deleted(self.api.pods[name])
+        self.note("MODIFIED", name)
+
     @rule(replica=st.integers(0, 1), count=st.integers(1, 9))
     def hear(self, replica: int, count: int) -> None:
         self.catch_up(replica, count)
@@ -206,6 +213,17 @@ class Interleavings(RuleBasedStateMachine):
                         memory[device["uuid"]] += device["memoryMiB"]
         assert max(core.values(), default=0) <= 100
         assert max(memory.values(), default=0) <= 1000
+
+    @invariant()
+    def no_pod_that_was_deleted_waits(self) -> None:
+        there = {
+            item["metadata"]["uid"]
+            for item in self.api.pods.values()
+            if not item["metadata"].get("deletionTimestamp") or item["spec"].get("nodeName") or "status" in item
+        }
+        for state, read in zip(self.states, self.read, strict=True):
+            if read == len(self.log):
+                assert state.waiting.uids() | state.gangs.uids() <= there
 
 
 class Overtaken(ApiServer):
