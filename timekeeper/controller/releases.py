@@ -258,6 +258,9 @@ class Releaser:
                 admitted.setdefault((facts.namespace, facts.group), []).append(facts.created)
             if facts.terminal or facts.bound or facts.gated_elsewhere or facts.reservation is None:
                 continue
+            if facts.deleted is not None:
+                # It is never bound any more, though a finalizer may keep it for long.
+                continue
             name = self.books.account_of(facts.namespace)
             candidate = self._candidate(facts, now)
             if facts.gated and facts.uid not in progress.released:

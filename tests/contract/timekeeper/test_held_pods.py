@@ -6,6 +6,8 @@ import pytest
 
 from tests.support.ledger.harness import LedgerHarness
 from tests.support.ledger.pod_jobs import PodJobs
+from timekeeper.controller.pod_writes import Progress
+from timekeeper.controller.releases import Releaser
 from timekeeper.controller.state.books import ControllerRules
 from timekeeper.domain.money import GPU_SECOND, SECOND
 from timekeeper.domain.timestamps import format_instant
@@ -121,6 +123,23 @@ def test_a_pod_that_never_held_anything_goes_as_soon_as_it_is_deleted(harness: L
     harness.reconcile(1)
     assert released(harness) == 1
     assert not (harness.folder / "pods" / "p1.json").exists()
+
+
+@pytest.mark.parametrize("lifted", [False, True])
+def test_a_deleted_pod_that_a_finalizer_keeps_takes_no_money_from_one_that_waits(
+    harness: LedgerHarness, *, lifted: bool
+) -> None:
+    harness.budget("a", ["team-a"], gpu_hours="0.1", minRuntime="5m", onExhausted="hold")
+    reconciler = harness.lead(HOLDING)
+    harness.gated("first", "team-a")
+    harness.source.refresh()
+    (pod,) = harness.source.mirrors.pods.items()
+    deleted(harness, {**pod, "metadata": {**pod["metadata"], "finalizers": ["example.org/own"]}}, grace=0)
+    harness.gated("second", "team-a")
+    harness.reconcile(1)
+    progress = Progress(released=frozenset({"first"})) if lifted else Progress()
+    writes, _ = Releaser(harness.source, reconciler.books).releases(harness.leaders_time(), reconciler.past, progress)
+    assert [write.uid for write in writes] == ["second"]
 
 
 def test_switching_it_off_lets_every_pod_go_and_charges_on(harness: LedgerHarness) -> None:
