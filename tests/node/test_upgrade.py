@@ -249,6 +249,25 @@ def test_a_roll_to_another_version_and_back_under_load_ends_no_container_and_lea
     assert [device["uuid"] for device in inventory["devices"]] == [uuid(0), uuid(1)]
 
 
+@pytest.mark.parametrize(
+    ("label", "value"), [("fairgpu.io/agent", "off"), ("nvidia.com/gpu.deploy.client", "paused-for-driver-upgrade")]
+)
+def test_the_shipped_agent_leaves_its_node_by_a_label_and_comes_back_and_ends_no_container(
+    shipped: Machine, namespace: str, label: str, value: str
+) -> None:
+    """By the first an admin takes it away, by the second NVIDIA's GPU operator, so that the driver can be unloaded."""
+    api = shipped.plane.admin.api
+    running = admitted(shipped, namespace, "running")
+    api.patch(f"{NODES}/{NAME}", {"metadata": {"labels": {label: value}}})
+    wait_until(lambda: not api.get(AGENTS, SELECTED)["items"], "the agent has left the node")
+    wait_until(lambda: shipped.allocatable("gpu") == "0", "the node takes no GPU pods without its agent")
+    api.patch(f"{NODES}/{NAME}", {"metadata": {"labels": {label: None}}})
+    wait_until(lambda: agents(shipped) == [IMAGE], "the agent is back")
+    wait_until(lambda: shipped.allocatable("gpu") != "0", "the node offers its GPUs")
+    assert running.phase() == "Running"
+    assert admitted(shipped, namespace, "next").found("main").share == ("main", uuid(0), 20, 1024)
+
+
 KILLS: dict[str, Any] = {
     "name": "nodeagent",
     "env": [{"name": "FAIRGPU_NODEAGENT_UNSLOTTED_PROCESSES", "value": "kill"}],
