@@ -111,6 +111,14 @@ def test_a_refused_green_context_retains_nothing(node: Node) -> None:
         assert container.charged() == node.truth("a")[0] == 0
 
 
+def test_a_context_of_very_many_allocations_ends_at_once_with_each_of_them_and_no_other() -> None:
+    command = [str(BUILD / "tests" / "unit" / "rows_of_a_context"), "400000"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    found, left, processor_ms = (int(word) for word in done.stdout.split())
+    assert [found, left] == [400_000, 400_000]
+    assert processor_ms < 1000
+
+
 def test_heaps_and_print_buffers_are_charged_by_their_last_size(node: Node) -> None:
     container = node.container("a")
     with container.session() as ask:

@@ -198,20 +198,18 @@ bool allocations_mark(struct allocations *all, enum kind kind, uint64_t key, uin
     return row != NULL;
 }
 
-bool allocations_take_of_context(struct allocations *all, uint64_t context, struct allocation *found)
+/* What is moved back into a hole comes from behind it, up to the next free row: none is passed over. */
+void allocations_take_of_context(struct allocations *all, uint64_t context,
+                                 void (*take)(void *argument, const struct allocation *row), void *argument)
 {
     for (int s = 0; s < ALLOCATION_STRIPES; s++) {
         struct stripe *stripe = &all->stripes[s];
         pthread_mutex_lock(&stripe->lock);
-        for (uint32_t i = 0; stripe->used != 0 && i < stripe->capacity; i++) {
-            if (stripe->rows[i].kind == KIND_NONE || stripe->rows[i].context != context)
-                continue;
-            *found = stripe->rows[i];
-            erase(stripe, &stripe->rows[i]);
-            pthread_mutex_unlock(&stripe->lock);
-            return true;
-        }
+        for (uint32_t i = 0; i < stripe->capacity; i++)
+            while (stripe->rows[i].kind != KIND_NONE && stripe->rows[i].context == context) {
+                take(argument, &stripe->rows[i]);
+                erase(stripe, &stripe->rows[i]);
+            }
         pthread_mutex_unlock(&stripe->lock);
     }
-    return false;
 }

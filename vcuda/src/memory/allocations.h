@@ -77,7 +77,8 @@ int64_t allocations_count(struct allocations *all, enum kind kind, uint64_t key,
 int64_t allocations_drop(struct allocations *all, const struct allocation *seen, struct allocation *found);
 /* Sets the extent of a row; `before` is what it was. False when it is not there. */
 bool allocations_mark(struct allocations *all, enum kind kind, uint64_t key, uint64_t extent, struct allocation *before);
-/* Removes one row of the context, until there is none. */
-bool allocations_take_of_context(struct allocations *all, uint64_t context, struct allocation *found);
+/* Removes all rows of the context and hands over each, under a lock of the table's. */
+void allocations_take_of_context(struct allocations *all, uint64_t context,
+                                 void (*take)(void *argument, const struct allocation *row), void *argument);
 
 #endif

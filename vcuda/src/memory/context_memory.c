@@ -30,8 +30,9 @@ static void count(const struct allocation *row, int change)
         opened_of_others(change * (int)row->count);
 }
 
-static void take(struct context_memory *memory, const struct allocation *row)
+static void take(void *argument, const struct allocation *row)
 {
+    struct context_memory *memory = argument;
     note(memory, row);
     count(row, -1);
     memory->bytes += row->bytes;
@@ -46,8 +47,7 @@ void context_memory_take(struct context_memory *memory, CUcontext context, int i
     pacer_context_ends(context, is_alive);
     device_context_ends();
     deferred_frees_context_ends(context);
-    while (allocations_take_of_context(all, (uint64_t)(uintptr_t)context, &row))
-        take(memory, &row);
+    allocations_take_of_context(all, (uint64_t)(uintptr_t)context, take, memory);
     if (allocations_take(all, KIND_CONTEXT, (uint64_t)(uintptr_t)context, &row)) {
         take(memory, &row);
         memory->index = row.device;
