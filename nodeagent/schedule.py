@@ -183,7 +183,7 @@ def containers_of(document: Mapping[str, Any]) -> tuple[str, tuple[Container, ..
 def run(page: Path, source: Path, stop: threading.Event, clock: Callable[[], int] = time.monotonic_ns) -> None:
     """Writes one GPU's schedule page until it is stopped.
 
-    A containers file that becomes invalid is reported, and the last valid one is used.
+    A containers file that becomes invalid, or is gone, is reported, and the last valid one is used.
 
     Args:
         page: the path of the page's file.
@@ -219,7 +219,11 @@ def run(page: Path, source: Path, stop: threading.Event, clock: Callable[[], int
 
 
 def _version(source: Path) -> tuple[int, int]:
-    status = source.stat()
+    """Returns what changes with each change of a file; the same while it cannot be looked at, since it is gone."""
+    try:
+        status = source.stat()
+    except OSError:
+        return 0, 0
     return status.st_ino, status.st_mtime_ns
 
 

@@ -139,3 +139,18 @@ def test_a_bad_list_of_containers_leaves_the_last_good_one_in_force(tmp_path: Pa
         eventually(page, lambda found: found.heartbeat_ns > seen.heartbeat_ns + 100_000_000 and len(found.slots) == 1)
         containers(tmp_path, one, three)
         eventually(page, lambda found: len(found.slots) == 2)
+
+
+def test_a_list_of_containers_that_is_gone_leaves_the_last_one_in_force_until_there_is_one_again(
+    tmp_path: Path,
+) -> None:
+    one = {"slot": 0, "key": 1, "corePercent": 30, "policy": "hard", "ledger": ledger(tmp_path, "a")}
+    source = containers(tmp_path, one)
+    with writer(tmp_path) as page:
+        eventually(page, lambda found: len(found.slots) == 1)
+        source.unlink()
+        gone_ns = time.monotonic_ns()
+        after = eventually(page, lambda found: found.heartbeat_ns > gone_ns + 100_000_000)
+        assert [slot.key for slot in after.slots] == [1]
+        containers(tmp_path, one | {"key": 2})
+        eventually(page, lambda found: [slot.key for slot in found.slots] == [2])
