@@ -219,7 +219,7 @@ def open_periods(
     for opening in openings:
         account = keys.AccountKeys(opening.account)
         exhausted_at = encode_optional(opening.exhausted_at)
-        row = f"{(min(max(opening.start + 1, now), opening.end) - 1) // HOUR} {UNATTRIBUTED}"
+        hour = (min(max(opening.start + 1, now), opening.end) - 1) // HOUR
         begun = (
             opening.start,
             opening.end,
@@ -227,7 +227,8 @@ def open_periods(
             exhausted_at,
             int(opening.was_stored),
             opening.version,
-            row,
+            hour,
+            UNATTRIBUTED,
         )
         touched = (account.head, account.periods, account.period(opening.start), account.ledger, account.hours)
         calls.append(Call("open_period", touched, (fencing_token, now, *begun)))

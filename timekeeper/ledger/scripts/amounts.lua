@@ -5,8 +5,10 @@ local HIGH_LIMIT = 1000000000000000
 
 -- The two limbs of a string of one or more digits; nothing where there are more than 24.
 local function limbs_of_digits(text)
-  if #text <= 9 then
-    return 0, tonumber(text)
+  if #text <= 15 then  -- a double holds it exactly
+    local whole = tonumber(text)
+    local low = whole % LIMB
+    return (whole - low) / LIMB, low
   end
   if #text > 24 then
     return nil
@@ -16,7 +18,7 @@ end
 
 -- The two limbs of a decimal string; nothing where it is no whole number from 0 to 10^24 - 1.
 local function limbs(text)
-  if type(text) ~= 'string' or #text == 0 or string.find(text, '[^0-9]') then
+  if type(text) ~= 'string' or text == '' or string.find(text, '%D') then
     return nil
   end
   return limbs_of_digits(text)

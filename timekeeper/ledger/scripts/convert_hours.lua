@@ -22,8 +22,8 @@ for position = 2, #ARGV do
     local known = redis.call('HGET', key_of_rows(hours, hour), dimensions)
     local figures = {string.match(value, ROW)}
     if #figures == 4 then
-      add_to_row(rows, field, {}, figures)
-      value = known and grown_row(known, rows[field]) or value
+      add_to_row(rows, hour, dimensions, {}, figures)
+      value = known and grown_row(known, rows[hour][dimensions]) or value
     elseif known then
       return redis.error_reply('DATA a row cannot be read: ' .. field)
     end

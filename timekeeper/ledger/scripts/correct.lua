@@ -30,7 +30,7 @@ if redis.call('HEXISTS', corrections, name) == 0 then
     return redis.error_reply('OVERFLOW the total passes 24 digits')
   end
   local rows = {}
-  add_to_row(rows, hour .. ' ' .. dimensions, {}, {amount, '0', '0', '-'})
+  add_to_row(rows, hour, dimensions, {}, {amount, '0', '0', '-'})
   local grown = grown_rows(hours, rows, instant)
   applied = 1
   changed(head, fencing_token)

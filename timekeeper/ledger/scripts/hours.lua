@@ -4,12 +4,9 @@ local POINT = '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d*%-?)$'
 local ROW = '^(%-?%d+) (%-?%d+) (%-?%d+) (%-?%d*)$'
 local TAKEN = '^ (%d+) (%d+) (%d+) (%d*%-?)$'
 
--- A figure of a point, held to 24 digits; nothing where it is no figure.
-local function bounded(text)
-  if text ~= '-' and (text == '' or string.find(text, '%D')) then
-    return nil
-  end
-  return #text <= 24 and text or string.rep('9', 24)
+-- The digits of a figure, held to 24.
+local function held(digits)
+  return #digits <= 24 and digits or string.rep('9', 24)
 end
 
 -- The points of a text; nothing where one of them cannot be read.
@@ -17,12 +14,10 @@ local function read_points(text)
   local points = {}
   for part in string.gmatch(text or '', '([^;]*);') do
     local hour, instant, billed, core, memory, used = string.match(part, POINT)
-    used = hour and bounded(used)
-    if not used then
+    if not hour or (used ~= '-' and string.find(used, '^%d+$') == nil) then
       return nil
     end
-    local figures = {bounded(billed), bounded(core), bounded(memory), used}
-    points[#points + 1] = {hour = hour, instant = instant, figures = figures}
+    points[#points + 1] = {hour = hour, instant = instant, figures = {held(billed), held(core), held(memory), held(used)}}
   end
   return points
 end
@@ -32,59 +27,67 @@ local function without_note(point)
   return (string.gsub(point, ' @%d+$', ''))
 end
 
--- Two limbs of a figure, held to 24 digits; what is no figure counts as nothing.
+-- Two limbs of a figure that a pattern has matched: digits, perhaps after a sign, held to 24. A sign alone or no text counts
+-- as nothing.
 local function figure(text)
-  local whole_high, whole_low = limbs(text)
-  if whole_high then
-    return whole_high, whole_low
+  text = text or ''
+  if #text <= 15 then  -- a double holds it exactly
+    local whole = tonumber(text) or 0
+    local low = whole % LIMB
+    return (whole - low) / LIMB, low
   end
-  local sign, digits = string.match(text or '', '^(%-?)(%d+)$')
+  local sign, digits = string.match(text, '^(%-?)(%d+)$')
   if not digits then
     return 0, 0
   end
-  local high, low = limbs(bounded(digits))
+  local high, low = limbs_of_digits(held(digits))
   if sign == '-' then
     return carry(-high, -low)
   end
   return high, low
 end
 
--- Adds the difference of two sets of figures to a row that is still to be written.
-local function add_to_row(rows, field, before, after)
-  local row = rows[field] or {high = {0, 0, 0, 0}, low = {0, 0, 0, 0}}
-  rows[field] = row
+-- Adds the difference of two sets of figures to a row that is still to be written, by its hour and dimensions.
+local function add_to_row(rows, hour, dimensions, before, after)
+  local of_hour = rows[hour] or {}
+  rows[hour] = of_hour
+  local row = of_hour[dimensions] or {high = {0, 0, 0, 0}, low = {0, 0, 0, 0}}
+  of_hour[dimensions] = row
   for place = 1, 4 do
-    local old_high, old_low = figure(before[place])
-    local new_high, new_low = figure(after[place])
-    row.high[place], row.low[place] =
-      saturated(carry(row.high[place] + new_high - old_high, row.low[place] + new_low - old_low))
+    if before[place] ~= after[place] then
+      local old_high, old_low = figure(before[place])
+      local new_high, new_low = figure(after[place])
+      row.high[place], row.low[place] =
+        saturated(carry(row.high[place] + new_high - old_high, row.low[place] + new_low - old_low))
+    end
   end
   row.reported = row.reported or after[4] ~= '-'
 end
 
--- Adds a session's points to the rows of their hours, and returns the text of the last point that is to be stored.
-local function take_points(rows, item, posted)
-  local last = item.points[#item.points]
-  local until_when, core, memory, used = string.match(item.point or '', TAKEN)
+-- Adds a session's points to the rows of their hours, and returns the text of the last point that is to be stored. `stored`
+-- is that of the last point before them, or empty; `posted` the amount that was attributed up to there.
+local function take_points(rows, dimensions, points, stored, posted)
+  local last = points[#points]
+  local until_when, core, memory, used = string.match(stored, TAKEN)
   local taken = {posted, core or '0', memory or '0', used or '-'}
   local from_the_first = not until_when
-  if not until_when and (item.point or '') ~= '' then
+  if not until_when and stored ~= '' then
     -- A remembered point that cannot be read says nothing of core, memory and used: only what is new of the amount is
     -- attributed, to the last hour.
     taken = {posted, last.figures[2], last.figures[3], last.figures[4]}
     from_the_first = false
   end
-  for index, point in ipairs(item.points) do
+  for index, point in ipairs(points) do
     local later = until_when and (#point.instant > #until_when
       or (#point.instant == #until_when and point.instant > until_when))
-    if from_the_first or later or index == #item.points then
+    if from_the_first or later or index == #points then
       local figures = point.figures
       if figures[4] == '-' then
         figures[4] = taken[4]
       end
       -- The last point of a session that is finalized adds nothing to its hour, which may be packed by now.
       if figures[1] ~= taken[1] or figures[2] ~= taken[2] or figures[3] ~= taken[3] or figures[4] ~= taken[4] then
-        add_to_row(rows, point.hour .. ' ' .. item.dimensions, taken, figures)
+        add_to_row(rows, point.hour, dimensions, taken, figures)
       end
       taken = figures
     end
@@ -140,8 +143,12 @@ local function grown_row(known, row)
     sums = {string.match(known, ROW)}
   end
   for place = 1, 4 do
-    local high, low = figure(sums[place])
-    texts[place] = decimal(saturated(carry(high + row.high[place], low + row.low[place])))
+    local high, low = row.high[place], row.low[place]
+    if known then
+      local old_high, old_low = figure(sums[place])
+      high, low = saturated(carry(old_high + high, old_low + low))
+    end
+    texts[place] = decimal(high, low)
     empty = empty and texts[place] == '0'
   end
   if not row.reported and (not known or sums[4] == '-') then
@@ -164,13 +171,12 @@ end
 
 -- The sums of hours as they will stand with these rows added, by hour.
 local function grown_sums(hours, rows)
-  local by_hour, texts = {}, {}
-  for field, row in pairs(rows) do
-    local hour, dimensions = string.match(field, '^(%d+) (.*)$')
-    by_hour[hour] = by_hour[hour] or {}
-    add_to_sum(by_hour[hour], dimensions, row)
-  end
-  for hour, sums in pairs(by_hour) do
+  local texts = {}
+  for hour, of_hour in pairs(rows) do
+    local sums = {}
+    for dimensions, row in pairs(of_hour) do
+      add_to_sum(sums, dimensions, row)
+    end
     texts[hour] = {}
     for to, sum in pairs(sums) do
       texts[hour][to] = grown_row(redis.call('HGET', key_of_sums(hours, hour), to), sum)
@@ -183,8 +189,7 @@ end
 local function grown_rows(hours, rows, instant)
   local closed = math.floor(tonumber(instant) / 3600000000000) - 24
   local grown, begun = {texts = {}, past = false}, {}
-  for field, row in pairs(rows) do
-    local hour, dimensions = string.match(field, '^(%d+) (.*)$')
+  for hour, of_hour in pairs(rows) do
     if tonumber(hour) < closed then
       grown.past = true
     end
@@ -192,11 +197,12 @@ local function grown_rows(hours, rows, instant)
     if writes and not string.find(writes, '^%d+$') then
       error('the index of hours cannot be read: ' .. writes)
     end
-    local text = grown_row(redis.call('HGET', key_of_rows(hours, hour), dimensions), row)
-    if text then
-      grown.texts[hour] = grown.texts[hour] or {}
-      grown.texts[hour][dimensions] = text
-      begun[field] = row
+    for dimensions, row in pairs(of_hour) do
+      local text = grown_row(redis.call('HGET', key_of_rows(hours, hour), dimensions), row)
+      if text then
+        grown.texts[hour], begun[hour] = grown.texts[hour] or {}, begun[hour] or {}
+        grown.texts[hour][dimensions], begun[hour][dimensions] = text, row
+      end
     end
   end
   grown.sums = grown_sums(hours, begun)

@@ -6,7 +6,7 @@
 --       checkpoint is of, and the hour and dimensions that the checkpoint is attributed to
 -- Returns whether the account was not in the store, then total, granted, gone, exhausted, struck, terms, version.
 local head, periods, period, ledger, hours = unpack(KEYS)
-local fencing_token, instant, start, finish, checkpoint, exhausted, expected, version, row = unpack(ARGV)
+local fencing_token, instant, start, finish, checkpoint, exhausted, expected, version, hour, dimensions = unpack(ARGV)
 if not limbs(checkpoint) then
   return redis.error_reply('AMOUNT ' .. checkpoint .. ' is no whole number from 0 to 10^24 - 1')
 end
@@ -18,7 +18,7 @@ end
 expect_types(ledger, periods, period)
 local rows = {}
 if checkpoint ~= '0' then
-  add_to_row(rows, row, {}, {checkpoint, '0', '0', '-'})
+  add_to_row(rows, hour, dimensions, {}, {checkpoint, '0', '0', '-'})
 end
 local grown = grown_rows(hours, rows, instant)
 local latest = redis.call('HGET', head, 'period') or ''

@@ -63,12 +63,12 @@ if total_high >= HIGH_LIMIT or gone_high >= HIGH_LIMIT then
   return redis.error_reply('OVERFLOW the total passes 24 digits')
 end
 
-local rows, hour = {}, string.format('%d ', math.floor(tonumber(instant) / 3600000000000))
+local rows, hour = {}, string.format('%d', math.floor(tonumber(instant) / 3600000000000))
 for _, item in ipairs(closing) do
-  add_to_row(rows, hour .. cjson.encode({item.namespace}), {}, {item.entry, '0', '0', '-'})
+  add_to_row(rows, hour, cjson.encode({item.namespace}), {}, {item.entry, '0', '0', '-'})
 end
 if added ~= '0' then
-  add_to_row(rows, hour .. cjson.encode({''}), {}, {added, '0', '0', '-'})
+  add_to_row(rows, hour, cjson.encode({''}), {}, {added, '0', '0', '-'})
 end
 local grown = grown_rows(hours, rows, instant)
 

@@ -33,49 +33,47 @@ if not total_high or not gone_high then
 end
 expect_types(ledger, sessions, ended)  -- the amounts and the hours are read below, before the first write
 
-local LONG = {open = true, post = true, move = true, close = true, finalize_period = true, finalize = true}
+local POSTING = {post = true, move = true, close = true, finalize_period = true, finalize = true}
 local FINALIZING = {finalize_period = true, finalize = true}
-local items, uids, position = {}, {}, 5
-while position <= #ARGV do
-  local uid, amount, action = ARGV[position], ARGV[position + 1], ARGV[position + 2]
-  local high, low = limbs(amount)
-  if not high then
-    return redis.error_reply('AMOUNT ' .. tostring(amount) .. ' is no whole number from 0 to 10^24 - 1')
-  end
-  local item = {uid = uid, amount = amount, action = action, high = high, low = low}
-  position = position + 3
-  if LONG[action] then
-    item.kind, item.namespace, item.pod = ARGV[position], ARGV[position + 1], ARGV[position + 2]
-    item.note, item.record = ARGV[position + 3], ARGV[position + 4]
-    item.dimensions, item.points = ARGV[position + 5], read_points(ARGV[position + 6])
-    if not item.points then
-      return redis.error_reply('CUTS of ' .. item.uid .. ' cannot be read: ' .. tostring(ARGV[position + 6]))
-    end
-    position = position + 7
-  elseif item.action ~= 'hold' then
-    return redis.error_reply('ACTION ' .. tostring(item.action) .. ' is unknown')
-  end
-  items[#items + 1], uids[#uids + 1] = item, item.uid
+local uids, places, position, last = {}, {}, 5, #ARGV
+while position <= last do
+  uids[#uids + 1], places[#places + 1] = ARGV[position], position
+  position = position + (ARGV[position + 2] == 'hold' and 3 or 10)
 end
-if #items == 0 then
+if #uids == 0 then
   return standing(head, period)
 end
 
 local PATTERN = '^(%d+) (%d+) (%d+) (%d+) (%a)(.*)$'
-local rows = {}
+local rows, written, entries, seen = {}, {}, {}, {}
 local token_number, counter_number = tonumber(fencing_token), tonumber(counter)
+local revision = fencing_token .. ' ' .. counter .. ' '
 local known = redis.call('HMGET', amounts, unpack(uids))
-local accepted, seen = {}, {}
-for index, item in ipairs(items) do
-  if seen[item.uid] then
-    return redis.error_reply('TWICE ' .. item.uid .. ' stands twice in one settlement')
+for index, uid in ipairs(uids) do
+  local place = places[index]
+  local amount, action, item = ARGV[place + 1], ARGV[place + 2], nil
+  local high, low = limbs(amount)
+  if not high then
+    return redis.error_reply('AMOUNT ' .. tostring(amount) .. ' is no whole number from 0 to 10^24 - 1')
   end
-  seen[item.uid] = true
+  if POSTING[action] or action == 'open' then
+    item = {uid = uid, action = action, kind = ARGV[place + 3], namespace = ARGV[place + 4], pod = ARGV[place + 5],
+      note = ARGV[place + 6], record = ARGV[place + 7], points = read_points(ARGV[place + 9])}
+    if not item.points then
+      return redis.error_reply('CUTS of ' .. uid .. ' cannot be read: ' .. tostring(ARGV[place + 9]))
+    end
+  elseif action ~= 'hold' then
+    return redis.error_reply('ACTION ' .. tostring(action) .. ' is unknown')
+  end
+  if seen[uid] then
+    return redis.error_reply('TWICE ' .. uid .. ' stands twice in one settlement')
+  end
+  seen[uid] = true
   local old_token, old_counter, old, posted, flag, point = -1, -1, '0', '0', 'o', ''
   if known[index] then
     old_token, old_counter, old, posted, flag, point = string.match(known[index], PATTERN)
     if not old_token then
-      return redis.error_reply('DATA the amount of ' .. item.uid .. ' in ' .. amounts .. ' cannot be read: ' .. known[index])
+      return redis.error_reply('DATA the amount of ' .. uid .. ' in ' .. amounts .. ' cannot be read: ' .. known[index])
     end
     old_token, old_counter = tonumber(old_token), tonumber(old_counter)
     if string.find(point, '@', 1, true) then
@@ -83,47 +81,45 @@ for index, item in ipairs(items) do
     end
   end
   local newer = token_number > old_token or (token_number == old_token and counter_number > old_counter)
-  local over = (flag == 'g' and FINALIZING[item.action])
-    or (flag == 'c' and (item.action == 'hold' or item.action == 'open'))
+  local over = (flag == 'g' and FINALIZING[action]) or (flag == 'c' and not POSTING[action])
   if newer and not over then
     local old_high, old_low = limbs_of_digits(old)
     local posted_high, posted_low = limbs_of_digits(posted)
     if not old_high or not posted_high then
-      return redis.error_reply('DATA the amount of ' .. item.uid .. ' in ' .. amounts .. ' cannot be read: ' .. known[index])
+      return redis.error_reply('DATA the amount of ' .. uid .. ' in ' .. amounts .. ' cannot be read: ' .. known[index])
     end
     if flag == 'g' then
       -- A leader with an old view finalized it: the leader that settles it again has observed its pod.
       gone_high, gone_low = carry(gone_high - old_high, gone_low - old_low)
       flag = 'o'
     end
-    total_high, total_low = carry(total_high + item.high - old_high, total_low + item.low - old_low)
-    item.posted, item.flag, item.point = posted, flag, point
-    if item.action ~= 'hold' and item.action ~= 'open' then
-      item.entry = decimal(carry(item.high - posted_high, item.low - posted_low))
+    total_high, total_low = carry(total_high + high - old_high, total_low + low - old_low)
+    if POSTING[action] then
+      item.entry = decimal(carry(high - posted_high, low - posted_low))
       if #item.points > 0 then
-        item.point = take_points(rows, item, posted)
+        point = take_points(rows, ARGV[place + 8], item.points, point, posted)
       end
-      item.posted = item.amount
-      local ending = item.action == 'close' or FINALIZING[item.action]
+      posted = amount
       if flag == 'c' then
         item.kind = 'correction'
       end
       item.silent = item.entry == '0' and not (item.kind == 'close' and flag == 'o')
-      if ending then
-        item.flag = FINALIZING[item.action] and 'g' or 'c'
-      end
-      if FINALIZING[item.action] then
-        gone_high, gone_low = carry(gone_high + item.high, gone_low + item.low)
+      if FINALIZING[action] then
+        gone_high, gone_low = carry(gone_high + high, gone_low + low)
+        flag = 'g'
+      elseif action == 'close' then
+        flag = 'c'
       end
     end
-    accepted[#accepted + 1] = item
+    written[#written + 1], written[#written + 2] = uid, revision .. amount .. ' ' .. posted .. ' ' .. flag .. point
+    entries[#entries + 1] = item
   end
 end
 -- A session that ended earlier than was charged gives money back, below 0 too where a correction came before it.
 if total_high < -HIGH_LIMIT or total_high >= HIGH_LIMIT or gone_high >= HIGH_LIMIT then
   return redis.error_reply('OVERFLOW the total passes 24 digits')
 end
-if #accepted == 0 then
+if #written == 0 then
   return standing(head, period)
 end
 local grown = grown_rows(hours, rows, instant)
@@ -131,15 +127,9 @@ local grown = grown_rows(hours, rows, instant)
 sums[7] = changed(head, fencing_token, 'settled', instant)
 sums[1], sums[3] = decimal(total_high, total_low), decimal(gone_high, gone_low)
 redis.call('HSET', period, 'total', sums[1], 'gone', sums[3])
-local written = {}
-for _, item in ipairs(accepted) do
-  written[#written + 1] = item.uid
-  written[#written + 1] = fencing_token .. ' ' .. counter .. ' ' .. item.amount .. ' ' .. item.posted .. ' ' .. item.flag
-    .. item.point
-end
 redis.call('HSET', amounts, unpack(written))
 write_rows(hours, grown, head, instant)
-for _, item in ipairs(accepted) do
+for _, item in ipairs(entries) do
   if item.action == 'open' or (item.action == 'post' and item.record ~= '') then
     redis.call('HSET', sessions, item.uid, item.record)
   elseif item.action == 'close' then
