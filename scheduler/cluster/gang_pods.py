@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from scheduler.cluster.objects import PodNote, WaitingPod
 from scheduler.measures import HOLDS
-from scheduler.placement.fleet import Ints
+from scheduler.placement.fleet import NodeSet
 
 
 class GangKey(NamedTuple):
@@ -72,7 +72,7 @@ class Gang:
         hold: the devices held for the waiting pods; None if none are held.
         awaited: the uids of the pods for which kube-scheduler made no bind call during the last hold. Before the next
             hold, kube-scheduler must ask about each of them.
-        rows: for each pod's uid, the indexes of the nodes that kube-scheduler last named for the pod.
+        nodes: for each pod's uid, the nodes that kube-scheduler last named for the pod.
         refusal: the reason why the last attempt to place the gang failed; None before one has failed.
         forecast: the last computed reason why an attempt would fail, with an empty text if it would not; None before
             the first computation.
@@ -83,7 +83,7 @@ class Gang:
     done: set[str] = field(default_factory=set)
     hold: Hold | None = None
     awaited: set[str] = field(default_factory=set)
-    rows: dict[str, Ints] = field(default_factory=dict)
+    nodes: dict[str, NodeSet] = field(default_factory=dict)
     refusal: GangRefusal | None = None
     forecast: GangRefusal | None = None
 
@@ -171,7 +171,7 @@ class GangPods:
             gang = self._join(note.uid, GangKey(note.namespace, *note.gang))
             gang.waiting.pop(note.uid, None)
             gang.placed.add(note.uid)
-            gang.rows.pop(note.uid, None)
+            gang.nodes.pop(note.uid, None)
             if not gang.waiting:
                 gang.refusal = gang.forecast = None
         elif note.member is not None and note.uid not in self._of_pod:
@@ -202,7 +202,7 @@ class GangPods:
         gang.placed.discard(uid)
         gang.done.discard(uid)
         gang.awaited.discard(uid)
-        gang.rows.pop(uid, None)
+        gang.nodes.pop(uid, None)
         if gang.hold is not None:
             gang.hold.uids.discard(uid)
             gang.hold.arrived.discard(uid)

@@ -38,7 +38,7 @@ def place_member(state: State, pod: WaitingPod, rows: Ints, now: float) -> tuple
     """
     key = _key(pod)
     gang = state.gangs.of(key)
-    gang.rows[pod.uid] = rows
+    gang.nodes[pod.uid] = state.fleet.set_of(rows)
     gang.awaited.discard(pod.uid)
     kept = state.reservation(pod.uid)
     if kept is not None and kept.placed.node in state.fleet.names[rows]:
@@ -248,9 +248,8 @@ def _rows_of(state: State, gang: Gang, pod: WaitingPod, asked: WaitingPod) -> In
     kube-scheduler asks about the pod `asked` now. The answer has the nodes that kube-scheduler named for `pod` and, if
     both pods request the same, those that it named for `asked`. If it named none, the answer has all nodes.
     """
-    known = [gang.rows[uid] for uid in dict.fromkeys((pod.uid, asked.uid)) if uid in gang.rows]
-    if pod.request != asked.request:
-        known = [gang.rows[pod.uid]] if pod.uid in gang.rows else []
-    elif pod.uid == asked.uid:
-        known = known[:1]
-    return np.unique(np.concatenate(known)) if known else np.array(sorted(state.fleet.rows.values()), np.int64)
+    uids = {pod.uid, asked.uid} if pod.request == asked.request else {pod.uid}
+    known = [state.fleet.within(gang.nodes[uid]) for uid in uids if uid in gang.nodes]
+    return (
+        np.flatnonzero(np.logical_or.reduce(known)) if known else np.array(sorted(state.fleet.rows.values()), np.int64)
+    )

@@ -95,7 +95,7 @@ def test_while_a_gang_is_held_its_devices_are_nobody_elses() -> None:
 
 
 def test_the_nodes_that_were_named_for_a_gang_are_kept_until_it_runs() -> None:
-    """They take 8 bytes a node for each pod and each answer, and a gang may run for weeks."""
+    """They take a bit a node for each pod, and a gang may run for weeks."""
     state, pods = state_of("n0"), gang_of(2)
     created(state, *pods)
     assert [answer(state, item) for item in pods] == ["gang: 1 of 2 fit"] * 2
@@ -103,13 +103,13 @@ def test_the_nodes_that_were_named_for_a_gang_are_kept_until_it_runs() -> None:
     assert gang.refusal is not None
     state.put_node(node("n1", 1))
     api, nodes = ApiServer(*pods), [answer(state, item) for item in pods]
-    assert set(gang.rows) == {item["metadata"]["uid"] for item in pods}
+    assert set(gang.nodes) == {item["metadata"]["uid"] for item in pods}
     for item, name in zip(pods, nodes, strict=True):
         arrive(state, item["metadata"]["uid"], name, 1000.0)
     for item, name in zip(pods, nodes, strict=True):
         bind_pod(state, api, item, name)
         watched(state, api, item["metadata"]["name"])
-    assert (gang.rows, gang.refusal, gang.forecast) == ({}, None, None)
+    assert (gang.nodes, gang.refusal, gang.forecast) == ({}, None, None)
 
 
 def test_metrics_say_how_many_gangs_wait_hold_were_placed_and_released() -> None:
@@ -274,6 +274,17 @@ def test_a_pod_that_is_made_anew_takes_the_place_of_the_one_that_is_gone() -> No
     assert first is second
     assert first is not None
     assert first.outcome.result(0) == ""
+
+
+def test_a_node_that_takes_the_place_of_one_that_was_named_for_a_pod_was_not_named_itself() -> None:
+    state, pods = state_of("n0", "n1", "n2"), gang_of(2)
+    pods[1] = pod("train-1", core=90, gang="train/2")
+    assert answer(state, pods[1], names=["n1", "n2"]) == "gang: 1 of 2 pods are there"
+    ask(state, pod("other", core=100), names=["n1"])
+    state.remove_node("n2")
+    state.put_node(node("n3", 1))
+    assert answer(state, pods[0], names=["n0"]) == "gang: 1 of 2 fit"
+    assert answer(state, pods[1], names=["n3"]) == "n3"
 
 
 def test_a_deleted_pod_that_a_finalizer_keeps_is_no_pod_of_its_gang() -> None:
