@@ -136,7 +136,7 @@ bench: setup browser $(ACCELERATED)/.built
 	sh tools/load_generator.sh
 	$(BIN)/python -m tests.bench
 
-# A simulated day of 100,000 pods took 300 s of processor time, Redis's 100 s beside, in the run of docs/sizing.md.
+# A simulated day of 100,000 pods took 126 s of processor time, Redis's 60 s beside, in the month of docs/sizing.md.
 DAYS := 30
 bench-month: setup
 	$(BIN)/python -m tests.bench.month --days $(DAYS)
