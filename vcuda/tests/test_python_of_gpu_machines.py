@@ -40,7 +40,7 @@ KNOWN = {
     "sys": "argv executable exit path stderr stdout",
     "tempfile": "TemporaryDirectory",
     "threading": "Event Thread",
-    "time": "monotonic monotonic_ns sleep",
+    "time": "monotonic monotonic_ns sleep time_ns",
     "types": "FrameType MappingProxyType",
     "typing": "Any NamedTuple TYPE_CHECKING TypeVar",
     "zlib": "crc32",
