@@ -123,9 +123,8 @@ node-parts: setup
 node: node-parts
 	sh tools/node.sh $(VENV)
 
-# The same on cgroup v2, whatever this machine has: what a version of cgroups can matter to, in a kernel of its own. Beside other
-# work that kernel is so slow that requests to its API server end at their time limits, so only continuous integration runs it
-# as part of the ladder, where one rung comes after the other.
+# The same on cgroup v2, whatever this machine has: what a version of cgroups can matter to, in a kernel of its own. It is no
+# part of the ladder: beside other work that kernel is so slow that requests to its API server end at their time limits.
 node-v2: node-parts
 	sh tools/node_v2.sh $(VENV)
 

@@ -23,9 +23,7 @@ run() {
 run "$@" --ignore=tests/node/journey tests/node
 run "$@" tests/node/journey
 
-# Only continuous integration goes on, since each of these takes minutes: the demonstration with a node, and on a machine
-# with cgroup v1 the tests that a version of cgroups can matter to on v2.
+# The demonstration with a node takes another minute or two: only continuous integration runs it.
 if [ -n "${CI:-}" ]; then
     sh tools/demo_cluster.sh "$venv"
-    [ -e /sys/fs/cgroup/cgroup.controllers ] || sh tools/node_v2.sh "$venv"
 fi
