@@ -110,12 +110,7 @@ class Attempts:
 
 
 def bind(
-    state: State,
-    pods: Pods,
-    arguments: BindArguments,
-    clock: Clock,
-    leads: Callable[[], bool],
-    deadline: float | None = None,
+    state: State, pods: Pods, arguments: BindArguments, clock: Clock, leads: Callable[[], bool], deadline: float
 ) -> None:
     """Binds a pod to a node, with devices there.
 
@@ -123,21 +118,19 @@ def bind(
         state: the scheduler's state, with the pod's reservation.
         arguments: kube-scheduler's request: the pod and the node.
         leads: returns whether this replica leads for the next ATTEMPT_SECONDS.
-        deadline: the time after which nothing is sent any more, in seconds of the clock; None for GIVE_UP_SECONDS from
-            now on.
+        deadline: the time after which nothing is sent any more, in seconds of the clock.
 
     Raises:
         BindError: the pod is not bound, or it is unknown whether it is.
     """
-    until = clock.now() + GIVE_UP_SECONDS if deadline is None else deadline
-    if clock.now() > until:
+    if clock.now() > deadline:
         # kube-scheduler may have turned to another node: it would not count this Binding until it sees it.
         raise BindError(LATE)
     uid, path = arguments.pod_uid, f"/api/v1/namespaces/{arguments.pod_namespace}/pods/{arguments.pod_name}"
     kept, doubted = _reserved(state, pods, arguments, path, clock)
     fate, found = Fate.UNKNOWN, None
     try:
-        failed = _post(pods, _binding(arguments, kept.sent), clock, leads, until, doubted=doubted)
+        failed = _post(pods, _binding(arguments, kept.sent), clock, leads, deadline, doubted=doubted)
         fate, found = (Fate.BOUND, None) if failed is None else _fate(pods, path, arguments, kept.sent, failed)
     finally:
         with state.lock:

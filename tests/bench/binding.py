@@ -23,7 +23,7 @@ from fairgpu.cluster.api import ApiError
 from fairgpu.inventory import Device, Inventory, Link
 from scheduler.cluster.objects import read_note
 from scheduler.cluster.state import SETTLE_SECONDS, State
-from scheduler.extender.binding import BindError, Clock, bind, settle
+from scheduler.extender.binding import GIVE_UP_SECONDS, BindError, Clock, bind, settle
 from scheduler.extender.filtering import filter_nodes
 from scheduler.extender.wire import BindArguments, decode_filter
 from scheduler.placement.fleet import Node
@@ -135,7 +135,7 @@ def place_all(
                 state.remove_pod(item["metadata"]["uid"])
             if found:
                 arguments = BindArguments(name, "team", item["metadata"]["uid"], str(found[0]))
-                bind(state, server, arguments, clock, lambda: True)
+                bind(state, server, arguments, clock, lambda: True, clock.now() + GIVE_UP_SECONDS)
 
     with ThreadPoolExecutor(THREADS) as threads:
         list(threads.map(place, pods))

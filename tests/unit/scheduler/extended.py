@@ -11,7 +11,7 @@ from fairgpu import inventory
 from fairgpu.cluster.api import ApiError
 from scheduler.cluster.objects import read_note
 from scheduler.cluster.state import State
-from scheduler.extender.binding import Clock, bind
+from scheduler.extender.binding import GIVE_UP_SECONDS, Clock, bind
 from scheduler.extender.filtering import filter_nodes
 from scheduler.extender.wire import BindArguments, FilterArguments, decode_filter, encode
 from tests.unit.scheduler.fleets import node
@@ -171,7 +171,8 @@ def bind_pod(
     """Binds a pod to a node."""
     metadata = item["metadata"]
     asked = BindArguments(metadata["name"], metadata["namespace"], metadata["uid"], name)
-    bind(state, api, asked, (time or Time()).clock, leads)
+    clock = (time or Time()).clock
+    bind(state, api, asked, clock, leads, clock.now() + GIVE_UP_SECONDS)
 
 
 def watched(state: State, api: ApiServer, name: str) -> None:

@@ -55,6 +55,20 @@ def answer(state: State, item: dict[str, Any], names: list[str] | None = None, n
     return text
 
 
+def running_gang() -> tuple[State, ApiServer, list[str]]:
+    """Returns the state with a gang of three bound pods, its API server, and the pods' nodes in order."""
+    items = gang_of(3)
+    state, api = state_of("n0", "n1", "n2"), ApiServer(*copy.deepcopy(items))
+    created(state, *items)
+    nodes = [answer(state, item) for item in items]
+    for item, name in zip(items, nodes, strict=True):
+        arrive(state, item["metadata"]["uid"], name, 1000.0)
+    for item, name in zip(items, nodes, strict=True):
+        bind_pod(state, api, item, name)
+        watched(state, api, item["metadata"]["name"])
+    return state, api, nodes
+
+
 def test_no_pod_of_a_gang_is_placed_before_all_of_them_are_there() -> None:
     state, pods = state_of("n0", "n1", "n2"), gang_of(3)
     created(state, *pods[:2])
@@ -314,15 +328,7 @@ def test_a_pod_that_was_deleted_does_not_come_back_to_its_gang(end: str) -> None
 
 
 def test_a_pod_of_a_gang_that_runs_is_placed_as_soon_as_it_fits() -> None:
-    items = gang_of(3)
-    state, api = state_of("n0", "n1", "n2"), ApiServer(*copy.deepcopy(items))
-    created(state, *items)
-    nodes = [answer(state, item) for item in items]
-    for item, name in zip(items, nodes, strict=True):
-        arrive(state, item["metadata"]["uid"], name, 1000.0)
-    for item, name in zip(items, nodes, strict=True):
-        bind_pod(state, api, item, name)
-        watched(state, api, item["metadata"]["name"])
+    state, _, nodes = running_gang()
     state.remove_pod("uid-train-1")
     anew = pod("train-1", uid="anew", core=100, gang="train/3")
     assert answer(state, anew) == nodes[1]
@@ -332,15 +338,7 @@ def test_a_pod_of_a_gang_that_runs_is_placed_as_soon_as_it_fits() -> None:
 
 
 def test_a_pod_that_replaces_one_of_a_gang_that_runs_waits_for_none_that_has_done_its_work() -> None:
-    items = gang_of(3)
-    state, api = state_of("n0", "n1", "n2"), ApiServer(*copy.deepcopy(items))
-    created(state, *items)
-    nodes = [answer(state, item) for item in items]
-    for item, name in zip(items, nodes, strict=True):
-        arrive(state, item["metadata"]["uid"], name, 1000.0)
-    for item, name in zip(items, nodes, strict=True):
-        bind_pod(state, api, item, name)
-        watched(state, api, item["metadata"]["name"])
+    state, api, nodes = running_gang()
     api.pods["train-0"]["status"] = {"phase": "Succeeded"}
     watched(state, api, "train-0")
     state.remove_pod("uid-train-1")
