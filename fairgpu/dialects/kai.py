@@ -129,7 +129,7 @@ def _own_memory(container: Container, key: str, faults: list[Fault]) -> int | No
 
 
 def _is_for_others(annotations: Mapping[str, str]) -> bool:
-    """Whether a pod's only key without a name is a number of GPUs, and other keys name the container that gets them."""
+    """Returns whether a pod's number of GPUs is for the container that another annotation names, not the first one."""
     if FRACTION in annotations or MEMORY in annotations:
         return False
     return any(key.startswith(begins) and key.endswith(ends) for key in annotations for begins, ends in OWN_MEMORY)

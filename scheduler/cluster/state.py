@@ -659,7 +659,7 @@ class State:
         )
 
     def _overfull(self, kept: Reservation) -> bool:
-        """Whether pods, the reserved ones included, hold more of a device of a reservation than it offers."""
+        """Returns whether a device of a reservation offers less than pods hold of it, the reserved pod included."""
         fleet, node = self.fleet, self.fleet.nodes[self.fleet.rows[kept.placed.node]]
         uuids = {share.uuid for shares in kept.placed.shares for share in shares}
         left = [part[fleet.places[uuid]] for part in (fleet.core, fleet.memory, fleet.slots) for uuid in uuids]
@@ -748,7 +748,7 @@ class State:
         return in_budget and self.gangs.is_complete(pod) and not self._hopeless(pod)
 
     def _hopeless(self, pod: WaitingPod) -> bool:
-        """Whether a pod would fit on no node that its rules allow even if all other pods ended."""
+        """Returns whether a pod would fit on no node that its rules allow even if all other pods ended."""
         versions = self.offers, self.sites
         if self._hopes_of != versions or len(self._hopes) >= MAX_ASKED:
             self._hopes_of, self._hopes, self._hopes_of_kinds = versions, {}, {}

@@ -95,7 +95,7 @@ def test_the_agent_comes_before_what_it_serves_and_goes_where_nothing_else_may()
 
 
 def has_agent(labels: dict[str, str]) -> bool:
-    """Whether the DaemonSet controller leaves the agent on a node with these labels, by its required affinity."""
+    """Returns whether the DaemonSet's required affinity lets the agent run on a node with these labels."""
     required = pod()["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     (term,) = required["nodeSelectorTerms"]
     assert {each["operator"] for each in term["matchExpressions"]} == {"NotIn"}

@@ -59,7 +59,7 @@ class Driver:
         self.followed: set[int] = set()
         """The GPUs of which events are reported."""
         self.has_ecc = True
-        """Whether the second GPU's memory has ECC switched on: without it NVML has no events of it there."""
+        """The second GPU reports events of ECC; False for a GPU without ECC, of which NVML has none."""
         self.event_sets = 0
         self.wait_fails = False
         self.gpus = [0, 1]

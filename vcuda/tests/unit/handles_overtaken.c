@@ -180,7 +180,7 @@ static CUresult retains(CUcontext *context, CUdevice device)
     return CUDA_SUCCESS;
 }
 
-static CUresult lets_go(CUdevice device)
+static CUresult releases_primary(CUdevice device)
 {
     (void)device;
     uses--;
@@ -223,7 +223,7 @@ static void *makes_one(void *unused)
 static void green(void)
 {
     driver.cuDevicePrimaryCtxRetain = retains;
-    driver.cuDevicePrimaryCtxRelease_v2 = lets_go;
+    driver.cuDevicePrimaryCtxRelease_v2 = releases_primary;
     driver.cuDevicePrimaryCtxGetState = says_whether_alive;
     driver.cuGreenCtxCreate = makes_green;
     driver.cuCtxFromGreenCtx = context_of;
