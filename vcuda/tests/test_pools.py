@@ -99,6 +99,16 @@ def test_a_pool_that_grows_past_the_limit_is_taken_back(node: Node) -> None:
         assert container.unsettled() == 0
 
 
+@pytest.mark.parametrize("when", ["allocates", "releases"])
+def test_a_pool_that_grows_past_the_limit_is_taken_back_if_the_helper_looks_at_it_meanwhile(
+    node: Node, when: str
+) -> None:
+    given = {name: value for name, value in node.container("a").environment().items() if name != "LD_PRELOAD"}
+    command = [str(BUILD / "tests" / "unit" / "pools_overtaken"), when]
+    done = subprocess.run(command, env=given, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [str(OUT_OF_MEMORY), "0", "0"]
+
+
 def test_a_pool_that_is_full_of_free_memory_serves_when_nothing_more_may_be_reserved(node: Node) -> None:
     container = node.container("a")
     with container.session() as ask:

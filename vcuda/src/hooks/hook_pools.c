@@ -49,11 +49,7 @@ static CUresult from_pool(struct call *call)
         return pools_allocate(call->pool, call->bytes, allocate, release, call);
     }
     CUresult result = allocate(call);
-    if (likely(pools_taken(pool, call->bytes)) || result != CUDA_SUCCESS)
-        return result;
-    release(call);
-    pools_over(pool);
-    return CUDA_ERROR_OUT_OF_MEMORY;
+    return likely(pools_taken(pool, call->bytes)) ? result : pools_over(pool, result, release, call);
 }
 
 #define FROM_POOL(name, frees, asks)                                                             \

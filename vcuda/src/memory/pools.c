@@ -56,6 +56,7 @@ static struct pool *new_row(CUmemoryPool pool, int index)
     row->index = index;
     row->exported = row->over = false;
     row->charged = row->aside = row->ending = row->taken = row->pending = 0;
+    row->growers = 0;
     row->changes++;
     __atomic_store_n(&row->context, NULL, __ATOMIC_RELAXED);
     __atomic_store_n(&row->pool, pool, __ATOMIC_RELEASE);
@@ -215,6 +216,26 @@ static void become(struct pool *row, uint64_t reserved, uint64_t ours)
     row->changes++;
 }
 
+static void growing(struct pool *row)
+{
+    struct pools *all = &process()->pools;
+    pthread_mutex_lock(&all->lock);
+    row->growers++;
+    pthread_mutex_unlock(&all->lock);
+}
+
+/* Under the lock: whether a call is under way that may have made it grow, and decides whether that stays. */
+static bool undecided(const struct pool *row)
+{
+    return row->growers != 0 || __atomic_load_n(&row->pending, __ATOMIC_SEQ_CST) != 0;
+}
+
+/* Under the lock: a call has decided. The pool may have ended meanwhile, and its row be another's. */
+static void decided(struct pool *row)
+{
+    row->growers -= row->growers != 0;
+}
+
 static void set_aside_more(struct pool *row, uint64_t bytes)
 {
     struct pools *all = &process()->pools;
@@ -234,8 +255,9 @@ static void set_aside_less(struct pool *row, uint64_t bytes)
 
 /* Makes the charge what the pool has reserved, of which the caller's `set_aside` is charged already and not confirmed. Other calls
  * under way have set more aside, and settle their part of the growth themselves. False when it would pass the limit; then nothing
- * has changed but `set_aside`, which is given back. With `anyway` it is charged all the same. No lock is held while the driver is
- * asked, nor while memory of the dead is waited for: where another thread settles the pool meanwhile, it is asked again. */
+ * has changed but `set_aside`, which is given back. With `anyway` it is charged all the same, but not what a call under way may
+ * have made it grow by: that call decides. No lock is held while the driver is asked, nor while memory of the dead is waited for:
+ * where another thread settles the pool meanwhile, it is asked again. */
 static bool settle(struct pool *row, uint64_t set_aside, bool anyway)
 {
     struct pools *all = &process()->pools;
@@ -250,6 +272,8 @@ static bool settle(struct pool *row, uint64_t set_aside, bool anyway)
         if (!is_up_to_date(row, &look))
             continue;
         uint64_t have = row->charged + row->aside, more = look.reserved > have ? look.reserved - have : 0;
+        if (anyway && undecided(row))
+            more = 0;
         if (more == 0 || anyway) {
             row->aside -= least_of(set_aside, row->aside);
             if (more != 0)
@@ -292,7 +316,7 @@ static void settle_or_shrink(struct pool *row)
     pthread_mutex_lock(&all->lock);
     row->askers -= over;
     if (over && row->pool == pool)
-        row->over = row->charged > row->keep && ledger_held(ledger, row->index) > memory_limit(row->index);
+        row->over = undecided(row) || (row->charged > row->keep && ledger_held(ledger, row->index) > memory_limit(row->index));
     pthread_mutex_unlock(&all->lock);
 }
 
@@ -333,21 +357,39 @@ struct pool *pools_take(CUmemoryPool pool, uint64_t bytes)
     return take(row, bytes) ? row : NULL;
 }
 
+/* Settles a growth; returns whether it stays. If not, pools_over follows. */
+static bool stays(struct pool *row, uint64_t set_aside)
+{
+    struct pools *all = &process()->pools;
+    if (!settle(row, set_aside, false))
+        return false;
+    pthread_mutex_lock(&all->lock);
+    decided(row);
+    pthread_mutex_unlock(&all->lock);
+    return true;
+}
+
 bool pools_taken(struct pool *row, uint64_t bytes)
 {
     uint64_t charged = __atomic_load_n(&row->charged, __ATOMIC_SEQ_CST);
-    taken(row, bytes);
-    if (likely(attribute(row->pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, charged) <= charged))
+    if (likely(attribute(row->pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, charged) <= charged)) {
+        taken(row, bytes);
         return true;
-    return settle(row, 0, false); /* its free memory is in pieces, or another stream has yet to release it */
+    }
+    growing(row); /* its free memory is in pieces, or another stream has yet to release it */
+    taken(row, bytes);
+    return stays(row, 0);
 }
 
-void pools_over(struct pool *row)
+CUresult pools_over(struct pool *row, CUresult result, void (*release)(void *), void *call)
 {
     struct pools *all = &process()->pools;
+    if (result == CUDA_SUCCESS)
+        release(call);
     pthread_mutex_lock(&all->lock);
     row->keep = row->over ? row->keep : row->charged;
     row->over = true;
+    decided(row);
     pthread_mutex_unlock(&all->lock);
     settle_or_shrink(row);
     pthread_mutex_lock(&all->lock);
@@ -355,6 +397,7 @@ void pools_over(struct pool *row)
     pthread_mutex_unlock(&all->lock);
     if (over)
         pools_will_shrink();
+    return result == CUDA_SUCCESS ? CUDA_ERROR_OUT_OF_MEMORY : result;
 }
 
 /* What the pool has free is used though nothing more may be charged. No lock is held while the driver allocates: where the
@@ -373,13 +416,9 @@ static CUresult grow(struct pool *row, uint64_t bytes, CUresult (*allocate)(void
         return CUDA_ERROR_OUT_OF_MEMORY;
     uint64_t set_aside = charged ? most : 0;
     set_aside_more(row, set_aside);
+    growing(row);
     CUresult result = allocate(call);
-    if (settle(row, set_aside, false))
-        return result;
-    if (result == CUDA_SUCCESS)
-        release(call);
-    pools_over(row);
-    return CUDA_ERROR_OUT_OF_MEMORY;
+    return stays(row, set_aside) ? result : pools_over(row, result, release, call);
 }
 
 /* It is not known whose memory it would be: the driver says what is wrong with the call, and nothing of it is kept. */
@@ -407,11 +446,7 @@ CUresult pools_allocate(CUmemoryPool pool, uint64_t bytes, CUresult (*allocate)(
     if (!fits)
         return grow(row, bytes, allocate, release, call);
     CUresult result = allocate(call);
-    if (pools_taken(row, bytes) || result != CUDA_SUCCESS)
-        return result;
-    release(call);
-    pools_over(row);
-    return CUDA_ERROR_OUT_OF_MEMORY;
+    return pools_taken(row, bytes) ? result : pools_over(row, result, release, call);
 }
 
 void pools_settle(CUmemoryPool pool)

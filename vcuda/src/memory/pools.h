@@ -25,6 +25,7 @@ struct pool {
     uint64_t pending; /* of calls that are under way. Atomic */
     uint64_t changes; /* of what is written under the lock: what the driver said before one is out of date */
     uint32_t askers;  /* threads that ask the driver about the pool, which may not end meanwhile */
+    uint32_t growers; /* calls under way in which it may grow, besides those in `pending`: each decides if that stays */
 };
 
 /* Pools that this process has made, imported or allocated from. */
@@ -48,15 +49,17 @@ void pools_set_current(int index, CUmemoryPool pool);
 void pools_forget_current(void);
 
 /* An allocation that the pool should have room for in what is charged. NULL: it may have to grow, and pools_allocate is for
- * that. Otherwise pools_taken follows the driver's call: false where the pool has grown all the same, and past the limit. */
+ * that. Otherwise pools_taken follows the driver's call: false where the pool has grown all the same, and past the limit; then
+ * pools_over follows. */
 struct pool *pools_take(CUmemoryPool pool, uint64_t bytes);
 bool pools_taken(struct pool *pool, uint64_t bytes);
 
 /* An allocation that may make the pool grow: charge the growth, let `allocate` do it, settle by what the pool then has. Where
  * that is past the limit, `release` frees what was allocated, and the answer is that there is no memory. */
 CUresult pools_allocate(CUmemoryPool pool, uint64_t bytes, CUresult (*allocate)(void *), void (*release)(void *), void *call);
-/* Frees an allocation, since the pool grew past the limit: it stays charged until the driver has released it. */
-void pools_over(struct pool *pool);
+/* Frees an allocation by `release`, unless it failed by `result`, since the pool grew past the limit. What the driver has yet to
+ * release stays charged. Returns the answer to the program. */
+CUresult pools_over(struct pool *pool, CUresult result, void (*release)(void *), void *call);
 
 /* Settles a pool that may have shrunk; NULL: all of the process. */
 void pools_settle(CUmemoryPool pool);
