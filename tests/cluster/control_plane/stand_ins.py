@@ -127,7 +127,7 @@ def place(scheduler: Identity, pod: Mapping[str, Any], node: str) -> None:
     metadata = pod["metadata"]
     arguments = BindArguments(metadata["name"], metadata["namespace"], metadata["uid"], node)
     clock = Clock(time.monotonic, threading.Event().wait)
-    binding.bind(state, scheduler.api, arguments, clock, lambda: True)
+    binding.bind(state, scheduler.api, arguments, clock, lambda: True, clock.now() + binding.GIVE_UP_SECONDS)
 
 
 def bind(scheduler: Identity, pod: Mapping[str, Any], node: str, allocation: Mapping[str, Any] | str | None) -> None:
