@@ -30,7 +30,7 @@ def condition(kind: str, status: str = "False") -> dict[str, Any]:
     return {"status": {"conditions": [{"type": kind, "status": status, "reason": "Test", "message": "a text"}]}}
 
 
-def annotations(**values: str) -> dict[str, Any]:
+def noted(**values: str) -> dict[str, Any]:
     return {
         "metadata": {"annotations": {f"fairgpu.io/{key.replace('_', '-')}": value for key, value in values.items()}}
     }
@@ -41,8 +41,8 @@ ITS_OWN = [
     condition("fairgpu.io/Placeable", "True"),
     condition("DisruptionTarget"),
     {"status": {"nominatedNodeName": "n1"}},
-    annotations(reclaim_at="2026-01-01T00:00:00Z"),
-    annotations(earmark="{}"),
+    noted(reclaim_at="2026-01-01T00:00:00Z"),
+    noted(earmark="{}"),
 ]
 NOT_ITS_OWN = [
     {"status": {"phase": "Succeeded"}},
@@ -52,9 +52,9 @@ NOT_ITS_OWN = [
             "containerStatuses": [{"name": "main", "image": "i", "imageID": "", "ready": False, "restartCount": 3}]
         }
     },
-    annotations(allocation="{}"),
-    annotations(budget_state="open now"),
-    annotations(eviction_at="2026-01-01T00:00:00Z"),
+    noted(allocation="{}"),
+    noted(budget_state="open now"),
+    noted(eviction_at="2026-01-01T00:00:00Z"),
     {"metadata": {"annotations": {"example.org/theirs": "changed"}}},
     {"metadata": {"labels": {"example.org/theirs": "changed"}}},
     {"metadata": {"finalizers": ["example.org/theirs"]}},

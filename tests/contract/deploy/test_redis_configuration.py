@@ -315,8 +315,8 @@ def is_refused(client: redis.Redis) -> bool:
 
 def test_no_password_is_in_an_argument_the_environment_or_a_file_that_others_read(server: Pod) -> None:
     (process,) = server.processes
-    for file in ("cmdline", "environ"):
-        assert PASSWORD.encode() not in Path(f"/proc/{process.pid}/{file}").read_bytes()
+    for name in ("cmdline", "environ"):
+        assert PASSWORD.encode() not in Path(f"/proc/{process.pid}/{name}").read_bytes()
     for file in (server.folder / "run" / "redis").iterdir():
         if file.is_file():
             assert file.stat().st_mode & 0o077 == 0

@@ -14,7 +14,7 @@ from timekeeper.domain.pricing import Bill
 from timekeeper.domain.reports import Counter
 from timekeeper.ledger import keys, reading
 from timekeeper.ledger.reports import IntakeOutcome, ReportIntake, Submission
-from timekeeper.ledger.usage import accounts_usage
+from timekeeper.ledger.usage import AccountUsage, accounts_usage
 
 HOUR = 3600
 TERMS = json.dumps([0, [["GPU-pod-a", 1, "1", 1, 1]], 0, 1, 1])
@@ -90,7 +90,7 @@ def go_on_and_end(teams: LedgerHarness) -> None:
     assert teams.client.hlen(keys.AccountKeys("a").sessions) == 0
 
 
-def usages(harness: LedgerHarness) -> list[object]:
+def usages(harness: LedgerHarness) -> list[AccountUsage]:
     return list(accounts_usage(harness.client, ["a", "b"], reading.assignments(harness.client)))
 
 

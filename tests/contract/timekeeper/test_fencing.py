@@ -24,6 +24,7 @@ from timekeeper.ledger import keys, shared
 from timekeeper.ledger.client import FencedError
 from timekeeper.ledger.compaction import forget_payer
 from timekeeper.ledger.reading import highest_fencing_token
+from timekeeper.ledger.reports import close_and_read
 from timekeeper.ledger.shared import write_capacity
 from timekeeper.ledger.usage import capacity, capacity_of_models
 from timekeeper.ledger.writing import take_fencing_token
@@ -276,7 +277,7 @@ def test_a_paused_leader_keeps_no_reports_apart_as_its_successor_does_not(
         harness.reconcile(60)
         harness.reconcile()
 
-    read, once = settle_accounts.close_and_read, [succeed]
+    read, once = close_and_read, [succeed]
 
     def read_later(*arguments: Any) -> Any:
         while once:

@@ -11,7 +11,7 @@ from tests.support.ledger import old_segments
 from tests.support.ledger.seeding import END, EPOCH, START
 from timekeeper.domain.timestamps import DAY
 from timekeeper.ledger import entries, keys, reading
-from timekeeper.ledger.client import FencedError
+from timekeeper.ledger.client import FencedError, run_one
 from timekeeper.ledger.compaction import Cutoffs, due_for_compaction
 from timekeeper.ledger.entries import LedgerEntry, entry_order, pack_ledger
 from timekeeper.ledger.writing import (
@@ -194,7 +194,6 @@ def test_nothing_is_packed_where_the_segment_that_was_read_is_another_by_then(
     post(client, range(1, 5))
     assert pack_ledger(client, EPOCH, "a", written_before_now(client))
     post(client, range(5, 9))
-    run_one = entries.run_one
 
     def after_another(to: redis.Redis, call: object) -> object:
         monkeypatch.setattr(entries, "run_one", run_one)

@@ -10,7 +10,6 @@ import pytest
 from kubernetes import client
 
 from fairgpu.client.server import from_environment
-from fairgpu.cluster import api
 from fairgpu.cluster.api import TOKEN_SECONDS, ApiError, KubernetesAPI
 from fairgpu.cluster.connect import (
     MOST_KEPT_CONNECTIONS,
@@ -124,7 +123,7 @@ def test_a_token_that_has_rotated_is_sent_a_second_later_and_the_library_is_not_
         raise OSError("nothing listens")
 
     monkeypatch.setattr(transport.rest_client.pool_manager, "urlopen", note)
-    monkeypatch.setattr(api.time, "monotonic", lambda: seconds[0])
+    monkeypatch.setattr("fairgpu.cluster.api.time.monotonic", lambda: seconds[0])
     server = KubernetesAPI(transport)
     for now in (0.0, 0.5, 0.9, TOKEN_SECONDS, 1.5):
         seconds[0] = now

@@ -10,10 +10,10 @@ from prometheus_client import CollectorRegistry
 
 from scheduler.application import Routes
 from scheduler.cluster.eligible import Site
-from scheduler.cluster.objects import Holding, PodNote
+from scheduler.cluster.objects import PodNote
 from scheduler.cluster.state import State
 from scheduler.measures import Measures
-from scheduler.placement.holding import Piece
+from scheduler.placement.holding import Holding, Piece
 from tests.unit.scheduler.extended import ApiServer, Time, pod, state_of
 
 

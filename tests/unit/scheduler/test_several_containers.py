@@ -112,7 +112,8 @@ def test_whole_gpus_are_those_that_are_linked_best_of_all_ways(
     assert (placed is not None) == bool(possible)
     if placed is not None:
         # A container of one GPU has no links.
-        linked_sets = [[list(s) for s in way if len(s) > 1] or [[0]] for way in (columns(placed), *possible)]
+        all_ways: list[Any] = [columns(placed), *possible]
+        linked_sets = [[list(s) for s in way if len(s) > 1] or [[0]] for way in all_ways]
         assert together(fleet, linked_sets[0]) == min(together(fleet, way) for way in linked_sets[1:])
 
 
@@ -251,7 +252,7 @@ def test_where_only_the_emptiest_gpus_leave_a_way_those_that_are_linked_best_are
     seventy = Need(2, 70, memory_percent=70)
     request = Request((whole(2), seventy, seventy, Need(3, 30, memory_percent=30)))
     columns_of = (fleet.core, fleet.memory, fleet.slots, fleet.total, fleet.offered, fleet.idle)
-    free = Free(*(column[:1] for column in columns_of), all_rows(fleet))  # type: ignore[arg-type] # flags among them
+    free = Free._make((*(column[:1] for column in columns_of), all_rows(fleet)))
     assert [give(request, free, way).fits.tolist() for way in (fullest, emptiest)] == [[False], [True]]
     assert columns(Chooser(fleet).place(request, 0))[1] == [2, 3]
 
@@ -318,7 +319,7 @@ def test_where_the_fullest_gpus_leave_no_way_containers_change_to_gpus_that_are_
         fill(fleet, f"n0-{at}", core=percent)
     request = Request(containers, wanted=Wanted(placement=placement))
     columns_of = (fleet.core, fleet.memory, fleet.slots, fleet.total, fleet.offered, fleet.idle)
-    free = Free(*(column[:1] for column in columns_of), all_rows(fleet))  # type: ignore[arg-type] # flags among them
+    free = Free._make((*(column[:1] for column in columns_of), all_rows(fleet)))
     assert give(request, free, fullest).fits.tolist() == [False]
     assert columns(Chooser(fleet).place(request, 0)) == taken
 

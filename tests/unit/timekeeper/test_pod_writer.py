@@ -38,7 +38,8 @@ class Cluster(MirroredCluster):
 
     def plan(self, *names: str, plan: Plan = Plan.RELEASES, step: Step = Step.RELEASE, **more: Any) -> None:
         self.replace("pods", [pod(name) for name in names])
-        writes = [PodWrite(name, *name.split("/"), "a", step, **more) for name in names]
+        named = [(name, *name.partition("/")[::2]) for name in names]
+        writes = [PodWrite(uid, namespace, pod, "a", step, **more) for uid, namespace, pod in named]
         self.writer.hand_over(plan, writes, lambda: self.leads)
 
     def done_by(self, act: Callable[[], object]) -> list[str]:

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from fairgpu.charging import ChargeRules
 from timekeeper.controller.state.observing import Clocks, PodView
 from timekeeper.controller.state.sessions import MeterRules
+from timekeeper.domain.money import SECOND
 from timekeeper.domain.sessions import MeterFrom
-from timekeeper.domain.timestamps import SECOND, format_instant
+from timekeeper.domain.timestamps import format_instant
 from timekeeper.sources.base import Mirror
 
 START = 1_767_225_600 * SECOND

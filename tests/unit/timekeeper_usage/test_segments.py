@@ -33,7 +33,7 @@ def entries_of(sessions: st.SearchStrategy[tuple[str, str, str]]) -> st.SearchSt
     """Returns a strategy of entries, each of one of the sessions."""
     return st.builds(
         lambda place, kind, period, amount, at, session, note: LedgerEntry(
-            f"{place[0]}-{place[1]}", kind, period, amount, at, *session, note
+            f"{place[0]}-{place[1]}", kind, period, amount, at, session[0], session[1], session[2], note
         ),
         st.tuples(st.integers(0, 2**43), st.integers(0, 2**20)),
         st.sampled_from(Kind).map(str),
