@@ -10,6 +10,8 @@ from importlib.resources import files
 
 _DEFINITION = re.compile(r"^local (?:function )?(\w+)", re.MULTILINE)
 _WORD = re.compile(r"\w+")
+_NO_CODE = re.compile(r"--[^\n]*|'[^'\n]*'")
+"""Matches a comment or a string: a word in them names no function."""
 
 SHARED = ("amounts.lua", "hours.lua", "segments.lua", "pace.lua")
 
@@ -32,12 +34,16 @@ def script(name: str) -> Script:
         name: the script's file name without `.lua`.
     """
     own = files(__name__).joinpath(f"{name}.lua").read_text()
-    needed, definitions, words = set[str](), _definitions(), set(_WORD.findall(own))
+    needed, definitions, words = set[str](), _definitions(), _words(own)
     while missing := (words & definitions.keys()) - needed:
         needed |= missing
-        words = {word for each in missing for word in _WORD.findall(definitions[each])}
+        words = {word for each in missing for word in _words(definitions[each])}
     text = "".join([definition for each, definition in definitions.items() if each in needed]) + own
     return Script(text, sha1(text.encode(), usedforsecurity=False).hexdigest())
+
+
+def _words(code: str) -> set[str]:
+    return set(_WORD.findall(_NO_CODE.sub(" ", code)))
 
 
 @cache
