@@ -21,7 +21,13 @@ from webhook.admission.exposure import exposures
 from webhook.admission.json_patch import Operation, add, change_map, remove_elements, set_field
 from webhook.admission.knowledge import Knowledge
 from webhook.admission.priority import earned_class, keeps_own, set_class
-from webhook.admission.sidecar import place_sidecar, place_volumes, sidecar_parts, strange_volumes
+from webhook.admission.sidecar import (
+    place_sidecar,
+    place_volumes,
+    pod_level_resources,
+    sidecar_parts,
+    strange_volumes,
+)
 from webhook.admission.verdict import UNTOUCHED, Subject, Verdict, indexes_named, objects
 from webhook.settings import Toleration, Webhook
 
@@ -91,7 +97,7 @@ def _rewrite(
     operations += keep_until_metered(pod, holds=settings.end_proof == "finalizer")
     operations += change_containers(spec, "containers", reading.containers)
     operations += change_containers(spec, "initContainers", reading.init)
-    parts = sidecar_parts(settings.sidecar, knowledge.timekeeper_ca)
+    parts = sidecar_parts(settings.sidecar, knowledge.timekeeper_ca, pod_level_resources(spec))
     operations += place_sidecar(spec, parts.container)
     operations += place_volumes(spec, parts.volumes)
     operations += set_field(spec, "/spec", "schedulerName", settings.scheduler)

@@ -70,6 +70,7 @@ class Spec(TypedDict, total=False):
     initContainers: Any
     ephemeralContainers: Any
     volumes: Any
+    resources: Any
     hostPID: Any
     securityContext: Any
     readinessGates: Any

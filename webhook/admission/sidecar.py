@@ -13,6 +13,7 @@ from typing import Any, Final
 import orjson
 
 from fairgpu import names
+from fairgpu.json_values import mapping
 from webhook.admission.json_patch import Operation, add, remove_elements
 from webhook.admission.verdict import indexes_named
 from webhook.settings import Sidecar
@@ -23,6 +24,8 @@ _KINDS: Final = {names.USAGE_VOLUME: "emptyDir", names.TOKEN_VOLUME: "projected"
 USAGE_SIZE_LIMIT: Final = "16Mi"
 TOKEN_FILE: Final = "token"  # noqa: S105 - the name of a file, no secret
 READABLE_MODE: Final = 0o644
+NOT_STATED: Final = frozenset[str]()
+"""The resources of which most pods state an amount for all their containers together: none."""
 
 
 class Part:
@@ -52,23 +55,38 @@ class SidecarParts:
 
 
 @lru_cache(maxsize=8)
-def sidecar_parts(settings: Sidecar, timekeeper_ca: str) -> SidecarParts:
-    """Returns the sidecar and the volumes that admission adds to every GPU pod; they are the same for all pods.
+def sidecar_parts(settings: Sidecar, timekeeper_ca: str, pod_level: frozenset[str]) -> SidecarParts:
+    """Returns the sidecar and the volumes that admission adds to a GPU pod; they are the same for most pods.
 
     Args:
         timekeeper_ca: the CA that signs the timekeeper's certificate, in PEM.
+        pod_level: the resources of which the pod itself states an amount, as `pod_level_resources` returns them.
     """
     volumes = tuple([Part(volume) for volume in shared_volumes(settings)])
-    return SidecarParts(Part(sidecar_container(settings, timekeeper_ca)), volumes)
+    return SidecarParts(Part(sidecar_container(settings, timekeeper_ca, pod_level)), volumes)
 
 
-def sidecar_container(settings: Sidecar, timekeeper_ca: str) -> dict[str, Any]:
+def pod_level_resources(spec: dict[str, Any]) -> frozenset[str]:
+    """Returns the resources of which a pod itself states an amount for all its containers together; empty for none.
+
+    https://kubernetes.io/docs/tasks/configure-pod-container/assign-pod-level-resources/
+    """
+    stated = mapping(spec.get("resources"))
+    return frozenset((*mapping(stated.get("limits")), *mapping(stated.get("requests")))) if stated else NOT_STATED
+
+
+def sidecar_container(settings: Sidecar, timekeeper_ca: str, pod_level: frozenset[str] = NOT_STATED) -> dict[str, Any]:
     """Returns the sidecar's container, as JSON of the API.
+
+    It has no amount of its own of what the pod itself states. The API server refuses a pod whose containers request
+    more together than the pod, and the author left no room for the sidecar.
 
     Args:
         timekeeper_ca: the CA that signs the timekeeper's certificate, in PEM.
+        pod_level: the resources of which the pod itself states an amount.
     """
-    amounts = {"cpu": settings.cpu, "memory": settings.memory}
+    own = {"cpu": settings.cpu, "memory": settings.memory}
+    amounts = {name: amount for name, amount in own.items() if name not in pod_level}
     return {
         "name": names.SIDECAR_CONTAINER,
         "image": settings.image,

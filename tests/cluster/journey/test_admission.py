@@ -35,6 +35,19 @@ def test_a_pod_in_each_dialect_comes_in_with_canonical_resources_class_and_sidec
     assert annotations["fairgpu.io/source-dialect"] == dialect
 
 
+def test_a_pod_that_states_the_sum_of_its_containers_as_its_own_resources_comes_in(
+    user: Identity, namespace: str
+) -> None:
+    """Since Kubernetes 1.34 a pod may state resources itself: its containers must not request more together."""
+    limits = {**THIRTY_PERCENT, "cpu": "2", "memory": "1Gi"}
+    path = f"/api/v1/namespaces/{namespace}/pods"
+    equal = {"cpu": "2", "memory": "1Gi"}
+    created = user.api.create(path, pod("equal", limits, resources={"requests": equal, "limits": equal}))
+    assert (created["spec"]["resources"]["requests"], created["status"]["qosClass"]) == (equal, "Guaranteed")
+    # The API server makes the pod's request of what the containers request.
+    user.api.create(path, pod("limited", limits, resources={"limits": {"cpu": "4", "memory": "2Gi"}}))
+
+
 def test_a_pod_without_a_gpu_is_not_touched(user: Identity, namespace: str) -> None:
     manifest = pod("plain", {"cpu": "100m"})
     created = user.api.create(f"/api/v1/namespaces/{namespace}/pods", manifest)

@@ -83,6 +83,26 @@ def test_the_sidecar_is_the_first_init_container() -> None:
     assert stored["spec"]["initContainers"] == [SIDECAR, container("prepare")]
 
 
+@pytest.mark.parametrize(
+    ("stated", "left"),
+    [
+        ({"limits": {"cpu": "4", "memory": "8Gi"}, "requests": {"cpu": "4", "memory": "8Gi"}}, {}),
+        ({"requests": {"cpu": "4"}}, {"memory": "40Mi"}),
+        ({"limits": {"memory": "8Gi"}}, {"cpu": "50m"}),
+        ({"limits": {"hugepages-2Mi": "2Mi"}}, {"cpu": "50m", "memory": "40Mi"}),
+        ({}, {"cpu": "50m", "memory": "40Mi"}),
+        ("none", {"cpu": "50m", "memory": "40Mi"}),
+    ],
+)
+def test_the_sidecar_has_no_amount_of_what_the_pod_states_for_all_its_containers(
+    stated: object, left: dict[str, str]
+) -> None:
+    stored = admitted(gpu_pod(resources=stated))
+    assert stored["spec"]["initContainers"][0]["resources"] == {"limits": left, "requests": left}
+    assert stored["spec"]["resources"] == stated
+    assert mutate(stored).patch == []
+
+
 def test_each_gpu_container_sees_a_folder_of_its_own_in_the_usage_volume() -> None:
     item = pod(gpu_container("a"), container("b"), gpu_container("c"), initContainers=[gpu_container("d")])
     spec = admitted(item)["spec"]
