@@ -2,24 +2,25 @@
 
 `kubectl apply` compares the manifest with the stored pod, finds that the dialect's keys are missing, and puts them back
 into fields that cannot change. Admission removes the restored keys if they still state the pod's own request, and
-refuses other ones.
+refuses other ones. It puts back the tolerations that the manifest's list lacks.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from fairgpu import names
 from fairgpu.choices import merge_choices
 from fairgpu.dialects import registry
 from fairgpu.faults import Fault, field_path, show
-from fairgpu.json_values import mapping
+from fairgpu.json_values import list_of, mapping
 from fairgpu.pod import ContainerReading, PodReading, read_pod
 from fairgpu.request import NO_CHOICES, GPURequest
 from webhook.admission.containers import change_containers
-from webhook.admission.json_patch import Operation, change_map, remove, set_field
+from webhook.admission.json_patch import Operation, add, change_map, remove, set_field
 from webhook.admission.verdict import UNTOUCHED, Subject, Verdict
-from webhook.settings import Webhook
+from webhook.settings import Toleration, Webhook
 
 REWRITTEN_FIELDS = ("schedulerName", "priorityClassName", "priority", "preemptionPolicy")
 """The fields that admission sets at creation and that never change; a manifest that is applied again may give other
@@ -47,7 +48,8 @@ def admit_update(subject: Subject, settings: Webhook) -> Verdict:
     if faults:
         return Verdict(faults=faults)
     return Verdict(
-        operations=tuple(_restore(subject, returning)), warnings=_warnings_of_choices(returning, subject.old_item)
+        operations=tuple(_restore(subject, returning, settings.tolerations)),
+        warnings=_warnings_of_choices(returning, subject.old_item),
     )
 
 
@@ -115,7 +117,7 @@ def _warnings_of_choices(returning: PodReading, stored: dict[str, Any]) -> tuple
     )
 
 
-def _restore(subject: Subject, returning: PodReading) -> list[Operation]:
+def _restore(subject: Subject, returning: PodReading, tolerations: tuple[Toleration, ...]) -> list[Operation]:
     spec = mapping(subject.item.get("spec"))
     metadata = mapping(subject.item.get("metadata"))
     operations = change_map(metadata, "/metadata", "annotations", {}, returning.strip_annotations)
@@ -132,4 +134,27 @@ def _restore(subject: Subject, returning: PodReading) -> list[Operation]:
             operations += set_field(spec, "/spec", name, stored[name])
         elif name in spec:
             operations.append(remove(f"/spec/{name}"))
-    return operations
+    return operations + restore_tolerations(spec, stored, [each.written for each in tolerations])
+
+
+def restore_tolerations(
+    spec: dict[str, Any], stored: dict[str, Any], added: Sequence[dict[str, str]]
+) -> list[Operation]:
+    """Returns the JSON Patch operations that put tolerations of a stored pod back into its updated spec, in place.
+
+    The API has a pod's tolerations as one value: a manifest with some replaces the whole list when it is applied again.
+    No update may remove a toleration, so without admission's own the API server would refuse the manifest.
+
+    Args:
+        spec: the pod's spec after the update, as JSON.
+        stored: the spec before the update.
+        added: the tolerations that admission adds to new pods. No others are put back.
+    """
+    given, before = list_of(spec.get("tolerations")), list_of(stored.get("tolerations"))
+    lost = sorted({before.index(each) for each in added if each in before and each not in given})
+    if not lost:
+        return []
+    path = "/spec/tolerations"
+    if not given:
+        return [add(path, [before[index] for index in lost])]
+    return [add(f"{path}/{min(index, len(given) + number)}", before[index]) for number, index in enumerate(lost)]

@@ -65,15 +65,18 @@ def test_a_refusal_names_every_field_what_was_given_and_what_to_write(user: Iden
 
 
 @pytest.mark.parametrize("flags", [(), ("--server-side",)], ids=["client-side", "server-side"])
+@pytest.mark.parametrize("dialect", ["hami", "native"])
+@pytest.mark.parametrize("tolerations", [[], [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}]])
 def test_applying_the_same_manifest_twice_changes_nothing(
-    user: Identity, namespace: str, flags: tuple[str, ...]
+    user: Identity, namespace: str, flags: tuple[str, ...], dialect: str, tolerations: list[Manifest]
 ) -> None:
-    manifest, expected = EACH_DIALECT["hami"]
-    text = json.dumps(manifest)
+    manifest, expected = EACH_DIALECT[dialect]
+    spec = manifest["spec"] | ({"tolerations": tolerations} if tolerations else {})
+    text = json.dumps(manifest | {"spec": spec})
     user.kubectl("apply", "-n", namespace, "-f", "-", *flags, stdin=text)
-    before = user.api.get(f"/api/v1/namespaces/{namespace}/pods/hami")
+    before = user.api.get(f"/api/v1/namespaces/{namespace}/pods/{dialect}")
     again = user.kubectl("apply", "-n", namespace, "-f", "-", *flags, stdin=text)
-    after = user.api.get(f"/api/v1/namespaces/{namespace}/pods/hami")
+    after = user.api.get(f"/api/v1/namespaces/{namespace}/pods/{dialect}")
     assert again.returncode == 0
     assert after["spec"] == before["spec"]
     assert limits_of(after) == expected
