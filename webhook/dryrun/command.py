@@ -53,7 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
         review = _local(arguments, settings, namespaces) if local else _remote(arguments.webhook, arguments.ca_file)
         if (arguments.mode or settings.mode) == "account":
             review = accounted(review)
-        user, exempt = getpass.getuser(), settings.existing.unseen_namespaces
+        user, exempt = _user(), settings.existing.unseen_namespaces
         results = [
             result
             for manifest in manifests.objects
@@ -70,6 +70,14 @@ def run(arguments: argparse.Namespace) -> int:
         return USAGE_STATUS
     refused = any(result.outcome is Outcome.REFUSED for result in results)
     return REFUSED_STATUS if refused else 0
+
+
+def _user() -> str:
+    """Returns the name of the user that runs the command, else the number: containers run as users without a name."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())
 
 
 def _show(arguments: argparse.Namespace, results: list[DryRun]) -> None:

@@ -128,6 +128,16 @@ def test_a_state_and_permissions_can_be_supposed(tmp_path: Path, capsys: pytest.
     assert admit(tmp_path, wishing, "--allow", "elastic") == 0
 
 
+def test_a_user_without_a_name_as_in_the_images_is_one_that_creates_pods(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for variable in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setattr("os.getuid", lambda: 2_000_000_011)
+    assert admit(tmp_path, GOOD) == 0
+    assert "fairgpu.io/created-by: '2000000011'" in capsys.readouterr().out
+
+
 def test_manifests_come_from_the_standard_input_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO(BAD))
     assert main(["admit", "-f", "-"]) == 1
