@@ -12,6 +12,7 @@ from heapq import nlargest
 
 import structlog
 
+from fairgpu.states import BudgetState
 from timekeeper.domain.charges import rate_now
 from timekeeper.domain.sessions import Session
 from timekeeper.domain.timestamps import Instant
@@ -101,6 +102,10 @@ class Book:
         """
         accounts = self._accounts_of(namespace)
         return self.budget(accounts[-1]) if accounts else None
+
+    def unused_state(self) -> BudgetState:
+        """Returns the state of a namespace that no budget names and in which no pod was ever metered."""
+        return reading.unused_state(self._client)
 
     def has_paid_for(self, account: str, namespace: str) -> bool:
         """Returns whether an account pays for a namespace, or ever did."""

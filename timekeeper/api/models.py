@@ -636,16 +636,17 @@ def session_answer(figures: SessionFigures) -> SessionAnswer:
     )
 
 
-def ancestor_budget(figures: Summary | None) -> AncestorBudget:
+def ancestor_budget(figures: Summary | None, state: BudgetState) -> AncestorBudget:
     """Returns a namespace's figures in the format of FairGPU's ancestor, in GPU-hours.
 
     Args:
+        state: the namespace's state.
         figures: the figures of the account that pays for the namespace; None, or figures without a limit, give null
             amounts.
     """
+    usable = state in (BudgetState.OPEN, BudgetState.GRACE, BudgetState.UNLIMITED)
     if figures is None or figures.available is None:
-        return AncestorBudget(budget_available=True, budget=None, budget_remaining=None)
-    usable = figures.state in (BudgetState.OPEN, BudgetState.GRACE, BudgetState.UNLIMITED)
+        return AncestorBudget(budget_available=usable, budget=None, budget_remaining=None)
     remaining = (figures.available - figures.spent) / GPU_HOUR
     return AncestorBudget(budget_available=usable, budget=figures.available / GPU_HOUR, budget_remaining=remaining)
 
@@ -771,7 +772,8 @@ class BudgetAnswer(Answer):
 class NamespaceAnswer(Answer):
     """The budget that pays for a namespace, or the namespace's own account if no budget names it.
 
-    `budget` is null if there is no budget and no pod of the namespace was ever metered; the state is unlimited then.
+    `budget` is null if there is no budget and no pod of the namespace was ever metered; the state is then that of a
+    default budget of which nothing is spent, or unlimited without one.
     """
 
     namespace: str

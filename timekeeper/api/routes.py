@@ -267,8 +267,13 @@ def _add_budgets(app: Flask, parts: Dependencies) -> None:
             raise invalid("namespace", namespace, "the name of a namespace: a DNS label of at most 63 characters")
         figures = parts.book.namespace(namespace)
         budget = None if figures is None else _budget_answer(parts, figures)
-        state = BudgetState.UNLIMITED if figures is None else figures.state
+        state = _state_of(parts.book, figures)
         return json_answer(models.NamespaceAnswer(namespace=namespace, budget=budget, state=state))
+
+
+def _state_of(book: Book, figures: Summary | None) -> BudgetState:
+    """Returns the state of a namespace, from the figures of the account that pays for it; None for no account yet."""
+    return book.unused_state() if figures is None else figures.state
 
 
 def _budget_answer(parts: Dependencies, figures: Summary) -> models.BudgetAnswer:
@@ -450,7 +455,7 @@ def add_ancestor_routes(app: Flask, parts: Dependencies) -> None:
     def ancestor_budget(namespace: str) -> Response:
         may_read_namespace(parts.access, namespace)
         _refuse_no_namespace(namespace)
-        return json_answer(models.ancestor_budget(parts.book.namespace(namespace)))
+        return _ancestor_answer(parts.book, namespace)
 
     @app.post("/budget/<namespace>/increase")
     def ancestor_increase(namespace: str) -> Response:
@@ -470,7 +475,7 @@ def add_ancestor_routes(app: Flask, parts: Dependencies) -> None:
         _, made = place_order(parts.book, item, parts.grants)
         if made:
             _log.info("grant made", grant=name, budget=figures.name, hours=gpu_hours, by=caller.name)
-        return json_answer(models.ancestor_budget(parts.book.namespace(namespace)))
+        return _ancestor_answer(parts.book, namespace)
 
     @app.post("/budget/<namespace>/report")
     def ancestor_report(namespace: str) -> Response:
@@ -485,6 +490,11 @@ def add_ancestor_routes(app: Flask, parts: Dependencies) -> None:
         if outcome is IntakeOutcome.NOT_RUNNING and not ended:
             refuse_unless_running(outcome, pod)
         return json_answer(models.AncestorVerdict(terminate=ended))
+
+
+def _ancestor_answer(book: Book, namespace: str) -> Response:
+    figures = book.namespace(namespace)
+    return json_answer(models.ancestor_budget(figures, _state_of(book, figures)))
 
 
 def _in_loop(parts: Dependencies, authorization: str | None) -> PodIdentity:

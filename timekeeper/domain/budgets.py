@@ -10,10 +10,11 @@ from typing import Any, TypeVar
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from fairgpu.faults import Fault, explain, show
+from fairgpu.states import BudgetState
 from timekeeper.domain.money import MoneyError, from_gpu_hours
 from timekeeper.domain.periods import ALLOWED, LAST_DAY_OF_EVERY_MONTH, CronError, Every, PeriodRule, check_cron
 from timekeeper.domain.pricing import FOREVER
-from timekeeper.domain.state import Admission, Enforcement, Limits, OnExhausted
+from timekeeper.domain.state import Admission, Enforcement, Limits, OnExhausted, published, state
 from timekeeper.domain.timestamps import HOUR, MINUTE, Instant, TimeError, parse_duration, parse_instant
 
 WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
@@ -104,6 +105,10 @@ class Budget:
         """
         available = None if self.allowance is None else self.allowance + granted
         return Limits(available, self.grace_amount, self.grace_duration, self.on_exhausted)
+
+    def unused_state(self) -> BudgetState:
+        """Returns the state that admission acts on in a period in which nothing is granted or spent yet."""
+        return published(state(self.limits(0), 0, None, 0), self.enforcement)
 
 
 FIELDS: Mapping[str, tuple[str, ...]] = {

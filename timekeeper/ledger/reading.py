@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import orjson
 import redis
 
+from fairgpu.states import BudgetState
 from timekeeper.domain.budgets import parse_budget
 from timekeeper.domain.charges import Assignments, HourlyPoint
 from timekeeper.domain.credits import Credit
@@ -701,8 +702,20 @@ def read_changes(client: Store, since: Cursor | None) -> Changes | None:
     full = since is None or since.store_id != cursor.store_id or since.version > cursor.version
     # A state that is published between these reads is sent now and, under its later version, once more.
     states = _all(client) if full or since is None else _since(client, since.version)
-    default = orjson.loads(head[3]) if head[3].startswith(b'"') else head[3].decode()
-    return Changes(cursor, full, states, orjson.loads(head[2]), default, orjson.loads(head[4] or b"{}"))
+    return Changes(cursor, full, states, orjson.loads(head[2]), _default(head[3]), orjson.loads(head[4] or b"{}"))
+
+
+def unused_state(client: Store) -> BudgetState:
+    """Returns the state of a namespace that no budget names and in which no pod was ever metered.
+
+    It is unlimited as long as no state was published.
+    """
+    head: Any = client.hget(keys.STATES_HEAD, "default")
+    return BudgetState.UNLIMITED if head is None else BudgetState(_default(head))
+
+
+def _default(head: bytes) -> str:
+    return str(orjson.loads(head)) if head.startswith(b'"') else head.decode()
 
 
 def _all(client: Store) -> tuple[tuple[str, bytes], ...]:

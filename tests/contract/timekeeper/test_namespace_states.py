@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.support.ledger.harness import NOON, LedgerHarness, published, state_answer
 from timekeeper.controller.state.books import ControllerRules
 from timekeeper.domain.budgets import Budget
 from timekeeper.domain.money import GPU_HOUR, GPU_SECOND, SECOND
+from timekeeper.domain.state import Enforcement, OnExhausted
+from timekeeper.ledger.reading import read_changes
 
 
 def test_a_budget_goes_from_open_to_grace_to_over_and_a_grant_brings_it_back(harness: LedgerHarness) -> None:
@@ -49,6 +53,30 @@ def test_a_namespace_without_a_budget_is_metered_and_unlimited(harness: LedgerHa
     harness.reconcile(10)
     assert harness.spent("namespace:nobodys") == 10 * GPU_SECOND
     assert (state_answer(harness, "nobodys")["state"], state_answer(harness, "nobodys")["budget"]) == ("unlimited", "")
+
+
+@pytest.mark.parametrize(
+    ("template", "state"),
+    [
+        (Budget("default"), "unlimited"),
+        (Budget("default", allowance=1), "open"),
+        (Budget("default", allowance=0), "over"),
+        (Budget("default", allowance=0, on_exhausted=OnExhausted.HOLD), "held"),
+        (Budget("default", allowance=0, on_exhausted=OnExhausted.HOLD, grace_amount=1), "grace"),
+        (Budget("default", allowance=0, on_exhausted=OnExhausted.HOLD, enforcement=Enforcement.OBSERVE), "open"),
+    ],
+)
+def test_a_namespace_that_has_had_no_pod_is_in_the_state_of_a_default_budget_that_is_not_used(
+    harness: LedgerHarness, template: Budget, state: str
+) -> None:
+    harness.lead(ControllerRules(template=template))
+    harness.reconcile()
+    changes = read_changes(harness.client, None)
+    assert changes is not None
+    assert (changes.default, changes.states) == (state, ())
+    harness.pod("p1", "first")
+    harness.reconcile()
+    assert state_answer(harness, "first")["state"] == state
 
 
 def test_a_default_budget_is_one_for_each_namespace(harness: LedgerHarness) -> None:

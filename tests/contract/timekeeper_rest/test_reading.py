@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.contract.timekeeper_rest.conftest import BIG, OTHER, PAST, RUNNING
-from timekeeper.ledger import shared
+from timekeeper.ledger import keys, shared
 
 if TYPE_CHECKING:
     from tests.support.servers.redis_server import RedisServer
@@ -93,6 +93,20 @@ def test_a_namespace_that_moved_is_shown_who_pays_for_it_now(rest: RestServer, s
 def test_a_namespace_that_nothing_pays_for_is_unlimited(rest: RestServer) -> None:
     answer = rest.as_person("finance", "GET", "/v1/namespaces/never-seen/budget")
     assert (answer.status, answer.document) == (200, {"namespace": "never-seen", "budget": None, "state": "unlimited"})
+
+
+def test_a_namespace_that_nothing_pays_for_is_in_the_state_that_admission_takes_it_for(
+    rest: RestServer, store: RedisServer
+) -> None:
+    with store.client() as client:
+        client.hset(keys.STATES_HEAD, "default", "held")
+        try:
+            answer = rest.as_person("finance", "GET", "/v1/namespaces/never-seen/budget").document
+            ancestors = rest.as_person("finance", "GET", "/budget/never-seen").document
+        finally:
+            client.hset(keys.STATES_HEAD, "default", "unlimited")
+    assert (answer["state"], answer["budget"]) == ("held", None)
+    assert ancestors == {"budget_available": False, "budget": None, "budget_remaining": None}
 
 
 @pytest.mark.parametrize(

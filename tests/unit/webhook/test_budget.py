@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from fairgpu.states import BudgetState
-from tests.support.admission import admitted, ask, container, gpu_container, gpu_pod, knowing, mutate, pod
+from tests.support.admission import CA, admitted, ask, container, gpu_container, gpu_pod, knowing, mutate, pod
+from webhook.admission.knowledge import DEFAULT_PRICES, BudgetStates, Knowledge
 from webhook.settings import StatesSettings, Webhook
 
 GATE = {"name": "fairgpu.io/budget"}
@@ -20,6 +21,11 @@ def test_the_state_is_written_down(state: BudgetState) -> None:
 def test_a_held_budget_puts_the_pod_behind_the_gate() -> None:
     stored = admitted(gpu_pod(schedulingGates=[{"name": "example.com/quota"}]), knowing(BudgetState.HELD))
     assert stored["spec"]["schedulingGates"] == [{"name": "example.com/quota"}, GATE]
+
+
+def test_a_pod_of_a_namespace_without_a_state_of_its_own_waits_if_the_default_is_held() -> None:
+    knowledge = Knowledge(states=BudgetStates({}, BudgetState.HELD, DEFAULT_PRICES, 0.0), timekeeper_ca=CA)
+    assert admitted(gpu_pod(), knowledge)["spec"]["schedulingGates"] == [GATE]
 
 
 def test_the_gate_is_not_doubled() -> None:

@@ -6,7 +6,7 @@ import secrets
 import zlib
 from collections.abc import Iterable
 
-from fairgpu.states import BudgetState, NamespaceState, encode_charge, encode_state
+from fairgpu.states import NamespaceState, encode_charge, encode_state
 from timekeeper.controller.reconcile.context import ReconcileContext
 from timekeeper.controller.state.commitments import committed, overdue, queued
 from timekeeper.controller.state.figures import Figures, changed_states, figures, summary
@@ -79,12 +79,10 @@ def _publish_accounts(
 
 def _publish_states(context: ReconcileContext, now: Instant, changed: dict[str, NamespaceState]) -> None:
     books = context.books
-    limited = books.rules.template.allowance is not None
-    default = BudgetState.OPEN if limited else BudgetState.UNLIMITED
     prices = {key: float(price) for key, price in prices_in_force(books.prices, now).items()}
     texts = {namespace: compact(encode_state(state)) for namespace, state in changed.items()}
     fresh = secrets.token_hex(8)
-    terms = shared.Terms(prices, default.value, encode_charge(books.rules.charge))
+    terms = shared.Terms(prices, books.rules.unused_state.value, encode_charge(books.rules.charge))
     version = shared.publish_states(context.client, context.fencing_token, fresh, texts, terms, context.servers)
     if version.id == fresh and books.published:
         raise StoreEmptyError("the published states were lost")

@@ -10,7 +10,7 @@ from itertools import zip_longest
 from fairgpu.charging import ChargeRules
 from fairgpu.commands import CommandError
 from fairgpu.faults import Fault, show
-from fairgpu.states import NamespaceState
+from fairgpu.states import BudgetState, NamespaceState
 from timekeeper.controller.state.accounts import Account, Checkpoint, default_account, default_budget, periods_to_open
 from timekeeper.controller.state.claims import ClaimView
 from timekeeper.controller.state.figures import Figures
@@ -102,6 +102,7 @@ class ControllerRules:
             to hold it.
         labels: the keys of the pod labels that usage is attributed to.
         retention: how long each kind of record is kept.
+        unused_state: the state of a namespace that no budget names, as long as it has had no GPU pod.
     """
 
     prices: Prices = field(default_factory=dict)
@@ -117,6 +118,10 @@ class ControllerRules:
     replica_wait_seconds: float = 1.0
     labels: tuple[str, ...] = ()
     retention: Retention = field(default_factory=Retention)
+    unused_state: BudgetState = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "unused_state", self.template.unused_state())
 
 
 @dataclass(frozen=True, slots=True)
