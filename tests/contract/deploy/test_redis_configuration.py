@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import resource
+import shlex
 import shutil
 import signal
 import socket
@@ -193,6 +195,34 @@ def test_the_timekeeper_keeps_its_books_there_and_may_do_nothing_else(server: Po
                 client.execute_command(*command.split())
         with pytest.raises(redis.ResponseError, match=r"(?i)no permissions"):
             client.set("others", "x")
+
+
+def documented_commands() -> list[str]:
+    """The arguments of each `sh /run/redis/cli` in the documents."""
+    documents = [*(REDIS.parents[2] / "docs").rglob("*.md")]
+    texts = [found for file in documents for found in re.findall(r"sh /run/redis/cli ([^`|\n]+)", file.read_text())]
+    return sorted({text.strip() for text in texts})
+
+
+@pytest.mark.parametrize("command", documented_commands())
+def test_an_operator_may_run_each_command_of_the_documents(own_server: Pod, command: str) -> None:
+    answer = own_server.operator(*shlex.split(command))
+    assert answer
+    assert not re.match("NOPERM|ERR", answer)
+
+
+def test_an_operator_corrects_a_key_that_holds_another_type_and_deletes_no_store(own_server: Pod) -> None:
+    key = "fairgpu:{a}:head"
+    for command, answer in (
+        (("set", key, "nonsense"), "OK"),
+        (("type", key), "string"),
+        (("del", key), "1"),
+        (("hset", key, "version", "7"), "1"),
+        (("hgetall", key), "version\n7"),
+    ):
+        assert own_server.operator(*command).strip() == answer
+    for refused in (("flushall",), ("keys", "*"), ("set", "others", "x"), ("shutdown",), ("acl", "list")):
+        assert "NOPERM" in own_server.operator(*refused)
 
 
 @pytest.mark.parametrize(
