@@ -344,8 +344,7 @@ class LeaderTasks:
         self._measures.leading.set(number is not None)
         if number is None:
             self._leader_term, self._reconciled_at = None, 0
-            self._measures.clock_ahead.set(0)
-            self._measures.ahead_of_store.set(0)
+            self._measures.clear_leader()
             self._forget_old_departures()
             return None
         if self._leader_term is None or self._leader_term.term != number:

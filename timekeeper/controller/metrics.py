@@ -129,6 +129,20 @@ class JobMeasures:
             registry=self.registry,
         )
 
+    def clear_leader(self) -> None:
+        """Sets the metrics of what a leader found to 0: the next leader's say what is true now."""
+        for gauge in (
+            self.not_settled,
+            self.held_back,
+            self.unknown_model,
+            self.held_idle,
+            self.unlisted_claims,
+            self.clock_ahead,
+            self.ahead_of_store,
+            *(self.doubtful.labels(cause.value) for cause in Doubt),
+        ):
+            gauge.set(0)
+
 
 class PodMeasures:
     """The metrics of writes to pods, by their outcome."""

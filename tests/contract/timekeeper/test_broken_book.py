@@ -10,8 +10,12 @@ import pytest
 from redis import Redis
 from structlog.testing import capture_logs
 
+from fairgpu.leadership import Term
 from tests.support.ledger.harness import MONTH, NOON, LedgerHarness, state_answer
 from timekeeper.api.figures import Book
+from timekeeper.controller.leader_tasks import LeaderTasks, TaskEnvironment
+from timekeeper.controller.metrics import JobMeasures
+from timekeeper.controller.state.books import ControllerRules
 from timekeeper.domain.money import GPU_SECOND, SECOND
 from timekeeper.domain.pricing import price_at
 from timekeeper.ledger import keys, reading
@@ -51,6 +55,25 @@ def teams(harness: LedgerHarness) -> LedgerHarness:
     harness.reconcile()
     harness.reconcile(60)
     return harness
+
+
+def test_a_process_that_leads_no_more_names_no_account_that_is_not_settled(harness: LedgerHarness) -> None:
+    harness.budget("a", ["team-a"])
+    harness.pod("pod-a", "team-a")
+    harness.source.refresh()
+    term, measures = Term(lambda: 0.0), JobMeasures()
+    environment = TaskEnvironment(harness.client, harness.source, term, lambda: harness.now, holder="first")
+    tasks = LeaderTasks(environment, ControllerRules(), measures)
+    gauge = "fairgpu_timekeeper_accounts_not_settled"
+    term.hold(1, 1000.0, 0.0)
+    tasks.settle()
+    harness.client.set(keys.AccountKeys("a").amounts(MONTH), "nonsense")
+    harness.pass_time(10)
+    tasks.settle()
+    assert measures.registry.get_sample_value(gauge) == 1
+    term.lose()
+    tasks.react()
+    assert measures.registry.get_sample_value(gauge) == 0
 
 
 def break_entry(harness: LedgerHarness, key: str, field: str, broken: str | bytes) -> Callable[[], object]:
