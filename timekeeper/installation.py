@@ -216,6 +216,9 @@ def _of_parts(parts: Sequence[InstalledPart], version: str) -> Iterable[str]:
     for part in parts:
         if part.ready < part.wanted:
             yield f"{part.name}: {part.ready} of {part.wanted} pods are ready. {_CAUSES.get(part.name, _USUAL)}"
+        elif not part.wanted and part.name != _NODE_AGENT:
+            cause = f"{_CAUSES[part.name]}. " if part.name in _CAUSES else ""
+            yield f"{part.name} is scaled to 0 pods. {cause}Apply your overlay again"
     found = sorted({version for part in parts for version in part.versions})
     if len(found) > 1:
         yield f"Parts are of different versions: {', '.join(found)}. Finish the upgrade"
@@ -223,12 +226,14 @@ def _of_parts(parts: Sequence[InstalledPart], version: str) -> Iterable[str]:
         yield f"Installed is {found[0]}, and this command is {version}. It may name things that are not there"
 
 
+_NODE_AGENT: Final = "fairgpu-nodeagent"
+"""The one part that may want no pod: a cluster without GPU nodes has no agent."""
 _USUAL: Final = "kubectl -n fairgpu-system describe pods names the cause"
 _CAUSES: Final = {
     "fairgpu-redis": "Without Redis nothing is settled, and states of budgets grow old",
     "fairgpu-timekeeper": "Its pods are ready once Redis answers and the cluster is read",
     "fairgpu-webhook": "Without it the API server refuses GPU pods",
-    "fairgpu-nodeagent": "These nodes start no GPU container of FairGPU's",
+    _NODE_AGENT: "These nodes start no GPU container of FairGPU's",
 }
 
 

@@ -136,6 +136,24 @@ def test_a_part_that_is_not_ready_is_named_with_what_follows() -> None:
     assert matter(agents).startswith("fairgpu-nodeagent: 1 of 3 pods are ready")
 
 
+@pytest.mark.parametrize(
+    ("name", "consequence"), [("fairgpu-webhook", "the API server refuses GPU pods"), ("fairgpu-certificates", "")]
+)
+def test_a_part_that_is_scaled_to_no_pod_is_named_with_the_way_back(name: str, consequence: str) -> None:
+    objects = installed()
+    objects[f"{SYSTEM}/deployments"]["items"].append(workload(name, 0, 0))
+    (found,) = judged(objects).matters
+
+    assert found.startswith(f"{name} is scaled to 0 pods. ")
+    assert consequence in found
+    assert found.endswith("Apply your overlay again")
+
+
+def test_an_agent_that_no_node_asks_for_is_no_matter() -> None:
+    none = {f"{APPS}/fairgpu-nodes/daemonsets": {"items": [daemons(0, 0, "r.example.org/nodeagent:0.1.0")]}}
+    assert judged({**installed(), **none}).matters == ()
+
+
 def test_a_team_that_was_moved_to_a_scheduler_that_is_not_there_is_named() -> None:
     webhook = workload("fairgpu-webhook", 2, 2, webhook="r.example.org/webhook:0.1.0")
 
