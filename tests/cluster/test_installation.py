@@ -11,7 +11,7 @@ import yaml
 from fairgpu.cluster.api import ApiError
 from fairgpu.names import POLICIES
 from tests.cluster.control_plane.control_plane import ControlPlane
-from tests.cluster.installation import WEBHOOK_CONFIGURATIONS, Manifest, apply, named, render
+from tests.cluster.installation import WEBHOOK_CONFIGURATIONS, Manifest, apply, named, render, render_overlay
 from tests.support.processes import FAIRGPU
 from tests.support.waiting import wait_until
 
@@ -69,6 +69,19 @@ def test_the_patches_in_the_instructions_fit_the_manifests(
     assert set(kinds) - set(left) == {"StatefulSet", "Service"}
     policies = [manifest for manifest in patched if manifest["kind"] == "NetworkPolicy"]
     assert apply(control_plane, policies, "--dry-run=server").count("serverside-applied") == len(policies)
+
+
+def test_the_instructions_count_the_objects_of_look_and_account_and_those_that_account_adds(
+    control_plane: ControlPlane,
+) -> None:
+    overlays = INSTRUCTIONS.parents[1] / "deploy" / "overlays"
+    look, account = (
+        {(item["kind"], item["metadata"].get("namespace"), item["metadata"]["name"]) for item in found}
+        for found in (render_overlay(control_plane, overlays / mode) for mode in ("look", "account"))
+    )
+    printed = re.findall(r"… (\d+) objects, (\d+) of them new", INSTRUCTIONS.with_name("adopting.md").read_text())
+    added = account - look - {("CustomResourceDefinition", None, "gpubudgets.fairgpu.io")}  # applied before
+    assert printed == [(f"{len(look)}", f"{len(look)}"), (f"{len(account)}", f"{len(added)}")]
 
 
 def test_redis_is_given_more_memory_as_the_instructions_say(
