@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import os
+import signal
 import sys
 from collections.abc import Sequence
 from importlib.metadata import entry_points, version
@@ -75,6 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parsed = build_parser().parse_args(arguments)
     try:
         status: int = parsed.run(parsed)
+        sys.stdout.flush()
     except CommandError as error:
         print(f"fairgpu: {error}", file=sys.stderr)  # noqa: T201 - a person reads this
         return 1
@@ -86,5 +89,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"fairgpu: {missing}; in a checkout of FairGPU: pip install '.[{extras}]'", file=sys.stderr)  # noqa: T201 - a person reads this
         return USAGE_STATUS
     except KeyboardInterrupt:
-        return 130
+        return 128 + signal.SIGINT
+    except BrokenPipeError:
+        # A reader such as `head` has ended. What is left in the buffer must go nowhere, or Python's end fails by it.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
     return status

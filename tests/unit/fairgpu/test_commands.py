@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import os
+import signal
+import subprocess
+import sys
 from importlib.metadata import EntryPoint, metadata
+from pathlib import Path
 
 import pytest
 
@@ -101,3 +106,18 @@ def test_without_a_command_those_that_there_are_are_shown(
         commands.main(arguments)
     assert ended.value.code == 2
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("lines", [1, 100_000], ids=["in the buffer", "past what a pipe holds"])
+def test_a_command_whose_reader_has_ended_ends_as_by_sigpipe_and_without_a_trace(tmp_path: Path, lines: int) -> None:
+    command = (
+        "import sys; from fairgpu import commands; parser = commands.argparse.ArgumentParser();"
+        f"parser.set_defaults(run=lambda _: sys.stdout.write('line\\n' * {lines}) * 0);"
+        "commands.build_parser = lambda: parser; sys.exit(commands.main([]))"
+    )
+    read, write = os.pipe()
+    os.close(read)
+    with (tmp_path / "stderr").open("w") as errors:
+        status = subprocess.run([sys.executable, "-c", command], stdout=write, stderr=errors, check=False).returncode
+    os.close(write)
+    assert (status, (tmp_path / "stderr").read_text()) == (128 + signal.SIGPIPE, "")
