@@ -41,6 +41,24 @@ def test_alerts_are_raised_when_they_should_be_and_at_no_other_time(folder: Path
     assert "SUCCESS" in promtool("test", "rules", TESTS.name, folder=folder)
 
 
+def test_prometheus_takes_the_documented_configuration_which_scrapes_all_that_monitors_do_under_their_labels(
+    folder: Path,
+) -> None:
+    page = (ROOT / "docs" / "monitoring.md").read_text()
+    (text,) = re.findall(r"^  ```yaml\n(  scrape_configs:.*?)^  ```$", page, re.DOTALL | re.MULTILINE)
+    (job,) = yaml.safe_load(text)["scrape_configs"]
+    assert job.pop("kubernetes_sd_configs") == [
+        {"role": "pod", "namespaces": {"names": ["fairgpu-system", "fairgpu-nodes"]}}
+    ]  # which this promtool is built without
+    (folder / "prometheus.yaml").write_text(yaml.safe_dump({"scrape_configs": [job]}))
+    assert "SUCCESS" in promtool("check", "config", "prometheus.yaml", folder=folder)
+    ports, *labels = job["relabel_configs"]
+    assert {label["target_label"] for label in labels} == {"namespace", "pod"}
+    monitors = list(yaml.safe_load_all((ROOT / "deploy" / "monitoring" / "pod-monitors.yaml").read_text()))
+    scraped = {endpoint["port"] for monitor in monitors for endpoint in monitor["spec"]["podMetricsEndpoints"]}
+    assert set(ports["regex"].split("|")) == scraped
+
+
 def test_every_alert_is_tested() -> None:
     tested = TESTS.read_text()
     assert [rule["alert"] for rule in ALERTS if rule["alert"] not in tested] == []
