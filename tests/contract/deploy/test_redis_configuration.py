@@ -221,6 +221,7 @@ def test_an_operator_corrects_a_key_that_holds_another_type_and_deletes_no_store
         (("hgetall", key), "version\n7"),
     ):
         assert own_server.operator(*command).strip() == answer
+    assert "id=" in own_server.operator("client", "list")
     for refused in (("flushall",), ("keys", "*"), ("set", "others", "x"), ("shutdown",), ("acl", "list")):
         assert "NOPERM" in own_server.operator(*refused)
 
