@@ -48,7 +48,8 @@ def register(subparsers: Any) -> None:
     correct = _command(subparsers, "correct", "set right what a budget spent in a period", _correct)
     correct.add_argument("budget", help="the budget's name")
     correct.add_argument("gpu_hours", metavar="GPU_HOURS", help="how much more was spent, or less: 2.5, -2.5")
-    correct.add_argument("--period", required=True, help="a moment in that period: 2026-01-15, 2026-01-01T00:00:00Z")
+    moment_help = "a moment in that period: 2026-01-15 (its midnight in UTC), 2026-01-01T05:00:00Z"
+    correct.add_argument("--period", required=True, help=moment_help)
     correct.add_argument("--reason", required=True, help="why, for later readers of the ledger")
     correct.add_argument("-n", "--namespace", type=a_name, help="of whose use it is; else of the budget's as a whole")
     correct.add_argument("--name", help="a name for it; the same name again corrects nothing twice")
@@ -166,8 +167,8 @@ def _correct(arguments: argparse.Namespace) -> int:
     answer, made = _order("/v1/corrections", body, arguments.name)
     if arguments.output == "json":
         return _print_json(answer)
-    spent = f"{answer['gpuHours']} GPU-hours of budget {answer['budget']} in the period of {answer['effectivePeriod']}"
-    what = f"{spent} (correction {answer['name']})"
+    spent = f"{answer['gpuHours']} GPU-hours of budget {answer['budget']}"
+    what = f"{spent} in the period that holds {answer['effectivePeriod']} (correction {answer['name']})"
     return print_text(f"corrected by {what}" if made else f"nothing to do: {what} was made before")
 
 

@@ -7,7 +7,7 @@ from timekeeper.audit.auditing import AuditEnvironment, AuditRequest, audit
 from timekeeper.audit.cluster import read_cluster
 from timekeeper.controller.report.status_writer import OrderAnswers, StatusWriter
 from timekeeper.domain.money import GPU_HOUR, GPU_SECOND
-from timekeeper.domain.timestamps import HOUR
+from timekeeper.domain.timestamps import HOUR, parse_instant
 from timekeeper.ledger import reading
 from timekeeper.ledger.usage import accounts_usage
 
@@ -45,6 +45,21 @@ def test_a_correction_sets_right_what_the_present_period_has_spent_and_says_who_
     shown = status(harness, "refund")
     assert (shown["applied"], shown["microGPUSeconds"]) == (True, str(-GPU_HOUR * 4 // 1000))
     assert shown["period"] == "2026-01-01T00:00:00Z"
+
+
+def test_a_date_is_its_midnight_in_utc_which_lies_in_the_period_before_where_the_zone_is_west_of_it(
+    harness: LedgerHarness,
+) -> None:
+    harness.budget("a", ["team-a"], 100, period={"every": "day", "timeZone": "America/New_York"})
+    harness.pod("p1", "team-a")
+    harness.reconcile()
+    for _ in range(20):
+        harness.reconcile(3600)
+    harness.correct("of-16-january", "a", "-1", parse_instant("2026-01-16T00:00:00Z"))
+    harness.correct("of-its-first-hour", "a", "-1", parse_instant("2026-01-16T05:00:00Z"))
+    harness.reconcile(1)
+    assert status(harness, "of-16-january")["period"] == "2026-01-15T05:00:00Z"
+    assert status(harness, "of-its-first-hour")["period"] == "2026-01-16T05:00:00Z"
 
 
 def test_a_correction_of_a_closed_period_leaves_the_present_one_alone_but_for_what_it_was_left(
