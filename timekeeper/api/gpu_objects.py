@@ -118,14 +118,15 @@ def read_pod(item: Json) -> GPUPod:
     metadata, spec, status = mapping(item.get("metadata")), mapping(item.get("spec")), mapping(item.get("status"))
     annotations = mapping(metadata.get("annotations"))
     node = str(spec.get("nodeName") or "")
-    ended = status.get("phase") in names.TERMINAL_PHASES
+    # The API server binds no pod that was deleted, though a finalizer may keep it for long.
+    ended = status.get("phase") in names.TERMINAL_PHASES or (bool(metadata.get("deletionTimestamp")) and not node)
     allocated, fault = _allocation(annotations, node) if node and not ended else (None, "")
     document = {
         "metadata": {
             key: metadata[key] for key in ("name", "namespace", "uid", "creationTimestamp") if key in metadata
         },
         "status": {
-            "stage": _stage(spec, status, node),
+            "stage": "ended" if ended else _stage(spec, node),
             "node": node or None,
             "containers": [] if allocated is None else [_container(one) for one in allocated.containers],
             "fault": fault or None,
@@ -134,7 +135,7 @@ def read_pod(item: Json) -> GPUPod:
             "gang": annotations.get(names.GANG),
             "reclaimAt": annotations.get(names.RECLAIM_AT),
             "evictionAt": annotations.get(names.EVICTION_AT),
-            "earmark": None if node else annotations.get(names.EARMARK),
+            "earmark": None if node or ended else annotations.get(names.EARMARK),
         },
     }
     return GPUPod(
@@ -267,10 +268,13 @@ def _held(pod_allocation: allocation.Allocation, spec: Json) -> dict[str, Held]:
     }
 
 
-def _stage(spec: Json, status: Json, node: str) -> str:
-    """Returns the stage of a pod's life: `ended`, `placed` on a node, `gated`, or `waits` for a node without a gate."""
-    if status.get("phase") in names.TERMINAL_PHASES:
-        return "ended"
+def _stage(spec: Json, node: str) -> str:
+    """Returns the stage of a pod that has not ended: `placed` on a node, `gated`, or `waits` for a node without a gate.
+
+    Args:
+        spec: the pod's spec.
+        node: the name of its node; empty if it is not bound.
+    """
     if node:
         return "placed"
     return "gated" if spec.get("schedulingGates") else "waits"

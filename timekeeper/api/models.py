@@ -510,8 +510,9 @@ class GPUWait(Answer):
 class GPUPodStatus(Answer):
     """A GPU pod's stage, its shares of GPUs, and the reasons why it waits.
 
-    `stage` is `gated` behind a scheduling gate, `waits` for a node, `placed`, or `ended`. `node` is null before it is
-    placed; `containers` is empty if it is not placed, and `waits` once it is. `fault` is why a placed pod's allocation
+    `stage` is `gated` behind a scheduling gate, `waits` for a node, `placed`, or `ended`; a pod that was deleted before
+    it was placed has ended, too. `node` is null before it is placed; `containers` is empty if it is not placed, and
+    `waits` once it is. `fault` is why a placed pod's allocation
     is invalid, so that it holds no GPU; null for none. The pod's annotations follow, null if absent: `gang` names
     the pods to place together (NAME/SIZE), `reclaimAt` the time of its eviction for another pod, `evictionAt` that for
     its spent budget, and `earmark` the devices that are freed and kept for it while it waits, as JSON.

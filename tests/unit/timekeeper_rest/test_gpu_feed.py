@@ -53,6 +53,11 @@ def pod(name: str, where: str = "", *shares: tuple[str, int], **status: Any) -> 
     }
 
 
+def deleted(item: dict[str, Any]) -> dict[str, Any]:
+    """The pod once it was deleted, while a finalizer keeps it."""
+    return item | {"metadata": item["metadata"] | {"deletionTimestamp": "2026-01-01T00:00:00Z"}}
+
+
 def feed_of(nodes: Iterable[dict[str, Any]], pods: Iterable[dict[str, Any]]) -> GPUFeed:
     """A feed that has read these objects."""
     version = 10
@@ -130,6 +135,9 @@ def test_a_node_without_an_inventory_is_no_gpu_node() -> None:
         ),
         (pod("a", "n0", ("main", 10)), "placed", []),
         (pod("a", "n0", ("main", 10), phase="Failed"), "ended", []),
+        (deleted(pod("a", conditions=[{"type": "PodScheduled", "message": "0/1 nodes are available"}])), "ended", []),
+        (deleted(pod("a") | {"spec": {"schedulingGates": [{"name": "fairgpu.io/budget"}]}}), "ended", []),
+        (deleted(pod("a", "n0", ("main", 10))), "placed", []),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
