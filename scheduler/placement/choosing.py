@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -58,6 +58,24 @@ class Placed:
         """
         init = [(shares, keeps) for shares, (_, keeps) in zip(self.shares, request.init, strict=False)]
         return pieces_of(self.shares[len(request.init) :], init)
+
+
+class _Stage(NamedTuple):
+    """One cause, and the nodes that it keeps from one container of a request.
+
+    Attributes:
+        cause: the cause.
+        gpus, asked, unit: those of a `Shortage` of this cause.
+        amounts: for each node, its amount, of which a container needs `asked`.
+        short: for each node, whether the cause keeps it from the container.
+    """
+
+    cause: Cause
+    gpus: int
+    asked: int
+    unit: str
+    amounts: Ints
+    short: Flags
 
 
 _Computed: TypeAlias = tuple[Floats, Flags, Flags, Ints]
@@ -223,21 +241,23 @@ class Chooser:
 
         Returns:
             Each shortage with the indexes in the fleet of the nodes that it concerns. If one cause concerns several
-                containers, its amounts are those of the container with the most GPUs.
+                containers, its amounts are those of the container that it keeps from the most of these nodes.
         """
         causes = np.full(len(rows), -1)
         shortages: dict[Cause, Shortage] = {}
-        # A node that has too few GPUs for any container has too few for the one that needs the most.
-        for need in sorted(request.needs, key=lambda need: need.gpus, reverse=True):
-            for shortage, short in self._stages(request, need, rows):
-                new = short & (causes < 0)
-                if new.any():
-                    causes[new] = shortage.cause
-                    shortages.setdefault(shortage.cause, shortage)
+        # Two containers of the same need lack the same. Of two that lack as many nodes, the larger one is named.
+        needs = sorted(set(request.needs), reverse=True)
+        for of_needs in zip(*(self._stages(request, need, rows) for need in needs), strict=True):
+            lacks = [(stage, stage.short & (causes < 0)) for stage in of_needs]
+            stage, short = max(lacks, key=lambda lack: int(lack[1].sum()))
+            if short.any():
+                most = max(int(stage.amounts[short].max()), 0)
+                shortages[stage.cause] = Shortage(stage.cause, stage.gpus, stage.asked, most, stage.unit)
+                causes[np.logical_or.reduce([flags for _, flags in lacks])] = stage.cause
         if (causes < 0).any():
             cut = int((self._refreshed(request).cut[rows] & (causes < 0)).sum())
             causes[causes < 0] = Cause.TOGETHER
-            shortages.setdefault(Cause.TOGETHER, Shortage(Cause.TOGETHER, 0, 0, 0, cut=cut))
+            shortages[Cause.TOGETHER] = Shortage(Cause.TOGETHER, 0, 0, 0, cut=cut)
         found = []
         for cause in sorted(shortages):
             short = rows[causes == cause]
@@ -524,8 +544,8 @@ class Chooser:
         wanted.sort(key=lambda at: (sign * int(fleet.idle[row, at]), at))
         return [Room(at, int(core[at]), int(memory[at]), int(slots[at]), int(total[at])) for at in wanted]
 
-    def _stages(self, request: Request, need: Need, rows: Ints) -> list[tuple[Shortage, Flags]]:
-        """Returns, for each cause in order, the shortage and, for each node in `rows`, whether the cause applies there.
+    def _stages(self, request: Request, need: Need, rows: Ints) -> list[_Stage]:
+        """Returns, for each cause but TOGETHER in order, the nodes in `rows` that lack something for one container.
 
         Several causes may apply to one node.
         """
@@ -536,24 +556,22 @@ class Chooser:
         stages = []
         for cause, flags in ((Cause.DEVICES, offered), (Cause.MODEL, modelled), (Cause.UUID, named)):
             count = flags.sum(axis=1)
-            short = count < gpus
-            stages.append((Shortage(cause, gpus, gpus, _most(count[short])), short))
-        total, memory, asked, unit = fleet.total[rows], fleet.memory[rows], need.memory_mib, "MiB"
-        if not need.memory_mib:
-            memory, asked, unit = memory * 100 // np.maximum(total, 1), need.memory_percent, "percent"
-            total = np.full_like(total, 100)
-        sized = named & (total >= asked)
-        amounts = (
-            (Cause.SIZE, named, total, asked),
-            (Cause.MEMORY, sized, memory, asked),
-            (Cause.CORE, sized, fleet.core[rows], need.core_percent),
+            stages.append(_Stage(cause, gpus, gpus, "", count, count < gpus))
+        total, memory, core, mib = fleet.total[rows], fleet.memory[rows], fleet.core[rows], self._mib(need, rows)
+        percents = memory * 100 // np.maximum(total, 1)
+        sized = named & (total >= mib)
+        free, asked, unit = (
+            (memory, need.memory_mib, "MiB") if need.memory_mib else (percents, need.memory_percent, "percent")
         )
-        for cause, flags, amount, least in amounts:
-            short = (flags & (amount >= least)).sum(axis=1) < gpus
-            most = _most(_nth(np.where(flags, amount, -1), gpus)[short])
-            stages.append((Shortage(cause, gpus, least, most, unit), short))
+        for cause, flags, amounts, least, has in (
+            (Cause.SIZE, named, total, need.memory_mib, total >= mib),
+            (Cause.MEMORY, sized, free, asked, memory >= mib),
+            (Cause.CORE, sized, core, need.core_percent, core >= need.core_percent),
+        ):
+            short = (flags & has).sum(axis=1) < gpus
+            stages.append(_Stage(cause, gpus, least, unit, _nth(np.where(flags, amounts, -1), gpus), short))
         able = (sized & (fleet.slots[rows] >= 1)).sum(axis=1)
-        stages.append((Shortage(Cause.SLOTS, gpus, gpus, _most(able[able < gpus])), able < gpus))
+        stages.append(_Stage(Cause.SLOTS, gpus, gpus, "", able, able < gpus))
         return stages
 
 
@@ -585,7 +603,3 @@ def _nth(amounts: Ints, number: int) -> Ints:
     if amounts.shape[1] < number:
         return np.full(len(amounts), -1)
     return np.asarray(np.sort(amounts, axis=1)[:, -number])
-
-
-def _most(amounts: Ints) -> int:
-    return int(amounts.max()) if len(amounts) else 0

@@ -117,6 +117,44 @@ def test_every_node_on_which_a_request_does_not_fit_has_one_cause(
         assert sum(len(explain(shortage, request)) for shortage, _ in shown) < 1024
 
 
+def test_the_amounts_of_a_cause_are_of_the_container_that_most_nodes_lack_room_for() -> None:
+    fleet = fleet_of(node("n0", 1), node("n1", 1))
+    fill(fleet, "n0-0", memory=1000)
+    fill(fleet, "n1-0", memory=500)
+    request = Request((Need(1, 10, 100), Need(1, 10, 900)))
+    [(shortage, short)] = Chooser(fleet).why(request, all_rows(fleet))
+    assert explain(shortage, request) == "gpu-memory: 900 MiB on one GPU asked, at most 500 free"
+    assert len(short) == 2
+
+
+def test_a_cause_that_lasts_comes_before_one_that_ends_whichever_container_each_keeps_away() -> None:
+    fleet = fleet_of(node("n0", 2))
+    fill(fleet, "n0-0", core=50)
+    request = Request((Need(2, 60, 100), Need(1, 10, 5000)))
+    [(shortage, _)] = Chooser(fleet).why(request, all_rows(fleet))
+    assert explain(shortage, request) == "gpu-size: 5000 MiB on one GPU asked, the largest has 1000"
+
+
+def test_a_percentage_that_fits_by_whole_mib_is_no_cause() -> None:
+    fleet = fleet_of(node("n0", 1, memory_mib=1001))
+    fill(fleet, "n0-0", core=95, memory=671)  # 330 MiB are free, the whole MiB of 33 percent
+    request = Request((Need(1, 10, memory_percent=33),))
+    [(shortage, _)] = Chooser(fleet).why(request, all_rows(fleet))
+    assert explain(shortage, request) == "gpu-core: 10 percent of one GPU asked, at most 5 free"
+
+
+def test_an_amount_is_the_largest_of_the_nodes_with_that_cause() -> None:
+    fleet = fleet_of(node("n0", 1), node("n1", 1))
+    fill(fleet, "n0-0", core=70, memory=950)  # counts under memory, which comes first
+    fill(fleet, "n1-0", core=90)
+    request = Request((Need(1, 40, 100),))
+    texts = [explain(shortage, request) for shortage, _ in Chooser(fleet).why(request, all_rows(fleet))]
+    assert texts == [
+        "gpu-memory: 100 MiB on one GPU asked, at most 50 free",
+        "gpu-core: 40 percent of one GPU asked, at most 10 free",
+    ]
+
+
 def test_a_text_says_on_how_many_nodes_only_fragmentation_is_in_the_way() -> None:
     fleet = fleet_of(*(node(f"n{at}", 2) for at in range(3)))
     for uuid in ("n0-0", "n0-1", "n1-0", "n1-1", "n2-0", "n2-1"):
