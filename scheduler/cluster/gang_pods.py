@@ -209,13 +209,20 @@ class GangPods:
         if not (gang.waiting or gang.placed or gang.done) and gang.hold is None:
             del self._gangs[key]
 
-    def is_complete(self, pod: WaitingPod) -> bool:
-        """Returns whether a pod's gang has all its pods, placed, waiting or done; true for a pod without a gang."""
+    def together_with(self, pod: WaitingPod) -> list[WaitingPod]:
+        """Returns the pods that must be placed together with a waiting pod: the pods that its gang lacks, the oldest.
+
+        It is the pod alone if it has no gang, or its gang lacks none. It is empty if the gang lacks more than wait.
+        """
         if pod.gang is None:
-            return True
+            return [pod]
         key = GangKey(pod.namespace, *pod.gang)
         gang = self._gangs.get(key, Gang())
-        return len(gang.placed) + len(gang.waiting) >= gang.size(key)
+        lacking = gang.size(key) - len(gang.placed)
+        if lacking <= 0:
+            return [pod]
+        there = sorted(gang.waiting.values(), key=lambda one: (one.created, one.uid))
+        return there[:lacking] if lacking <= len(there) else []
 
     def _join(self, uid: str, key: GangKey) -> Gang:
         self.membership += self._of_pod.get(uid) != key

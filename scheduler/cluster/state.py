@@ -26,15 +26,14 @@ from scheduler.cluster.eligible import Rules, Site, Sites
 from scheduler.cluster.gang_pods import GangPods
 from scheduler.cluster.inventories import Inventories
 from scheduler.cluster.objects import PodNote, WaitingPod
+from scheduler.cluster.prospects import Prospects
 from scheduler.cluster.refusals import Refusals
 from scheduler.cluster.waiting import WaitingPods
 from scheduler.measures import Figures
-from scheduler.placement.causes import LASTING
 from scheduler.placement.choosing import NONE, Chooser, Placed
 from scheduler.placement.fleet import NO_CLASS, Fleet, Ints, Node, NodeSet
 from scheduler.placement.mix import Mix, MixCounter
 from scheduler.placement.overlaps import Overlap, overlaps
-from scheduler.placement.request import Request
 from scheduler.placement.together import holding_of
 from scheduler.placement.worth import Worth
 
@@ -143,9 +142,7 @@ class State:
         self._asked: dict[str, WaitingPod] = {}
         self._gone: dict[str, None] = {}
         self._lowest: tuple[tuple[int, int, int, int, int], int | None] = ((-1, -1, -1, -1, -1), None)
-        self._hopes: dict[str, tuple[WaitingPod, bool]] = {}
-        self._hopes_of: tuple[int, int] = (-1, -1)
-        self._hopes_of_kinds: dict[tuple[Request, str], bool] = {}
+        self._prospects = Prospects(self.fleet, self.allowed)
         self._listed: set[str] = set()
         self.sites = 0
         self._sites: dict[str, Site] = {}
@@ -731,38 +728,28 @@ class State:
     def lowest_in_budget(self) -> int | None:
         """Returns the lowest priority of the pods within their budgets that wait for devices; None if none waits.
 
-        Two kinds of pods do not count: those that would fit on no node that their rules allow even if all other pods
-        ended, and those whose gang still lacks pods.
+        Three kinds of pods do not count: those that would fit on no node that their rules allow even if all other pods
+        ended, those whose gang would not fit then, and those whose gang still lacks pods.
         """
         known = (self.budgets.version, self.waiting.version, self.offers, self.sites, self.gangs.membership)
         if self._lowest[0] != known:
-            by_priority = sorted(self.waiting.all(), key=lambda pod: pod.priority)
-            lowest = next((pod.priority for pod in by_priority if self._waits_for_devices(pod)), None)
+            lowest = self._lowest_that_waits()
             before = self._lowest[1]
             self.yields += before is not None and (lowest is None or lowest > before)
             self._lowest = known, lowest
         return self._lowest[1]
 
-    def _waits_for_devices(self, pod: WaitingPod) -> bool:
-        in_budget = self.budgets.effect(pod.namespace) is BudgetEffect.IN_BUDGET
-        return in_budget and self.gangs.is_complete(pod) and not self._hopeless(pod)
-
-    def _hopeless(self, pod: WaitingPod) -> bool:
-        """Returns whether a pod would fit on no node that its rules allow even if all other pods ended."""
-        versions = self.offers, self.sites
-        if self._hopes_of != versions or len(self._hopes) >= MAX_ASKED:
-            self._hopes_of, self._hopes, self._hopes_of_kinds = versions, {}, {}
-        known = self._hopes.get(pod.uid)
-        if known is not None and known[0] is pod:
-            return known[1]
-        # Thousands of pods may ask for the same.
-        kinds, kind = self._hopes_of_kinds, (pod.request, repr(pod.rules))
-        if kind not in kinds:
-            rows = self.allowed(pod.rules)
-            lasting = all(shortage.cause in LASTING for shortage, _ in self.chooser.why(pod.request, rows))
-            kinds[kind] = lasting and not len(self.fitting(pod, rows))
-        self._hopes[pod.uid] = pod, kinds[kind]
-        return kinds[kind]
+    def _lowest_that_waits(self) -> int | None:
+        without_place: set[str] = set()
+        for pod in sorted(self.waiting.all(), key=lambda pod: pod.priority):
+            if pod.uid in without_place or self.budgets.effect(pod.namespace) is not BudgetEffect.IN_BUDGET:
+                continue
+            pods = self.gangs.together_with(pod)
+            if pods and self._prospects.have_a_place(pods, self.offers, self.sites):
+                return pod.priority
+            # The pods of a large gang are looked at once.
+            without_place.update(one.uid for one in pods)
+        return None
 
     def ask(self, pod: WaitingPod) -> None:
         """Stores a pod about which kube-scheduler asks, so that its later bind finds the pod.

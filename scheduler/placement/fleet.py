@@ -173,6 +173,19 @@ class Fleet:
                 del self._of_node[holding.node]
             self._count_node(holding.node)
 
+    def release_all(self) -> None:
+        """Frees all that any pod holds."""
+        self._held, self._of_node = {}, {}
+        there, rows = self.cls != NO_CLASS, slice(0, self.size)
+        offers = [
+            (0, 0, 0) if one is None else (one.inventory.slots, one.cpu_milli, one.host_mib) for one in self.nodes
+        ]
+        slots, self.cpu[rows], self.host[rows] = np.array(offers, np.int64).reshape(-1, 3).T
+        self.core[there], self.idle[self.offered], self.memory[:] = 100, 100, self.total
+        self.slots[rows] = slots[:, None] * there[rows]
+        self.version += 1
+        self.changed[rows] = self.version
+
     def held_by(self, uid: str) -> Holding | None:
         """Returns the part of a node that the pod with this uid holds; None if it holds nothing."""
         return self._held.get(uid)

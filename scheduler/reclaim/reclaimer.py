@@ -648,15 +648,12 @@ def _is_there(fleet: Fleet, holding: Holding) -> bool:
 
 def _whole(state: State, pod: WaitingPod) -> list[WaitingPod]:
     """Returns a waiting pod with the pods of its gang that must be placed with it; none if the gang is incomplete."""
-    if pod.gang is None:
-        return [pod]
-    key = state.gangs.key_of(pod.uid)
-    gang = None if key is None else state.gangs.of(key)
-    if key is None or gang is None or gang.hold is not None or pod.uid not in gang.waiting:
-        return []
-    lacking = gang.size(key) - len(gang.placed)
-    there = sorted(gang.waiting.values(), key=lambda one: (one.created, one.uid))
-    return there[:lacking] if 0 < lacking <= len(there) else [pod] if lacking <= 0 else []
+    if pod.gang is not None:
+        key = state.gangs.key_of(pod.uid)
+        gang = None if key is None else state.gangs.of(key)
+        if gang is None or gang.hold is not None or pod.uid not in gang.waiting:
+            return []
+    return state.gangs.together_with(pod)
 
 
 def _name(pod: WaitingPod | PodNote) -> str:

@@ -413,6 +413,44 @@ def test_a_pod_that_can_never_be_placed_keeps_nobody_waiting() -> None:
     assert ask(state, of("spent", "p")).node_names == ["n0"]
 
 
+def asking(core: int, mib: int, gpus: int = 1, **requests: str) -> dict[str, Any]:
+    """The resources of a container."""
+    limits = {"gpu": gpus, "gpu-core": core * gpus, "gpu-memory": mib * gpus}
+    own = {f"fairgpu.io/{name}": str(amount) for name, amount in limits.items()}
+    return {"resources": {"limits": own, "requests": own | requests}}
+
+
+@pytest.mark.parametrize(
+    "containers",
+    [
+        [asking(10, 10, cpu="1000")],
+        [asking(10, 10, memory="1Ti")],
+        [asking(100, 10), asking(10, 1000), asking(60, 600)],
+        [asking(60, 10, gpus=2), asking(10, 5000)],
+    ],
+    ids=["processor time", "memory of the node", "GPUs of several containers", "memory of one container"],
+)
+def test_a_pod_that_would_fit_on_no_empty_node_keeps_nobody_waiting(containers: list[dict[str, Any]]) -> None:
+    state = State()
+    state.put_node(node("n0", 2))
+    learn(state, BudgetState.OVER, "spent")
+    named = [one | {"name": f"c{at}"} for at, one in enumerate(containers)]
+    ask(state, of("rich", "impossible", containers=named), names=[])
+    assert ask(state, of("spent", "p", core=50)).node_names == ["n0"]
+    # What is held meanwhile makes it no more possible.
+    assert ask(state, of("spent", "q", core=50)).node_names == ["n0"]
+
+
+def test_a_gang_that_would_not_fit_into_the_empty_cluster_keeps_nobody_waiting() -> None:
+    state = state_of("n0")
+    learn(state, BudgetState.OVER, "spent")
+    for number in range(2):
+        ask(state, of("rich", f"member-{number}", core=60, gang="train/2"))
+    assert ask(state, of("spent", "p")).node_names == ["n0"]
+    state.put_node(node("n1", 1))
+    assert ask(state, of("spent", "q")).node_names == []
+
+
 @pytest.mark.parametrize("rule", [{"nodeSelector": {"zone": "b"}}, {"tolerations": []}], ids=["selector", "taint"])
 def test_a_pod_that_no_node_may_take_keeps_nobody_waiting_until_one_may(rule: dict[str, Any]) -> None:
     state = state_of("n0", "n1")

@@ -219,6 +219,21 @@ def test_a_node_that_goes_is_chosen_no_more_and_one_that_comes_back_is_held_as_b
     assert place(chooser, "p3", whole) is not None
 
 
+@given(nodes, st.lists(requests, max_size=6))
+def test_a_fleet_whose_pods_all_ended_is_like_one_that_held_none(
+    fleet_nodes: list[Node], before: list[Request]
+) -> None:
+    used, unused = (fleet_of(*fleet_nodes, node("gone")) for _ in range(2))
+    for number, request in enumerate(before):
+        place(Chooser(used), str(number), request)
+    for fleet in (used, unused):
+        fleet.remove("gone")
+    used.release_all()
+    for name in ("cls", "core", "memory", "slots", "total", "idle", "offered", "cpu", "host"):
+        np.testing.assert_array_equal(getattr(used, name), getattr(unused, name), name)
+    assert not any(used.held_by(str(number)) for number in range(len(before)))
+
+
 def test_more_devices_and_nodes_than_before_are_taken_in() -> None:
     fleet = fleet_of(*(node(f"n{number}", 1, model=T4) for number in range(100)), node("large", 16))
     holding = place(Chooser(fleet), "p", Request((Need(16, 100, memory_percent=100),)))
