@@ -27,7 +27,9 @@ class Waiting:
         fragmented: whether, at the last refusal, some node had enough free in sum, but in parts on several GPUs.
         kept_from: the nodes that had room at the last refusal, though kube-scheduler did not ask about them; None for
             none.
-        outdated: whether `text` says that the pod fits, and the extender has refused it since.
+        outdated: whether the condition says that the pod fits, and the extender has refused it since.
+        shows_fit: whether the condition says that the pod fits since a time before a node was last found for it; `text`
+            is then empty.
     """
 
     pod: WaitingPod
@@ -36,6 +38,7 @@ class Waiting:
     fragmented: bool = False
     kept_from: NodeSet | None = None
     outdated: bool = False
+    shows_fit: bool = False
 
 
 class WaitingPods:
@@ -55,12 +58,16 @@ class WaitingPods:
         """Adds a waiting pod, or replaces its request.
 
         Args:
-            text: the message of its condition fairgpu.io/Placeable; ignored for a pod that is known already.
+            text: the message of its condition fairgpu.io/Placeable; empty if it has none or is not known. What was
+                written for a pod that is known already counts for more.
         """
         known = self._pods.get(pod.uid)
         if known is None:
             self.version += 1
-        self._pods[pod.uid] = Waiting(pod, text) if known is None else replace(known, pod=pod)
+            self._pods[pod.uid] = Waiting(pod, text)
+        else:
+            shows_fit = known.shows_fit or (text == FITS and not known.text)
+            self._pods[pod.uid] = replace(known, pod=pod, shows_fit=shows_fit)
 
     def take_back(self, pod: WaitingPod, text: str) -> None:
         """Adds a pod that waits again, since it was not bound to the node that was found for it.
@@ -69,7 +76,10 @@ class WaitingPods:
             text: the message of its condition fairgpu.io/Placeable. One that says that it fits counts as none: it is
                 written again once the pod fits again.
         """
-        self.add(pod, "" if text == FITS else text)
+        self.add(pod, text)
+        one = self._pods[pod.uid]
+        if one.text == FITS:
+            self._pods[pod.uid] = replace(one, text="", shows_fit=True)
 
     def refuse(
         self, pod: WaitingPod, answer: str, *, fragmented: bool = False, kept_from: NodeSet | None = None
@@ -83,7 +93,7 @@ class WaitingPods:
         """
         self.add(pod)
         one = self._pods[pod.uid]
-        outdated = one.text == FITS
+        outdated = one.text == FITS or one.shows_fit
         self._pods[pod.uid] = replace(one, answer=answer, fragmented=fragmented, kept_from=kept_from, outdated=outdated)
         self._refused.add(pod.uid)
         if outdated:
@@ -104,10 +114,14 @@ class WaitingPods:
         outdated, self._outdated = self._outdated, set()
         return outdated
 
+    def shown_to_fit(self) -> set[str]:
+        """Returns the uids of the pods whose condition says that they fit."""
+        return {uid for uid, one in self._pods.items() if one.text == FITS or one.shows_fit}
+
     def set_text(self, uid: str, text: str) -> None:
         """Stores the message that is being written into the condition fairgpu.io/Placeable of the pod with this uid."""
         if uid in self._pods:
-            self._pods[uid] = replace(self._pods[uid], text=text, outdated=False)
+            self._pods[uid] = replace(self._pods[uid], text=text, outdated=False, shows_fit=False)
 
     def not_written(self, before: Waiting, text: str) -> None:
         """Restores the message of a pod's condition, since the one that was being written could not be.
@@ -120,7 +134,9 @@ class WaitingPods:
         """
         now = self._pods.get(before.pod.uid)
         if now is not None and now.text == text and not now.outdated:
-            self._pods[now.pod.uid] = replace(now, text=before.text, outdated=before.outdated)
+            self._pods[now.pod.uid] = replace(
+                now, text=before.text, outdated=before.outdated, shows_fit=before.shows_fit
+            )
 
     @property
     def count(self) -> int:

@@ -27,6 +27,8 @@ _log = structlog.get_logger(__name__)
 LOOK_SECONDS = 0.1
 MISSED_LOOKS = 20
 """The number of looks for which a refusal may have missed a pod's end, which kube-scheduler may see first."""
+CHECK_SECONDS = 10.0
+"""The interval at which pods whose condition says that they fit are looked at again."""
 RETRY_SECONDS = 2.0
 """The time for which a pod is left out after its condition could not be written; it doubles with each failure."""
 MAX_RETRY_SECONDS = 16.0
@@ -113,7 +115,8 @@ def keep_waking(state: State, conditions: Conditions, clock: Clock) -> None:
     shortly before the extender saw that end therefore get the condition. While the watch of pods is interrupted, all
     that are refused count as such.
 
-    A pod whose condition says that it fits, and that is refused then, is shown the reason at the next look.
+    A pod whose condition says that it fits, and that is refused then, is shown the reason at the next look. All pods
+    whose condition says so are looked at every CHECK_SECONDS: on a full node kube-scheduler refuses a pod by itself.
 
     A pod whose condition cannot be written is left out for RETRY_SECONDS, and longer after each further failure. No
     other pod waits for it.
@@ -124,13 +127,15 @@ def keep_waking(state: State, conditions: Conditions, clock: Clock) -> None:
     # None: the state may have changed since this was last run, which an error may have ended.
     seen: tuple[int, ...] | None = None
     frees, refused = state.frees, deque[set[str]](maxlen=MISSED_LOOKS)
-    late: dict[str, Late] = {}
+    late, check_at = dict[str, Late](), clock.now() + CHECK_SECONDS
     while not clock.wait(LOOK_SECONDS):
         now = clock.now()
         with state.lock:
             state.expire(now)
             release_overdue(state, now)
             just_refused, outdated = state.waiting.take_refused(), state.waiting.take_outdated()
+            if check_at <= now:
+                outdated, check_at = outdated | state.waiting.shown_to_fit(), now + CHECK_SECONDS
             if state.blind and refused:
                 refused[-1] |= just_refused
             else:
@@ -256,6 +261,8 @@ def _must_be_written(one: Waiting, text: str, block: BudgetBlock | None) -> bool
     """
     if one.text:
         return text != one.text
+    if one.shows_fit:
+        return True
     if block is not None:
         return text != one.answer
     return text == FITS or (bool(one.answer) and not _causes(text) <= _causes(one.answer))

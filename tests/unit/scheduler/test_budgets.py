@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
@@ -287,6 +288,42 @@ def test_a_pod_that_was_shown_that_it_fits_is_shown_why_it_was_refused_though_no
         return len(looks) > 30
 
     keep_waking(state, api.conditions, Clock(lambda: 1000.0, wait))
+    assert api.messages == [("a", "True", "a node has room for it"), ("a", "False", NO_ROOM)]
+
+
+def test_a_pod_that_was_shown_that_it_fits_is_shown_why_not_though_kube_scheduler_never_asks() -> None:
+    """kube-scheduler itself refuses a node that is full in sum."""
+    state, api, time = state_of("n0"), WakingApi(), Ticking(60)
+    ask(state, pod("a", core=100, gpus=2), time.seconds)
+    time.at(1, lambda: state.put_node(node("n0", 2)))
+    time.at(2, lambda: ask(state, pod("other", core=100, gpus=2), time.seconds))
+    time.at(3, lambda: bind_pod(state, ApiServer(pod("other", core=100, gpus=2)), pod("other"), "n0"))
+    keep_waking(state, api.conditions, time.clock)
+    assert api.messages == [("a", "True", "a node has room for it"), ("a", "False", NO_ROOM)]
+
+
+@pytest.mark.parametrize("shown_at", [5, 20], ids=["before it was chosen", "after it was refused"])
+def test_a_pod_that_was_shown_that_it_fits_and_was_not_bound_is_shown_why_it_waits(shown_at: int) -> None:
+    state, api, time = state_of("n0"), WakingApi(), Ticking(60)
+    large, other = pod("a", core=100, gpus=2), pod("other", core=100, gpus=2)
+    fits = {"type": "fairgpu.io/Placeable", "status": "True", "message": "a node has room for it"}
+    shown = large | {"status": {"conditions": [{"type": "PodScheduled", "reason": "Unschedulable"}, fits]}}
+
+    def refuse_the_binding() -> None:
+        assert ask(state, large, time.seconds).node_names == ["n0"]
+        server = ApiServer(copy.deepcopy(large))
+        server.answers = [(ApiError(403, "Forbidden", "no"), False)]
+        with pytest.raises(BindError):
+            bind_pod(state, server, large, "n0")
+        assert ask(state, other, time.seconds).node_names == ["n0"]
+        bind_pod(state, ApiServer(other), other, "n0")
+        assert ask(state, large, time.seconds).node_names == []
+
+    ask(state, large, time.seconds)
+    time.at(1, lambda: state.put_node(node("n0", 2)))
+    time.at(shown_at, lambda: state.put_pod(read_note(shown)))
+    time.at(10, refuse_the_binding)
+    keep_waking(state, api.conditions, time.clock)
     assert api.messages == [("a", "True", "a node has room for it"), ("a", "False", NO_ROOM)]
 
 
