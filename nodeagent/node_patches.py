@@ -7,10 +7,12 @@ no longer fit: so the capacity is never less than the amounts that the pods hold
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from fractions import Fraction
 from typing import Any
 
-from fairgpu import inventory, names
+from fairgpu import allocation, inventory, names
 from fairgpu.demand import is_native_sidecar, peak
 from fairgpu.inventory import Device, Health, Inventory
 from fairgpu.quantity import QuantityError, parse_count
@@ -57,13 +59,15 @@ def taint_patch(node: Mapping[str, Any]) -> dict[str, Any] | None:
 def capacity(devices: Iterable[Device], pods: Iterable[Mapping[str, Any]]) -> dict[str, int]:
     """Returns the capacity that a Node must state of each resource beside the device plugin's slots.
 
-    It is all of each healthy GPU, and never less than the node's pods hold. The amounts are percent of GPUs for GPU
-    time and for the memory percentage, and MiB for memory.
+    It is all of each healthy GPU, and the amounts that pods hold of other GPUs: kube-scheduler subtracts these from the
+    capacity as well. It is never less than the node's pods hold. The amounts are percent of GPUs for GPU time and for
+    the memory percentage, and MiB for memory.
 
     Args:
         devices: the node's GPUs.
     """
     healthy = [device for device in devices if device.health is Health.OK]
+    uuids = {device.uuid for device in healthy}
     whole = 100 * len(healthy)
     offered = {
         names.GPU_CORE: whole,
@@ -73,8 +77,10 @@ def capacity(devices: Iterable[Device], pods: Iterable[Mapping[str, Any]]) -> di
     held = dict.fromkeys(RESOURCES, 0)
     for pod in pods:
         if pod.get("status", {}).get("phase") not in names.TERMINAL_PHASES:
-            for resource, amount in held_by(pod).items():
-                held[resource] += amount
+            of_pod, of_others = held_by(pod), _held_of_others(pod, uuids)
+            for resource in RESOURCES:
+                held[resource] += of_pod[resource]
+                offered[resource] += of_others[resource]
     return {resource: max(offered[resource], held[resource]) for resource in RESOURCES}
 
 
@@ -94,12 +100,36 @@ def status_written(node: Mapping[str, Any]) -> str:
 
 def held_by(pod: Mapping[str, Any]) -> dict[str, int]:
     """Returns the most of each resource that a pod holds at any time of its life, as the kubelet counts it."""
+    return _peaks(pod, _amount)
+
+
+def _held_of_others(pod: Mapping[str, Any], uuids: AbstractSet[str]) -> dict[str, int]:
+    """Returns the most of each resource that a pod holds of GPUs other than those with the given uuids.
+
+    A pod without a valid allocation counts as holding nothing of them.
+    """
+    text = (pod.get("metadata", {}).get("annotations") or {}).get(names.ALLOCATION)
+    try:
+        allocated = allocation.decode(text) if isinstance(text, str) else None
+    except allocation.AllocationError:
+        allocated = None
+    containers = () if allocated is None else allocated.containers
+    parts = {
+        one.name: Fraction(sum(device.uuid not in uuids for device in one.devices), max(len(one.devices), 1))
+        for one in containers
+    }
+    # Each GPU of a container has the same part of its amounts.
+    return _peaks(pod, lambda one, resource: int(_amount(one, resource) * parts.get(str(one.get("name")), 0)))
+
+
+def _peaks(pod: Mapping[str, Any], amount: Callable[[Mapping[str, Any], str], int]) -> dict[str, int]:
+    """Returns the peak of each resource over a pod's life; `amount` returns a container's amount of a resource."""
     spec = pod["spec"]
     return {
         resource: peak(
-            [_amount(container, resource) for container in spec["containers"]],
+            [amount(container, resource) for container in spec["containers"]],
             [
-                (_amount(container, resource), is_native_sidecar(container))
+                (amount(container, resource), is_native_sidecar(container))
                 for container in spec.get("initContainers") or []
             ],
         )

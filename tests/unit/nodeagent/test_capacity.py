@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from fairgpu.allocation import Allocation, ContainerAllocation, DeviceShare, encode
 from fairgpu.inventory import Device, Health
 from nodeagent.node_patches import capacity, changes
 
@@ -22,12 +23,35 @@ def pod(*cores: int, init: tuple[int, ...] = (), phase: str = "Running") -> dict
     return {"metadata": {"uid": "u"}, "spec": spec, "status": {"phase": phase}}
 
 
+def allocated(item: dict[str, Any], *uuids: str) -> dict[str, Any]:
+    """The pod, whose container has equal parts of these GPUs."""
+    devices = tuple(DeviceShare(uuid, "A100", 1000, 10, 100) for uuid in uuids)
+    text = encode(Allocation("n0", (ContainerAllocation("c", devices),)))
+    return item | {"metadata": item["metadata"] | {"annotations": {"fairgpu.io/allocation": text}}}
+
+
 def test_healthy_gpus_are_offered_whole() -> None:
     assert capacity(TWO, []) == {CORE: 200, MEMORY: 2000, PERCENTAGE: 200}
 
 
 def test_a_fenced_gpu_is_taken_out() -> None:
     assert capacity(FENCED, []) == {CORE: 100, MEMORY: 1000, PERCENTAGE: 100}
+
+
+def test_the_parts_that_pods_hold_of_a_fenced_gpu_take_nothing_of_the_others() -> None:
+    """kube-scheduler subtracts all that pods hold from the capacity."""
+    on_fenced, on_both = allocated(pod(90), "GPU-1"), allocated(pod(40), "GPU-0", "GPU-1")
+    assert capacity(FENCED, [on_fenced]) == {CORE: 190, MEMORY: 1900, PERCENTAGE: 100}
+    assert capacity(FENCED, [allocated(pod(90), "GPU-0")]) == {CORE: 100, MEMORY: 1000, PERCENTAGE: 100}
+    assert capacity(FENCED, [on_fenced, on_both]) == {CORE: 210, MEMORY: 2100, PERCENTAGE: 100}
+    assert capacity(TWO, [on_fenced, on_both]) == {CORE: 200, MEMORY: 2000, PERCENTAGE: 200}
+
+
+@pytest.mark.parametrize("text", ["{}", "no JSON", 5])
+def test_a_pod_whose_allocation_is_none_counts_as_on_healthy_gpus(text: Any) -> None:
+    item = pod(40)
+    item["metadata"]["annotations"] = {"fairgpu.io/allocation": text}
+    assert capacity(FENCED, [item])[CORE] == 100
 
 
 def test_pods_keep_what_they_hold_though_their_gpu_is_fenced_or_missing() -> None:
