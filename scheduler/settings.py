@@ -26,7 +26,7 @@ class ExtenderSettings(Section):
     preemption needs."""
     gang_seconds: Annotated[float, Field(gt=0, le=600)] = 30
     """For how many seconds devices are held for all pods of a gang until kube-scheduler is about to bind each of them.
-    The extender's `httpTimeout` in kube-scheduler's configuration must be longer by 25 seconds."""
+    The extender's `httpTimeout` in kube-scheduler's configuration must be longer by 45 seconds."""
     metrics_host: str = ""
     """The address of the metrics and of the kubelet's probes; without one, each address that the pod has, of IPv4 and
     IPv6."""

@@ -12,6 +12,7 @@ import yaml
 from fairgpu import names
 from fairgpu.commands import build_parser
 from fairgpu.settings import environment_name, fields
+from scheduler.application import ANSWER_SECONDS, GANG_LOOK_SECONDS
 from scheduler.extender.binding import GIVE_UP_SECONDS
 from scheduler.settings import Settings
 
@@ -50,7 +51,9 @@ def test_kube_scheduler_asks_the_extender_where_it_listens() -> None:
 
 
 def test_kube_scheduler_waits_for_a_bind_as_long_as_its_gang_and_the_api_server_may_take() -> None:
-    longest = Settings().scheduler.extender.gang_seconds + GIVE_UP_SECONDS
+    # The pod is read, then the last attempt begins, and after its refusal the pod is read again.
+    of_the_api_server = GIVE_UP_SECONDS + 3 * ANSWER_SECONDS
+    longest = Settings().scheduler.extender.gang_seconds + GANG_LOOK_SECONDS + of_the_api_server
     assert float(EXTENDER["httpTimeout"].removesuffix("s")) > longest
 
 
