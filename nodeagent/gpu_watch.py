@@ -12,7 +12,7 @@ import os
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -51,12 +51,14 @@ class Node:
         pods: returns the node's pods as JSON.
         uuids: returns the uuids of the GPUs that the node offers.
         sample: returns the driver's figures of the GPU with a uuid, and of the processes on it.
+        unread: returns the pod's uid and the name of each container whose record cannot be read; it may run.
     """
 
     records: Callable[[], list[Record]]
     pods: Callable[[], Iterable[Mapping[str, Any]]]
     uuids: Callable[[], Iterable[str]]
     sample: Callable[[str], DriverSample]
+    unread: Callable[[], Collection[tuple[str, str]]] = tuple
 
 
 @dataclass(frozen=True)
@@ -205,9 +207,10 @@ class GpuWatch:
         """
         owned = []
         unnamed = set()
+        unread = self._node.unread()
         for process in (alive[pid] for pid in _pids(sample) if pid in alive):
             of_pod = by_pod.get(process.pod_uid, ())
-            one = owner(process, uuid, of_pod, names, lambda record: registered(self._folders.ledger(record)))
+            one = owner(process, uuid, of_pod, names, lambda record: registered(self._folders.ledger(record)), unread)
             if one is None:
                 unnamed.add(process.pod_uid)
             else:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -16,7 +16,10 @@ class ProcessState(StrEnum):
     """The ways in which a process on a GPU belongs to a container with a share of the GPU, or does not."""
 
     HELD = "held"
-    """In a container with a piece of the GPU; the shim has registered it, or the container has the GPU whole."""
+    """In a container with a piece of the GPU; the shim has registered it, or the container has the GPU whole.
+
+    So counts each process of a container whose record this agent cannot read: its piece is not known.
+    """
     NOT_SHIMMED = "not_shimmed"
     """In a container with a piece of the GPU, and not registered by the shim, whose ledger has room for it.
 
@@ -45,7 +48,8 @@ class Owned:
     Attributes:
         process: the process.
         state: whether and how its container's share limits it.
-        record: the record of its container; None if the container has no part of the GPU, or there is no container.
+        record: the record of its container; None if the container has no part of the GPU, its record cannot be read,
+            or there is no container.
         container: the container's name in its pod; empty outside all pods, and while the pod's status does not name it.
     """
 
@@ -72,6 +76,7 @@ def owner(
     records: Iterable[Record],
     names: Mapping[str, str],
     registered: Callable[[Record], Registered],
+    unread: Collection[tuple[str, str]] = (),
 ) -> Owned | None:
     """Returns a process on a GPU with its container; None while its pod's status does not name the container yet.
 
@@ -83,20 +88,22 @@ def owner(
         records: the records of the containers that are alive or starting, of this pod at least.
         names: the containers' names, keyed by their ids (`container_names`).
         registered: returns the processes that a container's shim has registered, given its record.
+        unread: the pod's uid and the name of each container whose record cannot be read.
     """
     if not process.pod_uid:
         return Owned(process, ProcessState.OUTSIDE_PODS)
     of_pod = [record for record in records if record.uid == process.pod_uid]
+    unread_of_pod = [container for uid, container in unread if uid == process.pod_uid]
     name = names.get(process.container_id)
-    if name is None and of_pod:
+    if name is None and (of_pod or unread_of_pod):
         return None
+    if name in unread_of_pod:
+        return Owned(process, ProcessState.HELD, container=name)
     found = next((record for record in of_pod if record.container == name), None)
     if found is None or all(device.uuid != uuid for device in found.devices):
         return Owned(process, ProcessState.WITHOUT_SHARE, container=name or "")
-    if found.whole:
-        return Owned(process, ProcessState.HELD, found, found.container)
-    shims = registered(found)
-    if (process.own_pid, process.start_time) in shims.processes:
+    shims = Registered() if found.whole else registered(found)
+    if found.whole or (process.own_pid, process.start_time) in shims.processes:
         return Owned(process, ProcessState.HELD, found, found.container)
     state = ProcessState.WITHOUT_SLOT if shims.is_full else ProcessState.NOT_SHIMMED
     return Owned(process, state, found, found.container)

@@ -148,7 +148,7 @@ class Agent:
         """The instant at which the present try to write the shim began; None while there is none."""
         self._shim_error_logged = ""
         self._shim_tried = threading.Event()
-        node = Node(self._starter.records, self._pods.all, self._uuids, vendor.sample)
+        node = Node(self._starter.records, self._pods.all, self._uuids, vendor.sample, self._starter.unread)
         self._gpu_watch = GpuWatch(node, self._folders)
         self._bundles = Bundles(settings.bundles)
         self._runtime: RuntimeConfiguration | None = None

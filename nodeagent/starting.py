@@ -225,6 +225,11 @@ class Starter:
         with self._lock:
             return list(self._records.values())
 
+    def unread(self) -> list[tuple[str, str]]:
+        """Returns the pod's uid and the name of each container whose record cannot be read; it may run."""
+        with self._lock:
+            return list(self._unread)
+
     def _log_outliving(self, records: Iterable[Record]) -> None:
         """Logs once of each container that it goes on after its pod."""
         outliving = list(records)

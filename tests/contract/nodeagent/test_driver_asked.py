@@ -243,20 +243,49 @@ def test_a_program_that_asks_waits_for_a_quarter_of_a_second_at_most_and_else_a_
     assert waited == [0.25] * waits
 
 
-def test_a_process_is_reported_by_its_containers_name_which_the_status_may_state_later(tmp_path: Path) -> None:
-    uid, container_id = "01234567-89ab-cdef-0123-456789abcdef", "c" * 64
-    folder = tmp_path / "proc" / "300"
-    folder.mkdir(parents=True)
-    (folder / "stat").write_text(f"300 (python) S {' '.join(map(str, range(4, 22)))} 50 0\n")
-    (folder / "status").write_text("NSpid:\t300\t1\n")
-    (folder / "cgroup").write_text(f"0::/kubepods/pod{uid}/{container_id}\n")
+UID, CONTAINER_ID = "01234567-89ab-cdef-0123-456789abcdef", "c" * 64
+
+
+def with_status(container: str) -> Json:
+    """The pod whose status names that container."""
+    status = {"name": container, "containerID": f"containerd://{CONTAINER_ID}"}
+    return {"metadata": {"uid": UID}, "status": {"containerStatuses": [status]}}
+
+
+def watched_process(folder: Path, node: Node) -> GpuWatch:
+    """The watch of a node on which process 300 is in the pod's container."""
+    process = folder / "proc" / "300"
+    process.mkdir(parents=True)
+    (process / "stat").write_text(f"300 (python) S {' '.join(map(str, range(4, 22)))} 50 0\n")
+    (process / "status").write_text("NSpid:\t300\t1\n")
+    (process / "cgroup").write_text(f"0::/kubepods/pod{UID}/{CONTAINER_ID}\n")
+    return GpuWatch(node, Folders(folder / "root", folder / "shim", folder / "cdi"), folder / "proc")
+
+
+def test_a_process_of_a_container_whose_record_cannot_be_read_is_neither_reported_nor_ended(tmp_path: Path) -> None:
     pods: list[Json] = []
-    node = Node(list, lambda: pods, lambda: ["GPU-0"], lambda _: answer(300))
-    watch = GpuWatch(node, Folders(tmp_path / "root", tmp_path / "shim", tmp_path / "cdi"), tmp_path / "proc")
+    unread = [(UID, "main")]
+    node = Node(list, lambda: pods, lambda: ["GPU-0"], lambda _: answer(300), lambda: unread)
+    watch = watched_process(tmp_path, node)
+    watch.look(0.0)
+    watch.look(KILL_AFTER_SECONDS)
+    assert (watch.reportable(), watch.overdue()) == ([], []), "its container's name is not known yet"
+    pods.append(with_status("main"))
+    for at_seconds in (1.0, 2.0):
+        watch.look(at_seconds * KILL_AFTER_SECONDS)
+        assert (watch.reportable(), watch.overdue()) == ([], [])
+    unread.clear()
+    for at_seconds in (3.0, 4.0):
+        watch.look(at_seconds * KILL_AFTER_SECONDS)
+    assert [process.pid for process in watch.overdue()] == [300], "the container has no piece of the GPU"
+
+
+def test_a_process_is_reported_by_its_containers_name_which_the_status_may_state_later(tmp_path: Path) -> None:
+    pods: list[Json] = []
+    watch = watched_process(tmp_path, Node(list, lambda: pods, lambda: ["GPU-0"], lambda _: answer(300)))
     watch.look(0.0)
     assert watch.reportable() == []
-    status = {"name": "main", "containerID": f"containerd://{container_id}"}
-    pods.append({"metadata": {"uid": uid}, "status": {"containerStatuses": [status]}})
+    pods.append(with_status("main"))
     watch.look(1.0)
     assert [(gpu, each.container) for gpu, each in watch.reportable()] == [("GPU-0", "main")]
     pods.clear()

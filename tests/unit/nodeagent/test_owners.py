@@ -58,6 +58,25 @@ def test_a_process_has_the_state_that_its_container_and_the_containers_shim_give
     )
 
 
+@pytest.mark.parametrize(
+    ("container", "unread", "state"),
+    [
+        ("id-main", ("uid-1", "main"), ProcessState.HELD),
+        ("id-side", ("uid-1", "main"), ProcessState.WITHOUT_SHARE),
+        ("id-main", ("uid-2", "main"), ProcessState.WITHOUT_SHARE),
+        ("id-new", ("uid-1", "main"), None),
+    ],
+    ids=["of that container", "of another container", "of another pod", "of one that the status does not name yet"],
+)
+def test_a_process_of_a_container_whose_record_cannot_be_read_is_not_one_without_a_share(
+    container: str, unread: tuple[str, str], state: ProcessState | None
+) -> None:
+    """A later version of the agent may have written the record: the process may be under the shim."""
+    names = {"id-main": "main", "id-side": "side"}
+    found = owner(process(container=container), GPU, [], names, lambda _: Registered(), [unread])
+    assert (found.state if found is not None else None) is state
+
+
 def test_a_container_that_the_status_does_not_name_yet_has_no_known_owner() -> None:
     assert owned(process(container="id-new"), record("main")) is None
 
