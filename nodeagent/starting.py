@@ -40,6 +40,9 @@ WATCH_SECONDS = 2.0
 """The time after which a pod that the watch has not shown is requested from the API server."""
 DOUBT_SECONDS = 10.0
 """The longest time that the API server may lag behind the kubelet before a start is refused; the kubelet waits 30 s."""
+SURE_SECONDS = 3.0
+"""The time for which the API server must show that an init container has failed before that counts. The kubelet may
+start the next container before it reports that the init container has since started again and completed."""
 LOOK_SECONDS = 0.1
 
 
@@ -309,10 +312,17 @@ class Starter:
         """
         metadata = pod["metadata"]
         limit = time.monotonic() + DOUBT_SECONDS
+        sure_at: float | None = None
         while time.monotonic() < limit:
             pod = self._asked(metadata["namespace"], metadata["name"])
             now = container_of(pod, listing, slots)
-            if now != container or start_is_certain(pod, container):
+            if now != container:
+                return pod, now
+            if not start_is_certain(pod, container):
+                sure_at = None
+            elif sure_at is None:
+                sure_at = time.monotonic() + SURE_SECONDS
+            elif time.monotonic() >= sure_at:
                 return pod, now
             time.sleep(LOOK_SECONDS)
         raise PlacementRefusedError(

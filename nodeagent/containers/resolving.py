@@ -158,8 +158,9 @@ def container_of(pod: Mapping[str, Any], listing: Iterable[Listed], slots: froze
 def start_is_certain(pod: Mapping[str, Any], container: str) -> bool:
     """Returns whether a pod's status shows that an init container that has started before starts once more.
 
-    The status shows it by a failure, or by a wait for a restart. Any other status may be outdated: the kubelet may
-    start the next init container, with the same slots, before it reports that this one has completed.
+    The status shows it by a failure, or by a wait for a restart, if it shows that for longer than the kubelet takes to
+    report what came after. Any other status may be outdated for longer: the kubelet may start the next init container,
+    with the same slots, before it reports that this one has completed.
     """
     for status in pod.get("status", {}).get("initContainerStatuses") or []:
         if status.get("name") == container:

@@ -207,7 +207,10 @@ def test_the_main_container_gets_its_own_share_after_the_init_containers(node: N
     assert len(node.specs()) == 1
 
 
-def test_an_init_container_that_failed_starts_again_with_its_own_share(node: Node) -> None:
+def test_an_init_container_that_failed_starts_again_with_its_own_share(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nodeagent.starting.SURE_SECONDS", 0.01)
     given = pod("train", {"main": 20}, {"init": 10})
     node.knows(given)
     node.lists("train", "main")
@@ -230,6 +233,28 @@ def test_an_api_server_that_lags_behind_the_kubelet_gives_no_container_anothers_
     node.server["train"] = init_status(given, "init", terminated={"exitCode": 0})
     start.join()
     assert shares(prepared) == {"main": 20}
+
+
+@pytest.mark.parametrize("reason", ["CrashLoopBackOff", "CreateContainerError"])
+def test_a_failure_that_the_init_container_has_since_recovered_from_gives_no_container_anothers_share(
+    node: Node, monkeypatch: pytest.MonkeyPatch, reason: str
+) -> None:
+    """It has completed so soon after its second start that the API server still shows why the first one failed."""
+    given = pod("train", {"main": 20}, {"init": 10})
+    node.knows(init_status(given, "init", waiting={"reason": reason}))
+    node.lists("train", "main")
+    node.starter.prepare(SLOT)
+    read_pod = node.read_pod
+
+    def read_late(namespace: str, name: str) -> dict[str, Any]:
+        if len(node.asked) == 3:
+            node.server["train"] = init_status(given, "init", terminated={"exitCode": 0})
+        return read_pod(namespace, name)
+
+    monkeypatch.setattr(node, "read_pod", read_late)
+    starter = node.new_starter()
+    starter.recover()
+    assert shares([starter.prepare(SLOT)]) == {"main": 20}
 
 
 def test_a_start_that_stays_in_doubt_is_refused(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
