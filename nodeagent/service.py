@@ -132,6 +132,7 @@ class Agent:
         """The records and notices of which the page writer's input is made; None while that is not known."""
         self._publishing = threading.Lock()
         self._writer = PageWriter(self._folders.root, self._measures.writer_ends.inc)
+        made = Made(settings.bundles)
         environment = StartEnvironment(
             settings.node,
             lambda: self._resources.listing(names.GPU),
@@ -139,7 +140,8 @@ class Agent:
             lambda namespace, name: api.get(f"/api/v1/namespaces/{namespace}/pods/{name}"),
             lambda: self._offer,
             self._publish,
-            Made(settings.bundles).look,
+            made.look,
+            made.starts,
         )
         self._starter = Starter(environment, self._folders)
         self._shim_error = ""
@@ -265,6 +267,7 @@ class Agent:
             self._starter.show()
         except OSError as error:
             self._not_published(error)
+        self._starter.remove_used_specs()
         if self._starter.has_ended_ones():
             self._collection_due.set()
 

@@ -44,6 +44,12 @@ SURE_SECONDS = 3.0
 """The time for which the API server must show that an init container has failed before that counts. The kubelet may
 start the next container before it reports that the init container has since started again and completed."""
 LOOK_SECONDS = 0.1
+SETTLE_SECONDS = 1.0
+"""The time from the removal or replacement of a CDI spec until a runtime has read the change.
+
+containerd reads all specs anew after each change: a hundred of 17 KB, as NVIDIA's toolkit writes them, took it half a
+second. Until then it makes a container by the earlier spec, whose files are gone: the container fails to start, and its
+pod with it where it is not restarted."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +68,8 @@ class StartEnvironment:
             the page writer's input, which is made of them.
         made: returns the pod's uid and the name of each container that the runtime has made and that has not ended, as
             far as the runtime shows it.
+        made_starts: returns the folder of each start by whose CDI spec such a container was made.
+        wait: sleeps for a number of seconds.
     """
 
     node: str
@@ -71,6 +79,8 @@ class StartEnvironment:
     offer: Callable[[], Offer | None]
     changed: Callable[[Iterable[Record]], None]
     made: Callable[[], frozenset[tuple[str, str]]] = frozenset
+    made_starts: Callable[[], frozenset[str]] = frozenset
+    wait: Callable[[float], object] = time.sleep
 
 
 class Starter:
@@ -91,6 +101,9 @@ class Starter:
         self._outliving: frozenset[tuple[str, str]] = frozenset()
         """The uid and container of each container that went on after its pod at the last `collect`."""
         self._has_ended = False
+        self._changed_specs: dict[str, float] = {}
+        """The name of each CDI spec that was removed or replaced in the last SETTLE_SECONDS, and when: in seconds of a
+        monotonic clock."""
 
     def recover(self) -> None:
         """Reads the records that an earlier agent left on the host, and removes containers' files without a record.
@@ -117,6 +130,9 @@ class Starter:
 
     def prepare(self, slots: frozenset[str]) -> Record:
         """Writes all files that the container with these slots needs to start; returns its record.
+
+        If another spec had the name of the container's CDI spec a moment ago, the runtime may still know that one: the
+        call then waits for SETTLE_SECONDS.
 
         Args:
             slots: the ids of the device plugin's slots that the kubelet gave to the container.
@@ -149,6 +165,8 @@ class Starter:
             check_unread(wanted, self._unread, self._environment.pods.all())
             record = given(wanted, choices, known, offer.devices, _new_key)
             vendor = [offer.edits[device.uuid] for device in record.devices]
+            if self._folders.spec(record).exists():
+                self._note_changed_spec(record)
             try:
                 files.write(self._folders, record, vendor, self.shim)
                 self._replace(record, superseded(record, known))
@@ -156,6 +174,8 @@ class Starter:
                 raise PlacementRefusedError(
                     Cause.NOT_PREPARED, f"the node cannot write the container's files: {error}", wanted.identity
                 ) from error
+            settled_seconds = self._changed_specs.get(record.cdi_device, float("-inf")) + SETTLE_SECONDS
+        self._environment.wait(max(settled_seconds - time.monotonic(), 0.0))
         _log.info(
             "container prepared",
             namespace=namespace,
@@ -166,6 +186,24 @@ class Starter:
             devices=[device.uuid for device in record.devices],
         )
         return record
+
+    def remove_used_specs(self) -> None:
+        """Removes the CDI spec of each container that the runtime has made by it; the next start writes another.
+
+        A runtime reads all specs anew for each that changes, so that many of them delay each start. And a kubelet that
+        was restarted starts containers again without a question until the device plugin has registered: without a spec
+        they wait for it.
+        """
+        unused = files.with_spec(self._folders, self.records())
+        if not unused:
+            return
+        made = self._environment.made_starts()
+        with self._lock:
+            for record in unused:
+                is_present = self._records.get(_holder(record)) == record and not self._has_ended
+                if is_present and str(self._folders.start(record)) in made:
+                    files.remove_spec(self._folders, record)
+                    self._note_changed_spec(record)
 
     def show(self) -> None:
         """Passes the records of all containers to `StartEnvironment.changed`.
@@ -207,6 +245,8 @@ class Starter:
             over = [record for record in over if self._records.get((record.uid, record.container)) == record]
             for record in over:
                 del self._records[record.uid, record.container]
+                if self._folders.spec(record).exists():
+                    self._note_changed_spec(record)
                 files.remove(self._folders, record)
             for uid, container in self._unread_of_ended(self._environment.pods.all()):
                 if (uid, container) in made:
@@ -260,6 +300,12 @@ class Starter:
         except ApiError as error:
             return not error.not_found
         return not ended([record], [pod])
+
+    def _note_changed_spec(self, record: Record) -> None:
+        """Stores that a container's CDI spec is being removed or replaced now; the caller holds the lock."""
+        now = time.monotonic()
+        recent = {name: at for name, at in self._changed_specs.items() if now - at < SETTLE_SECONDS}
+        self._changed_specs = {**recent, record.cdi_device: now}
 
     def _replace(self, record: Record, over: list[Record]) -> None:
         for each in over:

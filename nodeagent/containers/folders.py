@@ -1,13 +1,14 @@
 """Writes the files of each container on the host, and its CDI spec; each appears whole, by a rename.
 
     ROOT/containers/UID/NAME/record.json     the container's record (nodeagent.containers.records)
-    ROOT/containers/UID/NAME/START/          config, injected, preload, ledger of one start
+    ROOT/containers/UID/NAME/START/          config, injected, preload, ledger of one start; else `whole`
     ROOT/gpus/UUID/schedule                  a device's schedule page
     ROOT/boot                                the id of the boot in which these files were written
     SHIM/DIGEST/libvcuda.so.1                the shim, by the SHA-256 of its bytes
 
 No container outlives a boot, so files of an earlier boot are removed. The CDI spec is written last: a runtime that
-finds it finds every file that it names.
+finds it finds every file that it names. It is removed once the runtime has made the container, and each spec names a
+file of one start: with the spec of another start a container is not started.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ LEDGER_BYTES = 4 << 20
 RECORD = "record.json"
 SHIM_TARGET = "/etc/vcuda/libvcuda.so.1"
 PRELOAD = f"{SHIM_TARGET}\n".encode()
+WHOLE_TARGET = "/etc/vcuda/whole"
+"""The file in a container that has its GPUs whole: it is empty, and belongs to one start."""
 
 
 @dataclass(frozen=True)
@@ -140,11 +143,13 @@ def write(folders: Folders, record: Record, vendor: Sequence[tuple[str, Mapping[
     try:
         shutil.rmtree(folder, ignore_errors=True)  # of an agent that was killed while it wrote
         folder.mkdir(parents=True)
-        if not record.whole:
+        if record.whole:
+            put(folder / "whole", b"", 0o444)
+        else:
             _write_start(folder, record)
             for device in record.devices:
                 make_page(folders.page(device.uuid))
-        mounts = [] if record.whole else _mounts(folders, record, _present(shim))
+        mounts = [Mount(folder / "whole", WHOLE_TARGET)] if record.whole else _mounts(folders, record, _present(shim))
         document = json.dumps(cdi_spec.document(record.cdi_device, vendor, mounts)).encode()
         folders.cdi.mkdir(parents=True, exist_ok=True)
         for path, content, mode in (
@@ -193,8 +198,14 @@ def remove_unread(folders: Folders, uid: str, container: str) -> None:
     _remove_if_empty(folder.parent)
 
 
+def with_spec(folders: Folders, known: Iterable[Record]) -> list[Record]:
+    """Returns those of some containers' records whose CDI specs are on the host."""
+    there = frozenset(_specs(folders))
+    return [record for record in known if folders.spec(record) in there] if there else []
+
+
 def remove_spec(folders: Folders, record: Record) -> None:
-    """Removes the CDI spec of the slots in a record, which the container no longer holds."""
+    """Removes the CDI spec of the slots in a record."""
     folders.spec(record).unlink(missing_ok=True)
 
 

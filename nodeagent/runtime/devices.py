@@ -127,8 +127,8 @@ def _injecting(containerd: Any) -> str:
     return f"{name} ({program})" if Path(program).name.startswith(INJECTING) else ""
 
 
-PROOF = "/etc/vcuda/config"
-"""A file that the CDI spec of each container with a shim mounts."""
+PROOFS = ("/etc/vcuda/config", "/etc/vcuda/whole")
+"""The files of which the CDI spec of each container mounts one: with a shim the first, without one the second."""
 SYS_ADMIN = "CAP_SYS_ADMIN"
 SANDBOX_UID = "io.kubernetes.cri.sandbox-uid"
 CONTAINER_NAME = "io.kubernetes.cri.container-name"
@@ -136,7 +136,7 @@ LARGEST = 16 << 20
 
 
 def running(records: Iterable[Record], pods: Iterable[Mapping[str, Any]]) -> dict[str, Record]:
-    """Returns the records of the containers with a shim that run now, keyed by the container's id in the runtime."""
+    """Returns the records of the containers that run now, keyed by the container's id in the runtime."""
     ids = {
         (str(pod["metadata"]["uid"]), str(status["name"])): str(status["containerID"]).rpartition("/")[2]
         for pod in pods
@@ -144,7 +144,7 @@ def running(records: Iterable[Record], pods: Iterable[Mapping[str, Any]]) -> dic
         for status in pod.get("status", {}).get(key) or []
         if "running" in (status.get("state") or {}) and status.get("containerID")
     }
-    keyed = ((ids.get((record.uid, record.container)), record) for record in records if not record.whole)
+    keyed = ((ids.get((record.uid, record.container)), record) for record in records)
     return {each: record for each, record in keyed if each}
 
 
@@ -156,9 +156,19 @@ def is_applied(bundles: Path, container_id: str) -> bool | None:
         container_id: the container's id in the runtime.
     """
     try:
-        return any(mount.get("destination") == PROOF for mount in _bundle(bundles, container_id).get("mounts") or [])
+        return bool(_proof(_bundle(bundles, container_id)))
     except (OSError, ValueError, AttributeError):
         return None
+
+
+def _proof(document: Any) -> str:
+    """Returns the host's file that a container has at one of PROOFS by its OCI configuration; empty without one.
+
+    Raises:
+        AttributeError: the document has another form.
+    """
+    mounts = document.get("mounts") or []
+    return next((str(mount.get("source")) for mount in mounts if mount.get("destination") in PROOFS), "")
 
 
 def administers(bundles: Path, container_id: str) -> bool:
@@ -183,43 +193,57 @@ Holder = tuple[str, str]
 """A pod's uid, and the name of its container."""
 
 
-def made_for(bundles: Path, container_id: str) -> Holder | None:
-    """Returns the pod's uid and the name of a container, for which the runtime made it; None if it does not say so yet.
+def made_for(bundles: Path, container_id: str) -> tuple[Holder, str] | None:
+    """Returns for which container of which pod the runtime made one, and by which start's CDI spec.
 
-    The name is empty for a pod's sandbox. containerd writes both into each configuration as annotations
+    containerd writes the pod's uid and the container's name into each configuration as annotations
     (https://github.com/containerd/containerd/blob/v1.7.0/pkg/cri/annotations/annotations.go).
+
+    Returns:
+        The pod's uid and the container's name, which is empty for a pod's sandbox; and the folder of the start whose
+        file it has mounted, empty without one. None if the runtime does not say so yet.
 
     Args:
         bundles: the folder in which the runtime keeps the OCI configuration of each container.
         container_id: the container's id in the runtime.
     """
     try:
-        said = _bundle(bundles, container_id)["annotations"]
-        return str(said[SANDBOX_UID]), str(said.get(CONTAINER_NAME, ""))
+        document = _bundle(bundles, container_id)
+        said, proof = document["annotations"], _proof(document)
+        return (str(said[SANDBOX_UID]), str(said.get(CONTAINER_NAME, ""))), proof.rpartition("/")[0]
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
 
 
 class Made:
-    """Finds the containers that the runtime has made and that have not ended; reads each one's configuration once."""
+    """Finds the containers that the runtime has made and that have not ended; reads each one's configuration once.
+
+    The runtime removes the configuration once the container has ended: containerd first gives its folder a name that
+    begins with a dot. Without configurations of containerd's form none is found. Any thread may call the methods.
+    """
 
     def __init__(self, bundles: Path) -> None:
         self._bundles = bundles
-        self._known: dict[str, Holder] = {}
+        self._known: dict[str, tuple[Holder, str]] = {}
+        """The answers of `made_for`, keyed by the container's id in the runtime; replaced whole."""
 
     def look(self) -> frozenset[Holder]:
-        """Returns the pod's uid and the name of each container of which the runtime keeps a configuration.
+        """Returns the pod's uid and the name of each container of which the runtime keeps a configuration."""
+        return frozenset(holder for holder, _ in self._look())
 
-        The runtime removes the configuration once the container has ended: containerd first gives its folder a name
-        that begins with a dot. Without configurations of containerd's form none is found.
-        """
+    def starts(self) -> frozenset[str]:
+        """Returns the folder of each start by whose CDI spec the runtime has made a container."""
+        return frozenset(start for _, start in self._look())
+
+    def _look(self) -> list[tuple[Holder, str]]:
         try:
             ids = [each for each in os.listdir(self._bundles) if not each.startswith(".")]  # noqa: PTH208 - names alone
         except OSError:
             ids = []
-        held = ((each, self._known.get(each) or made_for(self._bundles, each)) for each in ids)
-        self._known = {each: holder for each, holder in held if holder is not None}
-        return frozenset(self._known.values())
+        known = self._known
+        found = ((each, known.get(each) or made_for(self._bundles, each)) for each in ids)
+        self._known = known = {each: made for each, made in found if made is not None}
+        return list(known.values())
 
 
 def _bundle(bundles: Path, container_id: str) -> Any:

@@ -25,7 +25,7 @@ from fairgpu.signals import call_at_end
 from nodeagent.driver_figures import DriverSample
 from nodeagent.gpu_watch import GpuWatch, Node
 from nodeagent.offer import slot_ids
-from nodeagent.runtime.devices import PROOF
+from nodeagent.runtime.devices import CONTAINER_NAME, PROOFS, SANDBOX_UID
 from nodeagent.service import END_SECONDS, Agent
 from nodeagent.settings import Kubelet, Nodeagent
 from nodeagent.vendors.nvidia import EVENT_MILLISECONDS
@@ -137,7 +137,10 @@ def lay_out(folder: Path, sharing: int) -> None:
         process_of(folder / "proc" / str(FIRST_PID + number), f"0::/kubepods/pod{uid_of(number)}/{number:064x}\n")
         bundle = folder / "bundles" / f"{number:064x}"
         bundle.mkdir(parents=True)
-        (bundle / "config.json").write_text(json.dumps({"mounts": [{"destination": PROOF}]}))
+        start = f"{folder}/run/containers/{uid_of(number)}/main/1"
+        mount = {"destination": PROOFS[0], "source": f"{start}/config"}
+        annotations = {SANDBOX_UID: uid_of(number), CONTAINER_NAME: "main"}
+        (bundle / "config.json").write_text(json.dumps({"mounts": [mount], "annotations": annotations}))
     (folder / "libvcuda.so.1").write_bytes(b"shim")
 
 

@@ -107,6 +107,7 @@ def _agent(folder: Path) -> Iterator[FakeKubelet]:
             lambda _namespace, _name: {},
             lambda: Offer(inventory, edits),
             publish,
+            wait=lambda _: None,  # most starts here replace the spec of one just before, as few do on a node
         )
         starter = Starter(environment, folders, Path("/shim"))
         run = partial(

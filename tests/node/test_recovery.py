@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from fairgpu import names
 from nodeagent import schedule_page
+from nodeagent.kubelet.pod_resources import KubeletError, PodResources
 from tests.node.machine import Machine, uuid
 from tests.node.pods import LOOK, Placed, container, place
 from tests.support.schedule_page import unpack
@@ -56,6 +58,37 @@ def test_a_part_that_restarts_ends_no_container_and_starts_the_next(
     assert sorted(slot.core_percent for slot in shown.slots) == [30, 30]
 
 
+ENDS_ONCE = LOOK + "echo run >> /out/runs; until [ -e /out/end ]; do sleep 0.1; done; mv /out/end /out/ended; exit 1"
+"""Goes on until it is asked to end by a file, at each of its starts."""
+
+
+def test_a_kubelet_that_does_not_ask_before_a_start_waits_for_the_agent(machine: Machine, namespace: str) -> None:
+    """A kubelet that was restarted asks no plugin that has not registered with it again, and starts what it knows."""
+    pod = place(machine, namespace, [container("main", 30, 4096, ENDS_ONCE)], restart="Always")
+    pod.found("main")
+    wait_until(lambda: not any(Path("/var/run/cdi").glob("*.json")), "no CDI spec is left of a container that is made")
+    with machine.servers["agent"].away():
+        with machine.servers["kubelet"].away():
+            pass
+        wait_until(lambda: is_known_to_the_kubelet(pod), "the kubelet has taken up the pod that runs")
+        pod.file("end").touch()
+        wait_until(lambda: "unresolvable CDI devices" in pod.described(), "the container does not start")
+        assert pod.file("runs").read_text().count("run") == 1
+    wait_until(lambda: pod.file("runs").read_text().count("run") == 2, "the container runs again")
+    folder = Path("/run/fairgpu-nodeagent/containers", pod.uid, "main")
+    assert "1" not in [path.name for path in folder.iterdir()], "it has a ledger of its own"
+
+
+def is_known_to_the_kubelet(pod: Placed) -> bool:
+    resources = PodResources()
+    try:
+        return any((each.namespace, each.pod) == (pod.namespace, pod.name) for each in resources.listing(names.GPU))
+    except KubeletError:
+        return False
+    finally:
+        resources.close()
+
+
 STUBBORN = LOOK + "trap '' TERM; until [ -e /out/end ]; do sleep 0.1; done"
 """Goes on until it is asked to end by a file, whatever the kubelet asks."""
 
@@ -86,8 +119,8 @@ def has_sandbox(pod: Placed) -> bool:
 
 
 def has_spec(pod: Placed) -> bool:
-    """Whether the runtime can resolve the container's CDI device."""
-    return has_record(pod) and any(Path("/var/run/cdi").glob("*.json"))
+    """Whether the runtime can resolve the container's CDI device, or has made the container by it."""
+    return has_record(pod) and (any(Path("/var/run/cdi").glob("*.json")) or is_made(pod))
 
 
 def is_made(pod: Placed) -> bool:
@@ -128,8 +161,7 @@ def test_a_part_that_is_killed_while_a_pod_starts_leaves_the_share_to_that_pod_o
         pod.delete()
         pod = place(machine, namespace, [container("main", 60, 4096)], name="following")
     assert pod.found("main").share == ("main", uuid(0), 60, 4096)
-    specs = list(Path("/var/run/cdi").glob("*.json"))
-    assert len(specs) == 1, "one container, one CDI spec"
+    wait_until(lambda: not any(Path("/var/run/cdi").glob("*.json")), "no CDI spec is left of a container that is made")
 
 
 def test_a_pod_that_is_deleted_between_its_allocation_and_its_start_leaves_nothing(
@@ -148,4 +180,4 @@ def test_a_pod_that_is_deleted_between_its_allocation_and_its_start_leaves_nothi
     assert following.found("main").share == ("main", uuid(0), 60, 4096)
     folders = Path("/run/fairgpu-nodeagent/containers")
     wait_until(lambda: [path.name for path in folders.iterdir()] == [following.uid], "nothing is left of it")
-    assert len(list(Path("/var/run/cdi").glob("*.json"))) == 1
+    wait_until(lambda: not any(Path("/var/run/cdi").glob("*.json")), "no CDI spec is left of a container that is made")

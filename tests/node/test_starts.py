@@ -54,6 +54,34 @@ def test_a_native_sidecar_keeps_its_share_beside_the_main_container(machine: Mac
     assert pod.found("main").share == ("main", uuid(0), 20, 2048)
 
 
+@pytest.fixture
+def slow_reading(namespace: str) -> Iterator[str]:
+    """A namespace; until the end of the test containerd has many specs of another vendor to read after each change."""
+    options = ["ro", "nosuid", "nodev", "rbind"]
+    paths = [f"/usr/lib/x86_64-linux-gnu/library-{number}.so" for number in range(100)]
+    edits = {"mounts": [{"hostPath": path, "containerPath": path, "options": options} for path in paths]}
+    files = [Path("/var/run/cdi") / f"example.org-device_{number}.json" for number in range(40)]
+    files[0].parent.mkdir(parents=True, exist_ok=True)
+    for number, file in enumerate(files):
+        devices = [{"name": str(number), "containerEdits": edits}]
+        file.write_text(json.dumps({"cdiVersion": "0.5.0", "kind": "example.org/device", "devices": devices}))
+    yield namespace
+    for file in files:
+        file.unlink()
+
+
+def test_a_main_container_right_after_its_init_container_is_not_made_by_the_spec_of_that_one(
+    machine: Machine, slow_reading: str
+) -> None:
+    """A container that containerd cannot start ends its pod, which is not restarted."""
+    pods = [
+        place(machine, slow_reading, [container("main", 20, 2048)], [container("init", 10, 1024, "exit 0")], name=name)
+        for name in ("one", "two", "three")
+    ]
+    for pod in pods:
+        assert pod.found("main").share == ("main", uuid(0), 20, 2048)
+
+
 @pytest.mark.cgroups
 def test_a_container_that_restarts_gets_its_share_again_with_a_new_ledger(machine: Machine, namespace: str) -> None:
     script = 'echo run >> /out/runs; [ "$(cat /out/runs)" = run ] && exit 1; ' + STAYS

@@ -84,14 +84,22 @@ def test_the_shim_alone_can_be_executed_where_the_hosts_file_system_forbids_it(f
     assert [each["containerPath"] for each in mounts if "exec" in each["options"]] == ["/etc/vcuda/libvcuda.so.1"]
 
 
-def test_a_container_with_whole_gpus_gets_the_vendors_edits_alone(folders: Folders, shim: Path) -> None:
-    files.write(folders, replace(RECORD, whole=True), VENDOR, shim)
+def test_a_container_with_whole_gpus_gets_the_vendors_edits_and_a_file_of_its_start(
+    folders: Folders, shim: Path
+) -> None:
+    """Without the file a runtime that knows the spec of an earlier start would give it the GPUs of that one."""
+    whole = replace(RECORD, whole=True, start=3)
+    files.write(folders, whole, VENDOR, shim)
     (spec,) = folders.cdi.iterdir()
     (device,) = json.loads(spec.read_text())["devices"]
+    file = folders.start(whole) / "whole"
+    options = ["ro", "rbind", "nosuid", "nodev"]
     assert device["containerEdits"] == {
         "deviceNodes": [{"path": "/dev/nvidia0"}],
+        "mounts": [{"hostPath": str(file), "containerPath": "/etc/vcuda/whole", "options": options}],
         "env": ["NVIDIA_VISIBLE_DEVICES=void"],
     }
+    assert (file.read_bytes(), stat.S_IMODE(file.stat().st_mode)) == (b"", 0o444)
 
 
 def test_a_new_start_has_new_files_and_the_old_ones_go_when_it_runs(folders: Folders, shim: Path) -> None:

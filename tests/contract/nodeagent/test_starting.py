@@ -7,6 +7,7 @@ import errno
 import json
 import os
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -24,7 +25,7 @@ from nodeagent.containers.refusal import Cause, PlacementRefusedError
 from nodeagent.containers.resolving import Listed
 from nodeagent.offer import Offer
 from nodeagent.pods import NodePods
-from nodeagent.starting import StartEnvironment, Starter
+from nodeagent.starting import SETTLE_SECONDS, StartEnvironment, Starter
 from tests.support.waiting import LIMIT_S
 
 DEVICES = tuple(Device(f"GPU-{number}", "A100", 1000, None, f"0:{number}") for number in range(2))
@@ -88,6 +89,8 @@ class Node:
     offer: Offer = OFFER
     has_room: bool = True
     made: frozenset[tuple[str, str]] = frozenset()
+    made_starts: frozenset[str] = frozenset()
+    waited: list[float] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.pods = NodePods(lambda: None, lambda _: None)
@@ -104,6 +107,8 @@ class Node:
             lambda: self.offer,
             self.changed,
             lambda: self.made,
+            lambda: self.made_starts,
+            self.waited.append,
         )
         return Starter(environment, self.folders, Path("/shim"))
 
@@ -302,6 +307,59 @@ def test_slots_are_another_pods_until_their_container_has_ended_as_far_as_the_ag
     node.starter.collect()
     second = node.starter.prepare(SLOT)
     assert (node.starter.records(), node.specs()) == ([second], {node.folders.spec(second).name})
+
+
+def test_a_spec_goes_once_the_runtime_has_made_the_container_by_it(node: Node) -> None:
+    node.knows(pod("train", {"main": 30}))
+    node.lists("train", "main")
+    first = node.starter.prepare(SLOT)
+    node.starter.remove_used_specs()
+    assert len(node.specs()) == 1
+    node.made_starts = frozenset({str(node.folders.start(first))})
+    node.starter.remove_used_specs()
+    assert (node.specs(), node.starter.records()) == (set(), [first])
+    assert (node.folders.start(first) / "config").exists()
+    node.starter.prepare(SLOT)
+    node.starter.remove_used_specs()
+    assert len(node.specs()) == 1, "the runtime still shows the start before"
+
+
+def test_a_start_waits_where_the_runtime_may_know_the_spec_of_another(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """containerd reads specs anew a moment after each change: it would make the container by the other's spec."""
+    given = pod("train", {"main": 20}, {"init": 10})
+    node.knows(given)
+    node.lists("train", "main")
+    node.starter.prepare(SLOT)
+    node.knows(init_status(given, "init", terminated={"exitCode": 0}))
+    main = node.starter.prepare(SLOT)
+    node.made_starts = frozenset({str(node.folders.start(main))})
+    node.starter.remove_used_specs()
+    node.starter.prepare(SLOT)
+    first, replaced, removed = node.waited
+    assert first == 0.0
+    assert 0.0 < replaced <= SETTLE_SECONDS
+    assert 0.0 < removed <= SETTLE_SECONDS
+    node.made_starts = frozenset({str(node.folders.start(each)) for each in node.starter.records()})
+    node.starter.remove_used_specs()
+    later = time.monotonic() + SETTLE_SECONDS
+    monkeypatch.setattr("nodeagent.starting.time.monotonic", lambda: later)
+    node.starter.prepare(SLOT)
+    assert node.waited[3] == 0.0, "the runtime has read that the spec is gone"
+
+
+def test_a_start_waits_where_a_pod_that_has_just_ended_had_the_slots(node: Node) -> None:
+    for name in ("first", "second"):
+        node.knows(pod(name, {"main": 30}))
+    node.lists("first", "main")
+    node.starter.prepare(SLOT)
+    node.listing.clear()
+    node.lists("second", "main")
+    node.pods.changed("DELETED", node.server.pop("first"))
+    node.starter.collect()
+    node.starter.prepare(SLOT)
+    assert 0.0 < node.waited[1] <= SETTLE_SECONDS
 
 
 def test_a_pod_that_is_newer_than_the_watch_is_not_collected(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from nodeagent.containers.records import GivenDevice, Record
-from nodeagent.runtime.devices import PROOF, Bundles, Made, administers, is_applied, running
+from nodeagent.runtime.devices import PROOFS, Bundles, Made, administers, is_applied, running
 from nodeagent.turns import Policy
 
 
@@ -34,16 +35,17 @@ def keep(bundles: Path, container: str, *mounts: str) -> None:
     (folder / "config.json").write_text(json.dumps({"mounts": [{"destination": each} for each in mounts]}))
 
 
-def test_containers_that_run_with_a_shim_are_looked_at() -> None:
-    pods = [pod(main=RUNNING, other=RUNNING, waits={"waiting": {}})]
-    found = running([record(), record("waits"), record("whole", whole=True)], pods)
-    assert found == {"id-main": record()}
+def test_containers_that_run_with_gpus_are_looked_at() -> None:
+    pods = [pod(main=RUNNING, other=RUNNING, whole=RUNNING, waits={"waiting": {}})]
+    whole = record("whole", whole=True)
+    assert running([record(), record("waits"), whole], pods) == {"id-main": record(), "id-whole": whole}
 
 
 @pytest.mark.parametrize(
     ("content", "applied"),
     [
-        (json.dumps({"mounts": [{"destination": "/proc"}, {"destination": PROOF}]}), True),
+        (json.dumps({"mounts": [{"destination": "/proc"}, {"destination": PROOFS[0]}]}), True),
+        (json.dumps({"mounts": [{"destination": PROOFS[1]}]}), True),
         (json.dumps({"mounts": [{"destination": "/proc"}]}), False),
         (json.dumps({}), False),
         ("{", None),
@@ -87,7 +89,7 @@ def test_a_container_administers_the_host_if_it_was_made_with_the_right_to(
 
 def test_one_container_without_its_device_is_reported_once_and_remembered(tmp_path: Path) -> None:
     bundles = Bundles(tmp_path)
-    keep(tmp_path, "main", PROOF)
+    keep(tmp_path, "main", PROOFS[0])
     assert bundles.look([record()], [pod(main=RUNNING)]) == []
     assert not bundles.failed
     keep(tmp_path, "bad")
@@ -105,10 +107,11 @@ def test_a_container_is_looked_at_again_until_the_runtime_has_written_its_config
     assert bundles.look([record()], [pod(main=RUNNING)]) == [record()]
 
 
-def make(bundles: Path, container_id: str, **annotations: str) -> None:
+def make(bundles: Path, container_id: str, mounts: Mapping[str, str] | None = None, **annotations: str) -> None:
     (bundles / container_id).mkdir(exist_ok=True)
     said = {f"io.kubernetes.cri.{key.replace('_', '-')}": value for key, value in annotations.items()}
-    (bundles / container_id / "config.json").write_text(json.dumps({"annotations": said}))
+    mounted = [{"destination": target, "source": source} for target, source in (mounts or {}).items()]
+    (bundles / container_id / "config.json").write_text(json.dumps({"annotations": said, "mounts": mounted}))
 
 
 def test_containers_have_not_ended_as_long_as_the_runtime_keeps_their_configurations(tmp_path: Path) -> None:
@@ -124,5 +127,15 @@ def test_containers_have_not_ended_as_long_as_the_runtime_keeps_their_configurat
     assert made.look() == {("uid-1", ""), ("uid-2", "main")}
 
 
+def test_a_containers_configuration_names_the_start_by_whose_spec_it_was_made(tmp_path: Path) -> None:
+    made = Made(tmp_path)
+    make(tmp_path, "one", {"/proc": "proc", PROOFS[0]: "/run/uid-1/main/2/config"}, sandbox_uid="uid-1")
+    make(tmp_path, "two", {PROOFS[1]: "/run/uid-2/main/1/whole"}, sandbox_uid="uid-2")
+    assert made.starts() == {"/run/uid-1/main/2", "/run/uid-2/main/1"}
+    make(tmp_path, "three", sandbox_uid="uid-3")
+    assert made.starts() == {"/run/uid-1/main/2", "/run/uid-2/main/1", ""}
+
+
 def test_a_runtime_that_keeps_no_configurations_shows_no_container(tmp_path: Path) -> None:
-    assert Made(tmp_path / "absent").look() == frozenset()
+    made = Made(tmp_path / "absent")
+    assert (made.look(), made.starts()) == (frozenset(), frozenset())
