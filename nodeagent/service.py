@@ -254,8 +254,8 @@ class Agent:
         """
         self._writer.keep()
         self._log_why_no_shim()
-        for record in files.cut_ledgers(self._folders, self._starter.records()):
-            self._warn_of_ledger(record)
+        for record, is_cut in files.cut_ledgers(self._folders, self._starter.records()):
+            self._warn_of_ledger(record, is_cut=is_cut)
         if not self._pods.known.is_set():
             return
         for record in self._bundles.look(self._starter.records(), self._pods.all()):
@@ -630,14 +630,23 @@ class Agent:
             "device: FairGPU offers nothing new here until CDI is switched on and the agent has restarted",
         )
 
-    def _warn_of_ledger(self, record: Record) -> None:
+    def _warn_of_ledger(self, record: Record, *, is_cut: bool) -> None:
+        outcome = (
+            "the file was cut back to its length"
+            if is_cut
+            else "it also gave the file to another user, so that the node agent cannot cut it; delete the pod"
+        )
         message = (
-            f"container {record.container} wrote beyond the end of {LEDGER_PATH}, which lies in the node's memory: the "
-            "file was cut back to its length"
+            f"container {record.container} wrote beyond the end of {LEDGER_PATH}, which lies in the node's memory: "
+            f"{outcome}"
         )
         about = About("Pod", record.pod, record.uid, record.namespace)
         if self._events.warn(about, LEDGER_REASON, message, dt.datetime.now(dt.UTC)):
-            _log.warning("ledger cut", namespace=record.namespace, pod=record.pod, container=record.container)
+            where = {"namespace": record.namespace, "pod": record.pod, "container": record.container}
+            if is_cut:
+                _log.warning("ledger cut", **where)
+            else:
+                _log.warning("ledger not cut", **where)
 
     def _warn_of_injection(self, runtime: str) -> None:
         self._warn_node(

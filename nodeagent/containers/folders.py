@@ -31,6 +31,7 @@ from nodeagent.containers.records import Record, RecordError
 from nodeagent.schedule import PageFile
 
 LEDGER_BYTES = 4 << 20
+LEDGER_MODE = 0o666
 RECORD = "record.json"
 SHIM_TARGET = "/etc/vcuda/libvcuda.so.1"
 PRELOAD = f"{SHIM_TARGET}\n".encode()
@@ -219,20 +220,32 @@ def remove_earlier_starts(folders: Folders, record: Record) -> None:
             shutil.rmtree(path, ignore_errors=True)
 
 
-def cut_ledgers(folders: Folders, records: Iterable[Record]) -> list[Record]:
-    """Cuts each ledger file that its container has made longer back to its length; returns these containers' records.
+def cut_ledgers(folders: Folders, records: Iterable[Record]) -> list[tuple[Record, bool]]:
+    """Cuts each ledger file that its container has made longer back to its length.
 
     A ledger lies in the host's memory, and its container may write to it: the container could fill the file system that
-    kubelet and runtime need.
+    kubelet and runtime need. A container's root may also forbid to write to the file, and give it to another user. The
+    agent has no rights beyond root's own: it permits the first again, and can do nothing about the second.
+
+    Returns:
+        These containers' records, each with whether its file was cut.
     """
     found = []
     for record in records:
         ledger = folders.ledger(record)
-        with suppress(OSError):  # the container is just ending
+        with suppress(FileNotFoundError):  # the container is just ending, or has no ledger
             if os.stat(ledger).st_size > LEDGER_BYTES:  # noqa: PTH116 - a Path for each takes longer
-                os.truncate(ledger, LEDGER_BYTES)
-                found.append(record)
+                found.append((record, _cut(ledger)))
     return found
+
+
+def _cut(ledger: str) -> bool:
+    try:
+        os.chmod(ledger, LEDGER_MODE)  # noqa: PTH101
+        os.truncate(ledger, LEDGER_BYTES)
+    except OSError:
+        return False
+    return True
 
 
 def remove_unknown(folders: Folders, known: Sequence[Record], unread: Iterable[Path] = ()) -> list[Path]:
@@ -356,7 +369,7 @@ def _write_start(folder: Path, record: Record) -> None:
     put(folder / "injected", b"", 0o444)
     put(folder / "preload", PRELOAD, 0o444)
     ledger = folder / "ledger"
-    put(ledger, b"", 0o666)
+    put(ledger, b"", LEDGER_MODE)
     os.truncate(ledger, LEDGER_BYTES)
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import json
 import os
 import stat
+import struct
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -191,9 +194,58 @@ def test_a_container_cannot_fill_the_hosts_memory_by_its_ledger(folders: Folders
         file.write(b"head")
         file.seek(files.LEDGER_BYTES)
         file.write(bytes(1 << 20))
-    assert files.cut_ledgers(folders, [RECORD, small, ended]) == [RECORD]
+    assert files.cut_ledgers(folders, [RECORD, small, ended]) == [(RECORD, True)]
     assert (ledger.stat().st_size, ledger.read_bytes()[:4]) == (files.LEDGER_BYTES, b"head")
     assert files.cut_ledgers(folders, [RECORD, small, ended]) == []
+
+
+def grown(folders: Folders) -> Path:
+    """The ledger of RECORD, which its container has made longer."""
+    ledger = Path(folders.ledger(RECORD))
+    with ledger.open("r+b") as file:
+        file.seek(files.LEDGER_BYTES)
+        file.write(bytes(1 << 20))
+    return ledger
+
+
+def test_a_container_that_forbids_to_write_to_its_ledger_cannot_fill_the_hosts_memory(
+    folders: Folders, shim: Path
+) -> None:
+    files.write(folders, RECORD, VENDOR, shim)
+    ledger = grown(folders)
+    ledger.chmod(0o400)
+    with rights_of_the_agent():
+        assert files.cut_ledgers(folders, [RECORD]) == [(RECORD, True)]
+    assert (ledger.stat().st_size, stat.S_IMODE(ledger.stat().st_mode)) == (files.LEDGER_BYTES, 0o666)
+
+
+def test_a_ledger_that_its_container_gave_to_another_user_is_reported(
+    folders: Folders, shim: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files.write(folders, RECORD, VENDOR, shim)
+    ledger = grown(folders)
+
+    def refused(*_: object) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(os, "chmod", refused)
+    assert files.cut_ledgers(folders, [RECORD]) == [(RECORD, False)]
+    assert ledger.stat().st_size > files.LEDGER_BYTES
+
+
+@contextmanager
+def rights_of_the_agent() -> Iterator[None]:
+    """Takes all capabilities from this thread, until the end of the block (capabilities(7)): the agent has none."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    header = struct.pack("Ii", 0x20080522, 0)
+    before = ctypes.create_string_buffer(24)
+    assert libc.capget(header, before) == 0
+    first, second = struct.unpack("6I", before.raw)[:3], struct.unpack("6I", before.raw)[3:]
+    assert libc.capset(header, struct.pack("6I", 0, *first[1:], 0, *second[1:])) == 0
+    try:
+        yield
+    finally:
+        assert libc.capset(header, before) == 0
 
 
 def test_a_process_that_belongs_to_no_container_is_collected(folders: Folders, shim: Path) -> None:
