@@ -140,11 +140,13 @@ class WholeGpus:
     def __init__(self, pods: Path) -> None:
         self._pods = pods
         self._tallies: dict[Start, Tally] = {}
+        self._refused: dict[Start, str] = {}
+        """Why the last usage file of a start could not be written, which its container may cause at every look."""
 
     def write(self, records: Iterable[Record], seen: Observation, now_ns: int, wall_ns: int) -> None:
         """Writes the usage file of each container that has its GPUs whole, if its pod has the volume.
 
-        A failure is logged.
+        A failure is logged once, until the file is written again or the failure is another.
 
         Args:
             records: the records of all containers that are alive or starting.
@@ -153,6 +155,7 @@ class WholeGpus:
             wall_ns: the present time, in ns since 1970.
         """
         whole = {(record.uid, record.container, record.start): record for record in records if record.whole}
+        refused: dict[Start, str] = {}
         self._tallies = {key: self._tallies.get(key) or Tally(whole[key], now_ns, wall_ns) for key in whole}
         for key, record in whole.items():
             content = self._tallies[key].add(record, seen, now_ns, wall_ns)
@@ -161,7 +164,10 @@ class WholeGpus:
             except FileNotFoundError:
                 continue  # the pod is starting, or ending, or has no such volume: it was admitted by other means
             except OSError as error:
-                _log.warning("use not written", uid=record.uid, container=record.container, error=str(error))
+                refused[key] = str(error)
+                if self._refused.get(key) != refused[key]:
+                    _log.warning("use not written", uid=record.uid, container=record.container, error=str(error))
+        self._refused = refused
 
 
 def put(pods: Path, record: Record, content: bytes) -> None:

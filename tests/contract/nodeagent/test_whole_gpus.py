@@ -7,6 +7,7 @@ import stat
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from nodeagent.containers.records import GivenDevice, Record
 from nodeagent.driver_figures import Figure
@@ -117,3 +118,16 @@ def test_nothing_is_written_through_what_a_container_put_there(pods: Path, kind:
     assert outside.read_bytes() == b"of the host"
     WholeGpus(pods).write([record()], seen(100, 0), 0, 0)
     assert outside.read_bytes() == b"of the host"
+
+
+def test_a_link_that_a_container_put_there_is_logged_once_until_it_is_gone(pods: Path) -> None:
+    usage, whole = volume(pods) / "usage", WholeGpus(pods)
+    with capture_logs() as logged:
+        for _ in range(2):
+            usage.symlink_to("/nowhere")
+            for _ in range(3):
+                whole.write([record()], seen(100, 0), 0, 0)
+            usage.unlink()
+            whole.write([record()], seen(100, 0), 0, 0)
+            usage.unlink()
+    assert [each["event"] for each in logged] == ["use not written"] * 2
