@@ -117,6 +117,18 @@ def test_one_call_unmaps_several_mappings(node: Node) -> None:
         assert container.charged() == node.truth("a")[0] == CONTEXT
 
 
+@pytest.mark.parametrize(("first", "second"), [("createhost", "create"), ("create", "createhost")])
+def test_one_call_unmaps_memory_of_the_host_and_of_a_device(node: Node, first: str, second: str) -> None:
+    container = node.container("a")
+    with container.session() as ask:
+        begun(ask)
+        lines = [f"{first} a {64 * MIB}", f"map a {64 * MIB}", f"{second} b {64 * MIB}", f"mapbehind b a {64 * MIB}"]
+        assert [ask(line)[0] for line in (*lines, "drop a", "drop b")] == [0] * 6
+        assert container.charged() == node.truth("a")[0] == CONTEXT + 64 * MIB
+        assert ask(f"unmap a {128 * MIB}")[0] == 0
+        assert container.charged() == node.truth("a")[0] == CONTEXT
+
+
 @pytest.mark.parametrize("part", [32 * MIB, 96 * MIB])
 def test_a_part_of_a_mapping_cannot_be_unmapped_and_nothing_is(node: Node, part: int) -> None:
     container = node.container("a")

@@ -45,15 +45,17 @@ EXPORT CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle
     return result;
 }
 
+/* Mappings of the host's memory are noted, too: one call may unmap them together with others. */
 EXPORT CUresult cuMemMap(CUdeviceptr pointer, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
                          unsigned long long flags)
 {
     struct allocation physical;
     PASS_UNLESS_ACTIVE(cuMemMap, pointer, size, offset, handle, flags);
     CUresult result = REAL(cuMemMap)(pointer, size, offset, handle, flags);
-    if (result == CUDA_SUCCESS && allocations_count(&process()->allocations, KIND_PHYSICAL, handle, 1, &physical) > 0) {
+    if (result == CUDA_SUCCESS) {
+        bool known = allocations_count(&process()->allocations, KIND_PHYSICAL, handle, 1, &physical) > 0;
         struct allocation mapping = {
-            .key = pointer, .owner = handle, .extent = size, .device = physical.device, .kind = KIND_MAPPING, .count = 1};
+            .key = pointer, .owner = known ? handle : 0, .extent = size, .kind = KIND_MAPPING, .count = 1};
         allocations_put(&process()->allocations, &mapping);
     }
     return result;

@@ -14,7 +14,7 @@ enum kind {
     KIND_CONTEXT,  /* CUcontext; bytes is the estimate charged for it, count how often it is attached */
     KIND_LIMIT,    /* CUcontext and CUlimit; what was set with cuCtxSetLimit */
     KIND_PHYSICAL, /* CUmemGenericAllocationHandle; count of its handles and mappings; `owner`: enum origin */
-    KIND_MAPPING,  /* CUdeviceptr of cuMemMap; `owner` is the handle, `extent` how long it is */
+    KIND_MAPPING,  /* CUdeviceptr of cuMemMap; `owner` is the handle (0: of the host), `extent` how long it is */
     KIND_ARRAY,    /* CUarray, CUmipmappedArray */
     KIND_EXTERNAL, /* CUexternalMemory */
     KIND_GRAPH,    /* CUgraphExec that allocates: `extent` is how much at most, `owner` since which trim it is mapped */

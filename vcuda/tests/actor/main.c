@@ -28,7 +28,7 @@
  *     close DESCRIPTOR     tile NAME       under a sparse array                 granularity "BYTES" recommended
  *     object NAME          of multicast    bind NAME OBJECT     to its beginning   unbind NAME
  *     bindat NAME OBJECT   what is mapped  retain NAME TIMES    the handle of what is mapped
- *     mapagain NAME BYTES  beside "map NAME" of as many bytes
+ *     mapagain NAME BYTES  beside "map NAME" of as many bytes   mapbehind NAME OTHER BYTES  beside "map OTHER BYTES"
  *     ipcwithin NAME PATH  writes a handle of its middle
  *     ipcget NAME PATH     writes a handle ipcopen NAME PATH    ipcclose NAME                         sharing.c
  *     poolshare POOL       "0 DESCRIPTOR"  poolopen POOL PATH   imports one

@@ -119,6 +119,12 @@ static CUresult mapagain(struct line *line)
     return CU(cuMemMap)(*address_of(line->name) + line->one, line->one, 0, *place(line->name), 0);
 }
 
+/* Behind as many bytes as the other has mapped. */
+static CUresult mapbehind(struct line *line)
+{
+    return CU(cuMemMap)(*address_of(line->text) + line->two, line->two, 0, *place(line->name), 0);
+}
+
 static CUresult unbind(struct line *line)
 {
     return CU(cuMulticastUnbind)(*place(line->name), 0, 0, 2ul << 20);
@@ -132,5 +138,5 @@ static CUresult granularity(struct line *line)
 const struct verb virtual_verbs[] = {
     {"createhost", createhost}, {"createpart", createpart}, {"create", create}, {"drop", drop},     {"map", map},   {"unmap", unmap},   {"export", exported},         {"import", import},
     {"close", closed},  {"tile", tile},     {"object", object}, {"bind", bind}, {"unbind", unbind},
-    {"granularity", granularity}, {"bindat", bindat}, {"retain", retain}, {"mapagain", mapagain}, {NULL, NULL},
+    {"granularity", granularity}, {"bindat", bindat}, {"retain", retain}, {"mapagain", mapagain}, {"mapbehind", mapbehind}, {NULL, NULL},
 };
