@@ -132,6 +132,12 @@ def test_a_library_may_ask_for_the_next_function_while_another_thread_closes_lib
     assert (done.returncode, done.stdout, done.stderr) == (0, f"{container.library.name}\n", "")
 
 
+def test_a_function_that_is_found_leaves_no_error_on_an_older_glibc() -> None:
+    """Programs may ask dlerror alone whether dlsym found something."""
+    done = subprocess.run([UNIT / "older_glibc"], capture_output=True, text=True, check=True)
+    assert done.stdout == "nothing\n"
+
+
 def test_outside_fairgpu_what_comes_next_is_the_drivers_own(node: Node) -> None:
     container = node.container("a")
     container.config.unlink()

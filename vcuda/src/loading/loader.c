@@ -49,14 +49,18 @@ static void *replace(void *handle, const char *name, void *real)
     return hook;
 }
 
-/* A driver's own libraries get what they ask for: a stub that hands on to another file would be handed on to itself. */
+/* A driver's own libraries get what they ask for: a stub that hands on to another file would be handed on to itself. What is found
+ * leaves no error (dlerror) of what the shim itself looked for and did not find. */
 static void *answer(const void *caller, void *handle, const char *name, void *real)
 {
     void *instead = replace(handle, name, real);
     bool of_driver =
         instead != real && (object_at_is_called(caller, "libcuda.so") || object_at_is_called(caller, "libcudadebugger.so") ||
                             object_at_is_called(caller, "libnvidia-"));
-    return of_driver ? real : instead;
+    void *found = of_driver ? real : instead;
+    if (found != NULL)
+        dlerror();
+    return found;
 }
 
 void *vcuda_dlsym(void *handle, const char *name)
