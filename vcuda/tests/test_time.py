@@ -252,8 +252,13 @@ def test_work_that_a_program_launched_last_is_reported_though_the_driver_answers
 
 
 def test_a_helper_that_is_asked_to_end_before_a_long_pause_begins_none(node: Node) -> None:
-    (pause_us,) = on_a_virtual_clock(node, node.container("a"), "unit/ended_before_the_pause", shim=False)
-    assert pause_us < SLEEP_US
+    pauses_us = on_a_virtual_clock(node, node.container("a"), "unit/before_the_pause", "end", shim=False)
+    assert max(pauses_us) < SLEEP_US
+
+
+def test_a_helper_that_is_asked_to_look_again_before_a_long_pause_begins_it_after_one_more_look(node: Node) -> None:
+    pauses_us = on_a_virtual_clock(node, node.container("a"), "unit/before_the_pause", "send", shim=False)
+    assert pauses_us[0] < SLEEP_US < pauses_us[1]
 
 
 def test_a_launch_waits_no_longer_where_what_it_takes_back_is_granted_again(node: Node) -> None:
