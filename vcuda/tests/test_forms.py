@@ -92,10 +92,11 @@ def test_a_graph_that_is_uploaded_with_its_instantiation_is_charged_then(node: N
         assert container.charged() == node.truth("a")[0] == CONTEXT + 700 * MIB
 
 
-def test_memory_that_a_graph_inside_another_allocates_is_charged(node: Node) -> None:
+@pytest.mark.parametrize("depth", [1, 40])
+def test_memory_that_a_graph_inside_others_allocates_is_charged(node: Node, depth: int) -> None:
     container = node.container("a")
     with container.session() as ask:
-        lines = ["init", "ctx", f"nested a {HELD}", "upload a"]
+        lines = ["init", "ctx", f"nested a {HELD} {depth}", "upload a"]
         assert [ask(line)[0] for line in lines] == [0] * len(lines)
         assert container.charged() == node.truth("a")[0] == CONTEXT + HELD
 

@@ -7,17 +7,21 @@
 #include "device.h"
 #include "memory/granule.h"
 
-#define DEEPEST 16 /* graphs in graphs in graphs */
-
 struct range {
     uint64_t begin, end;
+};
+
+struct inner {
+    CUgraph graph;
+    struct inner *next;
 };
 
 struct needs {
     struct range *ranges;
     size_t count, room;
-    uint64_t unplaced; /* bytes of nodes whose addresses are not known, or that there is no room to note */
-    CUdevice ordinal;  /* -1: nothing is allocated yet */
+    struct inner *inner; /* graphs inside those that were looked through, to be looked through, too */
+    uint64_t unplaced;   /* bytes of nodes whose addresses are not known, or that there is no room to note */
+    CUdevice ordinal;    /* -1: nothing is allocated yet */
 };
 
 static bool noted(struct needs *needs, struct range range)
@@ -55,10 +59,20 @@ static void add_node(struct needs *needs, const CUDA_MEM_ALLOC_NODE_PARAMS *aske
         needs->unplaced += granule_up(asked->bytesize, GRANULE);
 }
 
-static void add_graph(struct needs *needs, CUgraph graph, int depth)
+/* Without memory to note it, what it allocates is left to the node's figures. */
+static void add_inner(struct needs *needs, CUgraph graph)
+{
+    struct inner *inner = malloc(sizeof *inner);
+    if (inner == NULL)
+        return;
+    *inner = (struct inner){graph, needs->inner};
+    needs->inner = inner;
+}
+
+static void add_graph(struct needs *needs, CUgraph graph)
 {
     size_t count = 0;
-    if (depth == DEEPEST || REAL(cuGraphGetNodes)(graph, NULL, &count) != CUDA_SUCCESS || count == 0)
+    if (REAL(cuGraphGetNodes)(graph, NULL, &count) != CUDA_SUCCESS || count == 0)
         return;
     CUgraphNode *nodes = calloc(count, sizeof(CUgraphNode));
     if (nodes == NULL || REAL(cuGraphGetNodes)(graph, nodes, &count) != CUDA_SUCCESS)
@@ -70,11 +84,22 @@ static void add_graph(struct needs *needs, CUgraph graph, int depth)
         if (REAL(cuGraphNodeGetType)(nodes[i], &type) != CUDA_SUCCESS)
             continue;
         if (type == CU_GRAPH_NODE_TYPE_GRAPH && REAL(cuGraphChildGraphNodeGetGraph)(nodes[i], &child) == CUDA_SUCCESS)
-            add_graph(needs, child, depth + 1);
+            add_inner(needs, child);
         else if (type == CU_GRAPH_NODE_TYPE_MEM_ALLOC && REAL(cuGraphMemAllocNodeGetParams)(nodes[i], &asked) == CUDA_SUCCESS)
             add_node(needs, &asked);
     }
     free(nodes);
+}
+
+static void add_graphs(struct needs *needs, CUgraph outermost)
+{
+    struct inner *next;
+    add_graph(needs, outermost);
+    while ((next = needs->inner) != NULL) {
+        needs->inner = next->next;
+        add_graph(needs, next->graph);
+        free(next);
+    }
 }
 
 static int by_begin(const void *one, const void *other)
@@ -103,7 +128,7 @@ uint64_t graph_needs(CUgraph graph, CUdevice *ordinal)
     struct needs needs = {.ordinal = -1};
     if (REAL(cuGraphMemAllocNodeGetParams) == NULL)
         return 0;
-    add_graph(&needs, graph, 0);
+    add_graphs(&needs, graph);
     uint64_t bytes = needs.unplaced + covered(needs.ranges, needs.count);
     free(needs.ranges);
     *ordinal = needs.ordinal;

@@ -60,15 +60,19 @@ static CUresult graph_of_managed(struct line *line)
     return graph_of(line, asked);
 }
 
+/* In so many graphs, each inside the next one; one by default. */
 static CUresult nested(struct line *line)
 {
     CUgraph outer, inner;
     CUgraphNode node;
     CUDA_MEM_ALLOC_NODE_PARAMS asked = allocation(line->one);
-    CUresult result = CU(cuGraphCreate)(&outer, 0) | CU(cuGraphCreate)(&inner, 0);
+    CUresult result = CU(cuGraphCreate)(&inner, 0);
     result |= CU(cuGraphAddMemAllocNode)(&node, inner, NULL, 0, &asked);
-    result |= CU(cuGraphAddChildGraphNode)(&node, outer, NULL, 0, inner);
-    return instantiated(result, line, outer);
+    for (size_t depth = line->two != 0 ? line->two : 1; depth != 0; depth--, inner = outer) {
+        result |= CU(cuGraphCreate)(&outer, 0);
+        result |= CU(cuGraphAddChildGraphNode)(&node, outer, NULL, 0, inner);
+    }
+    return instantiated(result, line, inner);
 }
 
 static CUresult begun(CUstream stream, const char *form)

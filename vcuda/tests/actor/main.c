@@ -36,7 +36,7 @@
  *     graph NAME BYTES     an executable graph that allocates   upload NAME   launchgraph NAME        graphs.c
  *     endgraph NAME        trimgraphs      capture NAME BYTES   the same from a captured cuMemAllocAsync
  *     capture1, captureto  the same by cuStreamBeginCapture, cuStreamBeginCaptureToGraph
- *     nested NAME BYTES    in a graph inside another            how flags | upload | with | withupload | log | log2
+ *     nested NAME BYTES [DEPTH]  in a graph inside so many others  how flags | upload | with | withupload | log | log2
  *     regraph NAME BYTES   the same with a second node of as many bytes, after the first was freed in it
  *     managedgraph NAME BYTES  the same of managed memory that is best on the host's NUMA node 1
  *     executables COUNT    of a graph of 20 kernels
