@@ -10,7 +10,7 @@
  *
  * Writing   One writer. generation + 1 (now odd); the body, then `checksum`; generation + 1 (even).
  * Reading   Read `generation`: odd, try again. Copy the page. Read `generation` again: changed, try
- *           again. Then the checksum must match. After eight failed tries keep the last good copy.
+ *           again. Then the checksum must match. After eight failed tries keep the last good copy until `generation` changes.
  *           The checksum makes a writer without memory barriers (Python) safe on every processor.
  * Checksum  CRC-32 as in zlib over the bytes from `heartbeat_ns` up to `checksum`, the last four:
  *               zlib.crc32(page[32:-4])

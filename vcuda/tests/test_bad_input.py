@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from agent import SIZE as PAGE_SIZE
 from agent import Agent, Tenant
-from node import BUILD, LEDGER_SIZE, MIB, SANITIZERS, Container, Node, Share, asked, ended, sealed, seeded, until
+from node import BUILD, LEDGER_SIZE, MIB, SANITIZERS, Container, Node, Share, asked, ended, sealed, seeded, until, uuid
 
 sys.path.append(str(BUILD.parent.parent))
 from sidecar.usage_record import decode
@@ -299,6 +299,17 @@ def test_a_page_that_is_torn_or_changed_holds_as_its_last_good_copy(node: Node, 
             file.seek(at)
             file.write(value)
         assert held_seconds(ask) > NEARLY_A_HOLD_SECONDS, "by its share alone it would not be held"
+
+
+def test_a_page_that_is_no_good_is_read_once_for_each_writing(node: Node) -> None:
+    """To read it takes its checksum, and launches ask for the page."""
+    page = node.folder / "page"
+    Agent(node, page, Tenant("a", 0))
+    with page.open("r+b") as file:
+        file.seek(page.read_bytes().index(uuid().encode()))
+        file.write(b"?")
+    done = subprocess.run([BUILD / "tests" / "unit" / "page_that_is_no_good", page], capture_output=True, check=True)
+    assert done.stdout.split() == [b"0", b"1"]
 
 
 @pytest.mark.parametrize("size", [1, 100, 10_000])

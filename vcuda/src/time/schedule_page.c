@@ -24,9 +24,11 @@ static struct page {
     struct vcuda_schedule good;          /* the last good copy; period_ns 0 while there is none */
     struct vcuda_schedule past[PAST];    /* the last copy of each of the periods before, the newest first; likewise */
     struct vcuda_schedule copy;          /* is being made; too large for a stack that is not ours */
-    uint64_t seen;                       /* generation of `good` */
+    uint64_t seen;                       /* generation of the page that was read last, good or not */
     uint64_t live_limit;                 /* atomic; 0: the config's */
 } pages[VCUDA_MAX_DEVICES];
+
+#define NEVER 1u /* `seen` before a page was read: the writer has been at it for as long as a generation is odd */
 
 static const struct vcuda_config *given; /* by schedule_open, once; constant from then on */
 
@@ -51,6 +53,7 @@ static void begin_anew(void)
     for (uint32_t i = 0; i < given->device_count; i++) {
         pthread_mutex_init(&pages[i].lock, NULL);
         pages[i].good.period_ns = 0;
+        pages[i].seen = NEVER;
         for (int j = 0; j < PAST; j++)
             pages[i].past[j].period_ns = 0;
     }
@@ -63,6 +66,7 @@ void schedule_open(const struct vcuda_config *config)
     for (uint32_t i = 0; i < config->device_count; i++) {
         const char *path = config->devices[i].schedule_path, *fault;
         pthread_mutex_init(&pages[i].lock, NULL);
+        pages[i].seen = NEVER;
         if (path[0] == '\0')
             continue;
         pages[i].shared = map_page(path, &fault);
@@ -118,10 +122,10 @@ static void take_over(struct page *page, const struct vcuda_config_device *ours)
         page->past[0] = page->good;
     }
     page->good = page->copy;
-    page->seen = page->copy.generation;
     __atomic_store_n(&page->live_limit, slot->key == ours->slot_key ? slot->memory_limit_bytes : 0, __ATOMIC_RELAXED);
 }
 
+/* A page that is no good is read again once its writer was there: to find that takes its checksum, eight times over. */
 void schedule_refresh(int index)
 {
     struct page *page = &pages[index];
@@ -130,9 +134,11 @@ void schedule_refresh(int index)
         return;
     uint64_t generation = __atomic_load_n(&shared->generation, __ATOMIC_ACQUIRE);
     pthread_mutex_lock(&page->lock);
-    bool newer = generation != page->seen || page->good.period_ns == 0;
-    if (newer && copy_page(shared, &page->copy))
-        take_over(page, &given->devices[index]);
+    if (generation != page->seen) {
+        page->seen = generation;
+        if (copy_page(shared, &page->copy))
+            take_over(page, &given->devices[index]);
+    }
     pthread_mutex_unlock(&page->lock);
 }
 
