@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support.ledger.chaos_model import ChaosModel
-from tests.support.ledger.harness import LedgerHarness
+from tests.support.ledger.harness import NOON, LedgerHarness, published
+from timekeeper.controller.report.status_writer import StatusWriter
+from timekeeper.domain.money import GPU_HOUR
+from timekeeper.domain.timestamps import HOUR, format_instant
 from timekeeper.ledger import keys, reading
 from timekeeper.ledger.client import FencedError
 from timekeeper.ledger.reading import highest_fencing_token
@@ -179,3 +182,60 @@ def test_a_store_that_went_back_gives_no_later_leader_an_epoch_that_was_used(
     redis_server.restart()
     with pytest.raises(FencedError):
         model.harness.reconcile()
+
+
+def write_statuses(harness: LedgerHarness) -> None:
+    assert harness.reconciler is not None
+    StatusWriter(harness.source, harness.reconciler.books).write(harness.now)
+    harness.refresh()
+
+
+def spend_an_hour(harness: LedgerHarness) -> None:
+    """A pod holds a GPU for an hour, and is deleted."""
+    harness.pod("brief", "team-a")
+    harness.reconcile()
+    harness.reconcile(3600)
+    harness.remove("brief")
+    harness.reconcile()
+
+
+@pytest.mark.parametrize("corrected", [False, True])
+def test_money_that_was_spent_in_the_period_before_is_not_carried_over_once_more(
+    harness: LedgerHarness, redis_server: RedisServer, tmp_path: Path, *, corrected: bool
+) -> None:
+    harness.budget("a", ["team-a"], 10, period={"cron": "0 */6 * * *"}, rollover={"gpuHours": 12})
+    harness.reconcile()
+    write_statuses(harness)
+    backup = back_up(redis_server, tmp_path / "backup")
+    spend_an_hour(harness)
+    harness.reconcile(5 * 3600)
+    write_statuses(harness)
+    assert published(harness, "a").available == 19 * GPU_HOUR
+    put_back(redis_server, backup)
+    harness.lead()
+    harness.reconcile(5)
+    if corrected:
+        harness.correct("back", "a", "-0.5", NOON)
+    harness.reconcile(5)
+    harness.reconcile(5)
+    gained = GPU_HOUR // 2 if corrected else 0
+    assert harness.spent("a", NOON) == GPU_HOUR - gained
+    assert published(harness, "a").available == 19 * GPU_HOUR + gained
+
+
+def test_a_grant_that_was_spent_before_it_expires_stays_spent(
+    harness: LedgerHarness, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    harness.budget("a", ["team-a"], 10, period={"every": "day"})
+    harness.reconcile()
+    write_statuses(harness)
+    backup = back_up(redis_server, tmp_path / "backup")
+    harness.grant("soon", "a", 5, expires=format_instant(NOON + 3 * HOUR))
+    spend_an_hour(harness)
+    write_statuses(harness)
+    put_back(redis_server, backup)
+    harness.lead()
+    harness.reconcile(5)
+    harness.reconcile(3 * 3600)
+    # The hour that the grant paid for stays; what is left of it expires.
+    assert published(harness, "a").available == 11 * GPU_HOUR

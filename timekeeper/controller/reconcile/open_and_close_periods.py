@@ -29,7 +29,7 @@ from timekeeper.ledger import reading, shared
 from timekeeper.ledger.client import StoreError, isolate_failures
 from timekeeper.ledger.reports import close_and_read
 from timekeeper.ledger.totals import PeriodTotals
-from timekeeper.ledger.writing import ClosingBalance, CreditEntry, Kind, Opening, close_balances, open_periods
+from timekeeper.ledger.writing import ClosingBalance, CreditEntry, Kind, close_balances, open_periods
 
 
 def assign(context: ReconcileContext, now: Instant) -> set[str]:
@@ -231,26 +231,32 @@ def open_due_periods(context: ReconcileContext, now: Instant, names: Iterable[st
             account.period_totals[period.start] = answer
             account.periods.append(period)
             opened.append(opening)
-    _restore_credits(context, now, opened)
+    restore_credits(context, now, [account for account, period, _ in opened if _is_described(account, period)])
     for error in refused.values():
         raise error
 
 
-def _restore_credits(context: ReconcileContext, now: Instant, openings: list[tuple[Account, Period, Opening]]) -> None:
-    """Restores, from the checkpoints, the credits of periods that an emptied store opens again."""
+def _is_described(account: Account, period: Period) -> bool:
+    return account.checkpoint is not None and account.checkpoint.period.start == period.start
+
+
+def restore_credits(context: ReconcileContext, now: Instant, accounts: Iterable[Account]) -> None:
+    """Restores credits from checkpoints, in the period of each account that its checkpoint describes.
+
+    Raises:
+        StoreError: the store refused the change, or does not answer.
+    """
     balances = []
-    for account, period, _ in openings:
-        checkpoint = account.checkpoint
-        if (
-            checkpoint is not None
-            and checkpoint.period.start == period.start
-            and (checkpoint.credits or checkpoint.previous_spent is not None)
-        ):
-            entries = [CreditEntry(credit, Kind.CARRY, "the store had been lost") for credit in checkpoint.credits]
-            balances.append((account, ClosingBalance(account.name, period.start, entries, checkpoint.previous_spent)))
+    for account in accounts:
+        known = account.checkpoint
+        if known is not None and (known.credits or known.previous_spent is not None):
+            entries = [CreditEntry(credit, Kind.CARRY, "the store had been lost") for credit in known.credits]
+            balances.append((account, ClosingBalance(account.name, known.period.start, entries, known.previous_spent)))
     answers = close_balances(context.client, context.fencing_token, now, [change for _, change in balances])
     for (account, change), answer in zip(balances, answers, strict=True):
         take(account, change, checked(answer))
+        if account.period_before(change.period) is not None and change.previous_spent is not None:
+            account.restored = change.period
 
 
 Json = dict[str, Any]
@@ -315,11 +321,16 @@ def due_closing(account: Account, now: Instant, spent_by: SpentBy) -> ClosingBal
         if period.start not in account.period_totals:
             continue
         closing = _expire(account, period, now, spent_by)
-        if closing is None and following is not None and period.end <= now and following.start in account.period_totals:
+        if closing is None and following is not None and period.end <= now and _may_carry(account, following):
             closing = _carry(account, period, following, spent_by)
         if closing is not None:
             return closing
     return None
+
+
+def _may_carry(account: Account, following: Period) -> bool:
+    """Whether the period before `following` may be closed: the checkpoint's balance of a restored period counts."""
+    return following.start in account.period_totals and following.start != account.restored
 
 
 def spending(context: ReconcileContext, now: Instant) -> SpentBy:

@@ -13,7 +13,7 @@ from timekeeper.controller.reconcile.apply_orders import apply_due_corrections, 
 from timekeeper.controller.reconcile.context import ReconcileContext
 from timekeeper.controller.reconcile.open_and_close_periods import assign, close_due_balances, open_due_periods
 from timekeeper.controller.reconcile.publication import publish
-from timekeeper.controller.reconcile.recovery import take_over
+from timekeeper.controller.reconcile.recovery import restore_periods_before, take_over
 from timekeeper.controller.reconcile.settle_accounts import settle_accounts
 from timekeeper.controller.state.books import Books, ControllerRules
 from timekeeper.controller.state.loading import reprice
@@ -290,6 +290,9 @@ class Reconciler:
         touched |= gained
         step("close", touched, partial(close_due_balances, context, past))
         step("settle", touched, partial(settle_accounts, context, now))
+        restored = {name for name in touched - books.not_settled.keys() if books.accounts[name].restored is not None}
+        if restored and not context.full:
+            step("restore", restored, partial(restore_periods_before, context, now))
         if full and self._repriced:
             shared.write_prices(context.client, context.fencing_token, self.books.prices)
             self._repriced = False

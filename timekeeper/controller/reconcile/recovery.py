@@ -15,7 +15,7 @@ import structlog
 
 from fairgpu.cluster.api import Json
 from timekeeper.controller.reconcile.context import ReconcileContext
-from timekeeper.controller.reconcile.open_and_close_periods import assign, open_due_periods
+from timekeeper.controller.reconcile.open_and_close_periods import assign, open_due_periods, restore_credits
 from timekeeper.controller.reconcile.settle_accounts import write_limits_of
 from timekeeper.controller.state.accounts import DEFAULT_PREFIX, Account, read_moves
 from timekeeper.controller.state.books import Books
@@ -72,6 +72,7 @@ def restore_accounts(context: ReconcileContext, names: Iterable[str], now: Insta
             continue
         shared.note_restored(context.client, context.fencing_token, [wanted.account])
         added, account.period_totals[wanted.period] = restore(context.client, context.fencing_token, now, wanted)
+        restore_credits(context, now, [account])
         _drop_sessions(context, account, wanted.to_finalize)
         _log.error(
             "account had gone back to an earlier state: it was restored from its checkpoint",
@@ -108,6 +109,35 @@ def _restoration_of(context: ReconcileContext, account: Account, computed: Itera
     apart = sum(amount.amount for uid, amount in stored.items() if amount.flag == "g" and uid in again)
     start = checkpoint.period.start
     return Restoration(account.name, start, checkpoint.amount, apart, checkpoint.version, named, NOTE)
+
+
+def restore_periods_before(context: ReconcileContext, now: Instant, names: Iterable[str]) -> None:
+    """Restores what the periods before restored ones have spent, once the store holds all that can be computed again.
+
+    A checkpoint has that sum, and the credits of its period follow from it. The store went back, so it may lack
+    sessions that ended since.
+
+    Raises:
+        StoreError: the store refused.
+        redis.RedisError: the store does not answer.
+    """
+    for account in (context.books.accounts[name] for name in sorted(names)):
+        missing = _missing_before(account)
+        if missing is not None:
+            shared.note_restored(context.client, context.fencing_token, [account.name])
+            _, account.period_totals[missing.period] = restore(context.client, context.fencing_token, now, missing)
+        account.restored = None
+
+
+def _missing_before(account: Account) -> Restoration | None:
+    """Returns what restores the period before a restored one; None if its spending is complete."""
+    before = None if account.restored is None else account.period_before(account.restored)
+    if account.restored is None or before is None or before.start not in account.period_totals:
+        return None
+    totals, spent = account.period_totals[before.start], account.period_totals[account.restored].previous_spent
+    missing = 0 if spent is None else spent - totals.total
+    finalized = totals.finalized + missing
+    return Restoration(account.name, before.start, finalized, 0, account.version + 1, [], NOTE) if missing > 0 else None
 
 
 def _drop_sessions(context: ReconcileContext, account: Account, finalized: Iterable[FinalizedSession]) -> None:

@@ -128,6 +128,8 @@ class Account:
         corrections: keyed by name, the corrections that the store holds.
         refused: the reasons for which corrections cannot be applied, keyed by the correction's name.
         checkpoint: the checkpoint from which to restore the account; None if the store has lost nothing.
+        restored: the start of the period whose credits were restored from the checkpoint, until the period before it is
+            restored, too; None if no period waits for that.
         summary: the figures that were last published, without the amount spent.
         burn: the samples of spending from which burn rates are computed.
     """
@@ -142,6 +144,7 @@ class Account:
     corrections: dict[str, OrderEntry] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
     checkpoint: Checkpoint | None = None
+    restored: Instant | None = None
     summary: Summary | None = None
     burn: BurnRecord | None = None
 
@@ -226,6 +229,10 @@ class Account:
     def periods_after(self, instant: Instant) -> Sequence[Period]:
         """Returns the open periods that end after an instant, in order of time."""
         return self.periods[bisect_right(self.periods, instant, key=_end) :]
+
+    def period_before(self, start: Instant) -> Period | None:
+        """Returns the open period that ends where another one starts; None if there is none."""
+        return next((period for period in reversed(self.periods) if period.end == start), None)
 
     def period_at(self, instant: Instant) -> Period | None:
         """Returns the open period that contains an instant; None if there is none."""
