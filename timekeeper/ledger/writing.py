@@ -322,6 +322,7 @@ class GrantEntry:
         note: the note of the ledger entry.
         expires: the instant at which the money expires; None if it ends with the period.
         since: the amount that the period had spent when the grant was made, in microGPU-seconds.
+        following: the start of the next period, whose closing balance is then computed again; None if it is not open.
     """
 
     account: str
@@ -331,6 +332,7 @@ class GrantEntry:
     note: str
     expires: Instant | None = None
     since: int = 0
+    following: Instant | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -400,15 +402,17 @@ def apply_grants(
     calls = []
     for grant in grants:
         account = keys.AccountKeys(grant.account)
-        touched = (
+        touched = [
             account.head,
             account.period(grant.period),
             account.grants,
             account.ledger,
             account.credits(grant.period),
-        )
+        ]
+        if grant.following is not None:
+            touched.append(account.period(grant.following))
         named = (grant.name, grant.amount, grant.note, encode_optional(grant.expires), grant.since)
-        calls.append(Call("grant", touched, (fencing_token, now, grant.period, *named)))
+        calls.append(Call("grant", tuple(touched), (fencing_token, now, grant.period, *named)))
     return [totals_or_error(answer, new_first=True) for answer in run(client, calls)]
 
 

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from tests.support.ledger.harness import NOON, LedgerHarness, published, report
+from tests.support.ledger.steps import KilledError
 from timekeeper.api.models import budget_answer
 from timekeeper.controller.reconcile import apply_orders
 from timekeeper.controller.reconcile.reconciler import Reconciler
@@ -180,6 +181,39 @@ def test_carried_money_follows_when_the_spend_of_the_period_before_is_set_right(
     harness.reconcile(10)
     assert published(harness, "a").granted == 600 * GPU_SECOND
     assert harness.spent("a", NOON) == GPU_HOUR - published(harness, "a").granted
+
+
+def end_before_closing(step: str) -> None:
+    if step == "close":
+        raise KilledError
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_a_grant_that_is_read_only_in_the_next_period_is_carried_over_into_it(
+    harness: LedgerHarness, *, dies: bool
+) -> None:
+    harness.budget("a", ["team-a"], 10, period=HOURLY)
+    harness.reconcile()
+    harness.reconcile(3600.5)
+    made = NOON + HOUR - SECOND
+    harness.grant("spring", "a", 5, created=made, expires=format_instant(NOON + 5 * HOUR))
+    if dies:
+        harness.lead(step=end_before_closing)
+        with pytest.raises(KilledError):
+            harness.reconcile(0.5)
+        harness.lead()
+    harness.reconcile(0.5)
+    assert standing(harness, NOON).granted == 5 * GPU_HOUR
+    assert published(harness, "a").available == 15 * GPU_HOUR
+
+
+def test_money_that_is_taken_away_from_the_period_before_is_not_carried_over(harness: LedgerHarness) -> None:
+    harness.budget("a", ["team-a"], 10, period=HOURLY, rollover={"gpuHours": 12})
+    harness.reconcile()
+    harness.reconcile(3600.5)
+    harness.grant("less", "a", -4, created=NOON + HOUR - SECOND)
+    harness.reconcile(0.5)
+    assert published(harness, "a").available == 16 * GPU_HOUR
 
 
 def test_an_emptied_store_gets_back_what_was_carried_and_burned(harness: LedgerHarness) -> None:

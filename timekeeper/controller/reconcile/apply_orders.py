@@ -51,6 +51,9 @@ def apply_due_grants(context: ReconcileContext, now: Instant, names: Container[s
             _log.error("grant not applied", grant=entry.name, budget=entry.account, error=str(answer))
         else:
             account.period_totals[entry.period] = answer
+            if entry.following is not None:
+                totals = account.period_totals[entry.following]
+                account.period_totals[entry.following] = totals._replace(previous_spent=None)
             _take_credit(context, account, entry, new=answer.new)
             stored = _stored_order(context, entry, answer) if kept else None
         if kept:
@@ -146,10 +149,11 @@ def _take_credit(context: ReconcileContext, account: Account, entry: GrantEntry,
 def _grant_entry(
     context: ReconcileContext, grant: Grant, period: Period, spent_by: SpentBy, now: Instant
 ) -> GrantEntry:
-    since = 0
+    account, since = context.books.accounts[grant.budget], 0
     if grant.expires is not None:
-        since = max(0, spent_by(context.books.accounts[grant.budget], period, min(grant.created or now, now)))
-    return GrantEntry(grant.budget, period.start, grant.name, grant.amount, grant.note, grant.expires, since)
+        since = max(0, spent_by(account, period, min(grant.created or now, now)))
+    following = period.end if {period.start, period.end} <= account.period_totals.keys() else None
+    return GrantEntry(grant.budget, period.start, grant.name, grant.amount, grant.note, grant.expires, since, following)
 
 
 def _correction_entry(books: Books, correction: Correction, account: Account, period: Period) -> CorrectionEntry:

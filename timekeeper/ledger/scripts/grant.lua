@@ -1,10 +1,10 @@
 -- Adds a grant to a period, or takes money away where it is negative, once for each name. A grant with an expiry of its
--- own is also stored among the period's credits.
+-- own is also stored among the period's credits. Where the next period is open, its closing balance counts as not computed.
 --
--- KEYS  head, period, grants, ledger, credits (the key pots:START)
+-- KEYS  head, period, grants, ledger, credits (the key pots:START), and the next period where it is open
 -- ARGV  fencing token, instant, start, name, amount, note, its expiry or empty, the period's spending when it was made
 -- Returns whether it was added now, then total, granted, gone, exhausted, struck, terms, version.
-local head, period, grants, ledger, credits = unpack(KEYS)
+local head, period, grants, ledger, credits, following = unpack(KEYS)
 local fencing_token, instant, start, name, amount, note, expires, since = unpack(ARGV)
 local granted, refused = open_sum(head, period, fencing_token, 'granted')
 if refused then
@@ -22,12 +22,15 @@ high, low = carry(high + granted_high, low + granted_low)
 if high >= HIGH_LIMIT or high < -HIGH_LIMIT then
   return redis.error_reply('OVERFLOW the grants pass 24 digits')
 end
-expect_types(ledger, grants, credits)
+expect_types(ledger, grants, credits, following or period)
 local added = 1 - redis.call('HEXISTS', grants, name)
 if added == 1 then
   changed(head, fencing_token)
   redis.call('HSET', grants, name, start .. ' ' .. amount)
   redis.call('HSET', period, 'granted', decimal(high, low))
+  if following then
+    redis.call('HDEL', following, 'struck')
+  end
   if expires ~= '' then
     redis.call('HSET', credits, name, amount .. ' ' .. expires .. ' ' .. since .. ' o')
   end
