@@ -62,6 +62,24 @@ def test_a_date_is_its_midnight_in_utc_which_lies_in_the_period_before_where_the
     assert status(harness, "of-its-first-hour")["period"] == "2026-01-16T05:00:00Z"
 
 
+def test_a_correction_is_compared_with_what_running_pods_have_spent_after_the_store_was_emptied(
+    harness: LedgerHarness,
+) -> None:
+    harness.budget("a", ["team-a"])
+    harness.pod("p1", "team-a")
+    harness.reconcile()
+    harness.reconcile(7200)
+    harness.client.flushall()
+    harness.correct("refund", "a", -1, harness.now)
+    harness.correct("too-much", "a", -9, harness.now)
+    harness.lead()
+    harness.reconcile()
+    harness.reconcile()
+    assert harness.spent("a") == GPU_HOUR
+    assert status(harness, "refund")["applied"] is True
+    assert "no less than -1," in status(harness, "too-much")["conditions"][0]["message"]
+
+
 def test_a_correction_of_a_closed_period_leaves_the_present_one_alone_but_for_what_it_was_left(
     harness: LedgerHarness,
 ) -> None:

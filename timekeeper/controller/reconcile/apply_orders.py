@@ -84,6 +84,8 @@ def apply_due_corrections(context: ReconcileContext, now: Instant, names: Contai
     )
     for entry, answer, kept in _apply(context, now, "corrections", apply_corrections, entries):
         account = books.accounts[entry.account]
+        if isinstance(answer, OverdrawnError) and entry.account not in books.figures:
+            continue  # nothing is settled since the store was read, and it may have lost the spending of running pods
         if isinstance(answer, StoreError):
             account.refused[entry.name] = why_refused(answer)
             _log.error("correction not applied", correction=entry.name, budget=entry.account, error=str(answer))
