@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from tests.support.ledger.harness import NOON, LedgerHarness, published
+from tests.support.ledger.harness import MONTH, NOON, LedgerHarness, published
 from timekeeper.controller.report.status_writer import PATIENCE, OrderAnswers
 from timekeeper.controller.state.accounts import Account
 from timekeeper.domain.money import GPU_HOUR
 from timekeeper.domain.timestamps import DAY
-from timekeeper.ledger import reading
+from timekeeper.ledger import keys, reading
 
 
 def order(harness: LedgerHarness, kind: str, gpu_hours: Any) -> None:
@@ -169,3 +169,24 @@ def test_an_order_for_a_budget_that_is_not_there_says_so_and_is_applied_once_it_
     assert answers.write(harness.now) == 1
     assert condition_of(harness, kind)[0] in {"Added", "Corrected"}
     assert held(harness, kind) == 5 * GPU_HOUR
+
+
+@pytest.mark.parametrize("kind", ["grant", "correction"])
+def test_an_order_that_damaged_data_keep_from_its_period_is_refused_with_that_reason_under_every_leader(
+    harness: LedgerHarness, kind: str
+) -> None:
+    harness.budget("a", ["team-a"])
+    harness.reconcile()
+    period, field = keys.AccountKeys("a").period(MONTH), "granted" if kind == "grant" else "total"
+    harness.client.hset(period, field, "damaged")
+    order(harness, kind, 5)
+    harness.reconcile(1, full=False)
+    assert condition_of(harness, kind) == (
+        "Refused",
+        f"{field} in {period} is no whole number of at most 24 digits: damaged",
+    )
+    harness.client.hset(period, field, "0")
+    harness.lead()
+    harness.reconcile(1)
+    assert condition_of(harness, kind)[0] == "Refused"
+    assert held(harness, kind) == 0

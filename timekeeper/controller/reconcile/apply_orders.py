@@ -46,18 +46,17 @@ def apply_due_grants(context: ReconcileContext, now: Instant, names: Container[s
     entries = [_grant_entry(context, grant, period, spent_by, now) for grant, period in due]
     for entry, answer, kept in _apply(context, now, "grants", apply_grants, entries):
         account = books.accounts[entry.account]
-        stored = None
         if isinstance(answer, StoreError):
+            account.refused_grants[entry.name] = str(answer)
             _log.error("grant not applied", grant=entry.name, budget=entry.account, error=str(answer))
-        else:
-            account.period_totals[entry.period] = answer
-            if entry.following is not None:
-                totals = account.period_totals[entry.following]
-                account.period_totals[entry.following] = totals._replace(previous_spent=None)
-            _take_credit(context, account, entry, new=answer.new)
-            stored = _stored_order(context, entry, answer) if kept else None
+            continue
+        account.period_totals[entry.period] = answer
+        if entry.following is not None:
+            totals = account.period_totals[entry.following]
+            account.period_totals[entry.following] = totals._replace(previous_spent=None)
+        _take_credit(context, account, entry, new=answer.new)
         if kept:
-            account.grants[entry.name] = stored
+            account.grants[entry.name] = _stored_order(context, entry, answer)
             account.unconfirmed.discard(entry.name)
         else:
             account.unconfirmed.add(entry.name)

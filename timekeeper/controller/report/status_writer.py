@@ -330,6 +330,8 @@ class OrderAnswers:
 
 
 def _answer_grant(grant: Grant, account: Account, generation: int, now: Instant, before: Json) -> Json | None:
+    if grant.name in account.refused_grants:
+        return refused_order(REFUSED, account.refused_grants[grant.name], generation, now, before)
     if grant.name not in account.grants:
         return None
     stored = account.grants[grant.name]

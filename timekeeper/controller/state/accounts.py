@@ -127,6 +127,7 @@ class Account:
         unconfirmed: the names of the grants that no replica of the store was known to hold when they were last sent.
         corrections: keyed by name, the corrections that the store holds.
         refused: the reasons for which corrections cannot be applied, keyed by the correction's name.
+        refused_grants: the reasons for which the store refused grants, keyed by the grant's name.
         checkpoint: the checkpoint from which to restore the account; None if the store has lost nothing.
         restored: the start of the period whose credits were restored from the checkpoint, until the period before it is
             restored, too; None if no period waits for that.
@@ -143,6 +144,7 @@ class Account:
     unconfirmed: set[str] = field(default_factory=set)
     corrections: dict[str, OrderEntry] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
+    refused_grants: dict[str, str] = field(default_factory=dict)
     checkpoint: Checkpoint | None = None
     restored: Instant | None = None
     summary: Summary | None = None

@@ -344,7 +344,7 @@ def due_grants(
         if account is None or not account.is_budget or grant.budget not in books.budgets.budgets:
             continue
         is_stored = account.holds_credit(grant.name) and grant.name not in account.unconfirmed
-        if grant.refused or grant.name in account.grants or is_stored:
+        if grant.refused or is_stored or grant.name in account.grants or grant.name in account.refused_grants:
             continue
         instant = grant.created or now
         believed = instant < latest + SKEW
