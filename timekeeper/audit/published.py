@@ -349,7 +349,7 @@ def _check_checkpoint(snapshot: Snapshot, sums: Sums, published: Json) -> Iterat
     closed = whole(published.get("closedMicroGPUSeconds"))
     if closed != sums.finalized:
         yield _difference(snapshot, "checkpoint", shown(closed), str(sums.finalized), "sessions whose pods are gone")
-    previous, balance = published.get("previousMicroGPUSeconds"), snapshot.sums.get("struck")
+    previous, balance = published.get("previousMicroGPUSeconds"), snapshot.sums.get("struck") or None
     if previous != balance:
         reason = "the closing balance of the period before"
         yield _difference(snapshot, "checkpoint.previous", shown(previous), shown(balance), reason)

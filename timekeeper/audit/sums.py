@@ -277,7 +277,7 @@ def check_closing_balance(snapshot: Snapshot, now: Instant) -> Iterator[Differen
         snapshot: the present period; any other is skipped.
     """
     stored = snapshot.sums.get("struck")
-    if snapshot.is_present(now) and stored is not None and snapshot.before and stored != snapshot.before:
+    if snapshot.is_present(now) and stored and snapshot.before and stored != snapshot.before:
         yield difference(snapshot, Figure.BALANCE, "", stored, snapshot.before, "the total of the period before")
 
 

@@ -29,7 +29,8 @@ named by its start.
                                                           sessions that were still open when the period ended
                                               exhausted   when the total first reached the available amount, or empty
                                               struck      the total of the period before it at the moment when that
-                                                          one's rest was carried over; absent before that
+                                                          one's rest was carried over; empty while that is due, and
+                                                          absent where nothing is
                                               terms       "allowance rollover" of the period before it at that moment
     fairgpu:{ACCOUNT}:amounts:START   hash    UID -> "epoch counter amount posted flag": a session's cumulative amount
                                               in the period, the revision that set it, the part of it that the ledger

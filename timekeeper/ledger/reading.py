@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import orjson
 import redis
@@ -621,7 +621,8 @@ def _with_totals(
     answers = iter(pipeline.execute())
     accounts = []
     for item, periods_found, latest_found in zip(raw_accounts, periods_of, latest_of, strict=True):
-        latest = [(period.start, next(answers), next(answers)) for period in latest_found]
+        latest = [_StoredPeriod(period.start, next(answers), next(answers)) for period in latest_found]
+        latest = _with_unclosed(client, item.name, periods_found, latest)
         burn, version = item.head
         totals = {start: totals_of(sums, version) for start, sums, _ in latest}
         accounts.append(
@@ -638,6 +639,31 @@ def _with_totals(
             )
         )
     return accounts
+
+
+class _StoredPeriod(NamedTuple):
+    """A period's start, the values of SUMS, and its credits, as the store holds them."""
+
+    start: Instant
+    sums: Sequence[Any]
+    credits: Mapping[Any, Any]
+
+
+def _with_unclosed(
+    client: Store, name: str, periods: Sequence[Period], latest: Sequence[_StoredPeriod]
+) -> list[_StoredPeriod]:
+    """Returns the latest periods, and before them all whose balances are to be closed.
+
+    A leader that ended while it closed the balances of several periods has left them.
+    """
+    known, account = list(latest), keys.AccountKeys(name)
+    earlier = [period.start for period in periods if not known or period.start < known[0].start]
+    while earlier and known and known[0].sums[SUMS.index("struck")] == b"":
+        start = earlier.pop()
+        sums: Any = client.hmget(account.period(start), SUMS)
+        found: Any = client.hgetall(account.credits(start))
+        known.insert(0, _StoredPeriod(start, sums, found))
+    return known
 
 
 CHUNK = 5000

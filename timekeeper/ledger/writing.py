@@ -141,6 +141,7 @@ class Opening:
         exhausted_at: the instant at which spending first reached the available amount; None before that.
         was_stored: whether the account was in the store before, so that its absence means that the store was emptied.
         version: the account's version when the checkpoint was taken.
+        carries: whether money of the period before is to be carried over into it.
     """
 
     account: str
@@ -150,6 +151,7 @@ class Opening:
     exhausted_at: int | None = None
     was_stored: bool = False
     version: int = 0
+    carries: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,6 +231,7 @@ def open_periods(
             opening.version,
             hour,
             UNATTRIBUTED,
+            int(opening.carries),
         )
         touched = (account.head, account.periods, account.period(opening.start), account.ledger, account.hours)
         calls.append(Call("open_period", touched, (fencing_token, now, *begun)))

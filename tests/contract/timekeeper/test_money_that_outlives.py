@@ -14,7 +14,7 @@ from timekeeper.controller.state.books import ControllerRules
 from timekeeper.domain.money import GPU_HOUR, GPU_SECOND, SECOND
 from timekeeper.domain.pricing import Bill
 from timekeeper.domain.timestamps import HOUR, format_instant
-from timekeeper.ledger import reading
+from timekeeper.ledger import keys, reading
 from timekeeper.ledger.client import StoreUnavailableError
 from timekeeper.ledger.totals import PeriodTotals
 from timekeeper.ledger.writing import apply_grants
@@ -204,6 +204,47 @@ def test_a_grant_that_is_read_only_in_the_next_period_is_carried_over_into_it(
         harness.lead()
     harness.reconcile(0.5)
     assert standing(harness, NOON).granted == 5 * GPU_HOUR
+    assert published(harness, "a").available == 15 * GPU_HOUR
+
+
+def test_a_leader_that_ends_while_it_catches_up_with_several_periods_leaves_all_their_money_to_the_next(
+    harness: LedgerHarness,
+) -> None:
+    harness.budget("a", ["team-a"], 10, period=HOURLY, rollover={"gpuHours": 12})
+    harness.reconcile()
+    expiring(harness, "spring", 5, 9 * 3600)
+    harness.pod("p1", "team-a")
+    harness.reconcile()
+    harness.pass_time(3 * 3600 + 60)
+    for _ in range(2):
+        harness.lead(step=end_before_closing)
+        with pytest.raises(KilledError):
+            harness.reconcile()
+    harness.lead()
+    harness.reconcile()
+    assert [standing(harness, NOON + hour * HOUR).granted for hour in range(4)] == [
+        5 * GPU_HOUR,
+        (5 + 9) * GPU_HOUR,
+        (5 + 12) * GPU_HOUR,
+        (5 + 12) * GPU_HOUR,
+    ]
+
+
+def test_a_leader_that_cannot_close_balances_for_days_leaves_all_their_money_to_the_next(
+    harness: LedgerHarness,
+) -> None:
+    harness.budget("a", ["team-a"], 10, period={"every": "day"})
+    harness.reconcile()
+    expiring(harness, "spring", 5, 9 * 86_400)
+    harness.reconcile(1)
+    day = 24 * HOUR
+    today = published(harness, "a").period_start
+    credits_of_tomorrow = keys.AccountKeys("a").credits(today + day)
+    harness.client.set(credits_of_tomorrow, "another program's")
+    for _ in range(4):
+        harness.reconcile(86_400)
+    harness.client.delete(credits_of_tomorrow)
+    harness.reconcile(1)
     assert published(harness, "a").available == 15 * GPU_HOUR
 
 

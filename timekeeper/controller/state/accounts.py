@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from operator import attrgetter
 from typing import Any
 
@@ -214,8 +215,8 @@ class Account:
     def forget_old_periods(self, now: Instant) -> None:
         """Drops the totals of old periods from memory, except those from which burn rates are computed.
 
-        The balances of the dropped periods must be closed. The kept periods are those of which a new leader reads the
-        totals: the latest KEPT_PERIODS that have begun, and all later ones, which a clock that was ahead has opened.
+        The kept periods are those of which a new leader reads the totals: the latest KEPT_PERIODS that have begun, all
+        later ones, which a clock that was ahead has opened, and those whose balances are to be closed.
 
         Args:
             now: the present by the local clock or, if earlier, by the store's.
@@ -224,9 +225,21 @@ class Account:
             return
         to_come = len(self.periods) - bisect_right(self.periods, now, key=_start)
         kept = {period.start for period in self.periods[-KEPT_PERIODS - to_come :]}
-        kept |= {period.start for period in self.periods_after(now - BURN_AGE)}
+        kept |= {period.start for period in self.periods_after(now - BURN_AGE)} | self._unclosed()
         self.period_totals = {start: value for start, value in self.period_totals.items() if start in kept}
         self.credits = {start: value for start, value in self.credits.items() if start in kept}
+
+    def _unclosed(self) -> set[Instant]:
+        """Returns the starts of the periods with totals in memory whose balances are to be closed, and of the next."""
+        if self.budget.allowance is None:
+            return set()
+        latest = self.periods[-len(self.period_totals) :]
+        due = [
+            (period.start, following.start)
+            for period, following in pairwise(latest)
+            if (totals := self.period_totals.get(following.start)) is not None and totals.previous_spent is None
+        ]
+        return {start for pair in due for start in pair}
 
     def periods_after(self, instant: Instant) -> Sequence[Period]:
         """Returns the open periods that end after an instant, in order of time."""

@@ -305,9 +305,11 @@ def due_openings(books: Books, names: Iterable[str], now: Instant) -> list[tuple
         ended = bool(account.periods) and account.periods[-1].end <= now
         if ended and account.is_budget and account.name not in books.budgets.budgets:  # the budget was deleted
             until = min(now, books.paid_until(account.name) - 1)  # it pays while a namespace is assigned to it
-        checkpoint = account.checkpoint
-        for period in periods_to_open(account, until):
-            opening = Opening(account.name, period.start, period.end, was_stored=bool(account.periods))
+        checkpoint, was_stored = account.checkpoint, bool(account.periods)
+        limited = books.budgets.budgets.get(account.name, account.budget).allowance is not None
+        for number, period in enumerate(periods_to_open(account, until)):
+            carries = limited and (was_stored or number > 0)
+            opening = Opening(account.name, period.start, period.end, was_stored=was_stored, carries=carries)
             if checkpoint is not None and checkpoint.period.start == period.start:
                 opening = replace(
                     opening,

@@ -29,7 +29,7 @@ if added == 1 then
   redis.call('HSET', grants, name, start .. ' ' .. amount)
   redis.call('HSET', period, 'granted', decimal(high, low))
   if following then
-    redis.call('HDEL', following, 'struck')
+    redis.call('HSET', following, 'struck', '')
   end
   if expires ~= '' then
     redis.call('HSET', credits, name, amount .. ' ' .. expires .. ' ' .. since .. ' o')

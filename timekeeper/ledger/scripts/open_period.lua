@@ -3,10 +3,11 @@
 --
 -- KEYS  head, periods, period, ledger, hours
 -- ARGV  fencing token, instant, start, end, checkpoint, exhausted, whether the caller knows the account, the version that the
---       checkpoint is of, and the hour and dimensions that the checkpoint is attributed to
+--       checkpoint is of, the hour and dimensions that the checkpoint is attributed to, and 1 where the balance of the
+--       period before is to be closed
 -- Returns whether the account was not in the store, then total, granted, gone, exhausted, struck, terms, version.
 local head, periods, period, ledger, hours = unpack(KEYS)
-local fencing_token, instant, start, finish, checkpoint, exhausted, expected, version, hour, dimensions = unpack(ARGV)
+local fencing_token, instant, start, finish, checkpoint, exhausted, expected, version, hour, dimensions, carries = unpack(ARGV)
 if not limbs(checkpoint) then
   return redis.error_reply('AMOUNT ' .. checkpoint .. ' is no whole number from 0 to 10^24 - 1')
 end
@@ -36,6 +37,9 @@ end
 if redis.call('HSETNX', periods, start, finish) == 1 then
   redis.call('HSET', period, 'total', checkpoint, 'checkpoint', checkpoint, 'granted', '0', 'gone', checkpoint,
     'exhausted', exhausted)
+  if carries == '1' then
+    redis.call('HSET', period, 'struck', '')
+  end
   if checkpoint ~= '0' then
     redis.call('XADD', ledger, '*', 'k', 'checkpoint', 'p', start, 'a', checkpoint, 't', instant, 'u', '',
       'n', '', 'd', '', 'x', 'the store had been lost')
