@@ -345,10 +345,13 @@ def intake_after(limits: ReportLimits, intake: Intake, report: Received, marks: 
     before = next((boot for boot in intake.boots if boot.name == report.boot), None)
     if before is not None and report.sequence <= before.sequence:
         return None
-    last = intake.samples[-1] if intake.samples else None
-    at = max(report.at, marks.closed, last.at if last else 0)
+    at = max(report.at, marks.closed, intake.samples[-1].at if intake.samples else 0)
     age = max(at - limits.start, 0)
     gpu, money, named = _amounts(limits, report.counters, age)
+    if money and is_unpriced(limits, intake):
+        intake = _priced(intake, Fraction(money, max(gpu, 1)))
+        before = next((boot for boot in intake.boots if boot.name == report.boot), None)
+    last = intake.samples[-1] if intake.samples else None
     earlier_gpu, earlier_money, _ = _amounts(limits, [_earlier(counter) for counter in report.counters], age)
     boot = Boot(
         report.boot,
@@ -368,6 +371,24 @@ def intake_after(limits: ReportLimits, intake: Intake, report: Received, marks: 
         sum(device.rate for place, device in enumerate(limits.devices) if place not in all_named),
     )
     return Intake(boots, all_named, _coalesced((*intake.samples, sample), marks))
+
+
+def is_unpriced(limits: ReportLimits, intake: Intake) -> bool:
+    """Returns whether use is billed, and all reports came while it was not: their use has no price before the next one.
+
+    False if the use of a device is free of charge, since its price is 0 then, too.
+    """
+    last = intake.samples[-1] if limits.billed and intake.samples else None
+    return last is not None and last.gpu > 0 == last.money and all(device.price > 0 for device in limits.devices)
+
+
+def _priced(intake: Intake, price: Fraction) -> Intake:
+    """Returns the totals with a price for each microGPU-second, for use that was reported while it was not billed."""
+    return replace(
+        intake,
+        boots=tuple(boot._replace(money=int(boot.gpu * price)) for boot in intake.boots),
+        samples=tuple(sample._replace(money=int(sample.gpu * price)) for sample in intake.samples),
+    )
 
 
 def sample_before(samples: Sequence[Sample], instant: Instant) -> Sample | None:

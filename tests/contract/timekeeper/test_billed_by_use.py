@@ -10,6 +10,7 @@ import pytest
 
 from fairgpu.charging import ChargeRules
 from tests.support.ledger.harness import NOON, LedgerHarness, report
+from timekeeper.audit.auditing import AuditEnvironment, AuditRequest, audit
 from timekeeper.controller.state.books import ControllerRules
 from timekeeper.domain.money import GPU_SECOND, SECOND
 from timekeeper.domain.pricing import Bill
@@ -710,3 +711,47 @@ def test_use_before_a_period_ended_stays_in_it_where_the_node_fell_silent_and_no
     harness.lead(ControllerRules(bill=Bill.USED))
     harness.reconcile(60)
     assert harness.spent("a", NOON - 53 * MINUTE) == (300 + 7 * 6) * GPU_SECOND
+
+
+def report_a_tenth(harness: LedgerHarness, first: int, last: int) -> None:
+    """The pod p1 reports every five minutes that it used its device for a tenth of the time since its start."""
+    for number in range(first, last):
+        harness.pass_time(300)
+        report(harness, "p1", number, 30 * number)
+        harness.reconcile()
+
+
+@pytest.mark.parametrize(
+    ("before", "then", "spent"),
+    [
+        (Bill.RESERVED, Bill.USED, [3600, 360, 360]),
+        (Bill.RESERVED, Bill.MAX, [3600, 3600, 3600]),
+        (Bill.USED, Bill.RESERVED, [330, 3600, 3600]),
+    ],
+)
+def test_another_bill_holds_for_the_present_period_as_a_whole_and_for_none_before_it(
+    harness: LedgerHarness, before: Bill, then: Bill, spent: list[int]
+) -> None:
+    harness.budget("a", ["team-a"], period={"every": "hour"})
+    harness.lead(ControllerRules(bill=before))
+    harness.pod("p1", "team-a")
+    harness.reconcile()
+    report_a_tenth(harness, 1, 17)
+    harness.lead(ControllerRules(bill=then))
+    harness.reconcile(1)
+    report_a_tenth(harness, 17, 41)
+    assert [harness.spent("a", NOON + hour * HOUR) for hour in range(3)] == [each * GPU_SECOND for each in spent]
+    around = AuditEnvironment(harness.client, lambda: None, lambda: harness.now, lambda _: False)
+    assert audit(around, AuditRequest(patience_seconds=0)).differences == ()
+
+
+def test_a_pod_that_has_reported_nothing_since_use_is_billed_is_billed_as_reserved(harness: LedgerHarness) -> None:
+    harness.budget("a", ["team-a"])
+    harness.pod("p1", "team-a")
+    harness.reconcile()
+    report_a_tenth(harness, 1, 3)
+    harness.lead(ControllerRules(bill=Bill.USED))
+    harness.reconcile(60)
+    assert harness.spent("a") == 660 * GPU_SECOND
+    report_a_tenth(harness, 3, 4)
+    assert harness.spent("a") == 90 * GPU_SECOND

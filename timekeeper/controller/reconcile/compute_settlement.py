@@ -33,7 +33,17 @@ from timekeeper.domain.charges import (
     with_used,
 )
 from timekeeper.domain.pricing import Bill, billed
-from timekeeper.domain.reports import Bases, Course, Marks, Sample, begun_by, extended, parts, sample_before
+from timekeeper.domain.reports import (
+    Bases,
+    Course,
+    Marks,
+    Sample,
+    begun_by,
+    extended,
+    is_unpriced,
+    parts,
+    sample_before,
+)
 from timekeeper.domain.sessions import Session
 from timekeeper.domain.timestamps import HOUR, Instant
 from timekeeper.domain.usage import dimensions
@@ -419,8 +429,11 @@ def _known_use(inputs: _Inputs, course: Course, bill: Bill) -> RecordedUse:
     use = known
     if samples:
         use = use._replace(reported=extended(known.reported, course, lambda instant: _before(samples, instant).gpu))
-    if bill is Bill.RESERVED or inputs.facts.reports is None or (not samples and known.total is None):
+    reports = inputs.facts.reports
+    if bill is Bill.RESERVED or reports is None or (not samples and known.total is None):
         return use
+    if is_unpriced(reports.limits, reports.intake):
+        return use  # billed as reserved until the next report
     if not known.billed:
         # With the first report the period before the present one is kept, too: the session may have ended in it.
         past = [span for span in _charged(inputs, 0)[0] if span not in course.segments]
@@ -434,7 +447,7 @@ def _known_use(inputs: _Inputs, course: Course, bill: Bill) -> RecordedUse:
         return total if lost else _before(samples, instant).money
 
     missing = _total(inputs).missing
-    whole = inputs.facts.reports.limits.whole
+    whole = reports.limits.whole
     pair = (missing, whole) if samples and missing else (0, 0) if samples else known.missing
     return use._replace(billed=extended(known.billed, course, money_before), total=total, missing=pair)
 
