@@ -740,9 +740,12 @@ class State:
         return self._lowest[1]
 
     def _lowest_that_waits(self) -> int | None:
+        def in_budget(namespace: str) -> bool:
+            return self.budgets.effect(namespace) is BudgetEffect.IN_BUDGET
+
         without_place: set[str] = set()
-        for pod in sorted(self.waiting.all(), key=lambda pod: pod.priority):
-            if pod.uid in without_place or self.budgets.effect(pod.namespace) is not BudgetEffect.IN_BUDGET:
+        for pod in self.waiting.lowest_first(in_budget):
+            if pod.uid in without_place:
                 continue
             pods = self.gangs.together_with(pod)
             if pods and self._prospects.have_a_place(pods, self.offers, self.sites):

@@ -507,7 +507,7 @@ class Reclaimer:
         spent = np.maximum(self._clocks.wall() - holders.since, 0.0) * holders.core_percent.astype(np.float64)
         in_budget = rich[holders.namespace]
         may_go = ~holders.places(not_eligible)
-        if not any(one.pod.high_priority for one in state.waiting.in_order()):
+        if not any(pod.high_priority for pod in state.waiting.all()):
             may_go &= ~in_budget
         return Victims(holders, may_go, in_budget, spent, state.others().copy())
 
