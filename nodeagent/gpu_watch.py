@@ -14,6 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ import structlog
 from nodeagent.containers.folders import Folders
 from nodeagent.containers.records import Record
 from nodeagent.driver_figures import DriverSample, Figure, Placed, figures, place
-from nodeagent.ledger_slots import registered
+from nodeagent.ledger_slots import Registered, registered
 from nodeagent.owners import Owned, ProcessState, container_names, owner, unheld_since
 from nodeagent.pages import Ledgers
 from nodeagent.processes import PROC, Process, Processes, read_process
@@ -126,11 +127,12 @@ class GpuWatch:
         samples, silent = self._samples()
         alive = self._processes.look(frozenset().union(*(_pids(sample) for sample in samples.values())))
         by_pod, by_gpu = _grouped(records)
+        shims = cache(registered)  # a ledger has up to 1,024 slots, and each process on each GPU is looked up in one
         for uuid in self._node.uuids():
             here = by_gpu.get(uuid, [])
             sample = samples.get(uuid)
             if sample is not None:
-                owned, unnamed = self._owned(uuid, sample, alive, by_pod, names)
+                owned, unnamed = self._owned(uuid, sample, alive, by_pod, names, shims)
                 strays += [(uuid, each) for each in owned if each.state is not ProcessState.HELD]
                 for each in owned:
                     if each.record is not None:
@@ -195,6 +197,7 @@ class GpuWatch:
         alive: Mapping[int, Process],
         by_pod: Mapping[str, list[Record]],
         names: Mapping[str, str],
+        shims: Callable[[str], Registered],
     ) -> tuple[list[Owned], frozenset[str]]:
         """Returns the living processes on a GPU with their containers.
 
@@ -204,13 +207,14 @@ class GpuWatch:
             alive: the living processes, keyed by the host's process id.
             by_pod: the records of each pod's containers, keyed by the pod's uid.
             names: the containers' names, keyed by their ids in the runtime.
+            shims: returns the processes that a container's shim has registered, given the path of its ledger.
         """
         owned = []
         unnamed = set()
         unread = self._node.unread()
         for process in (alive[pid] for pid in _pids(sample) if pid in alive):
             of_pod = by_pod.get(process.pod_uid, ())
-            one = owner(process, uuid, of_pod, names, lambda record: registered(self._folders.ledger(record)), unread)
+            one = owner(process, uuid, of_pod, names, lambda record: shims(self._folders.ledger(record)), unread)
             if one is None:
                 unnamed.add(process.pod_uid)
             else:

@@ -1,6 +1,7 @@
 """The questions to NVML, and to the cgroups beside it. NVML itself is the hardware that is not there."""
 
 import os
+import shutil
 import sys
 import threading
 import time
@@ -16,6 +17,7 @@ from nodeagent.containers.folders import Folders
 from nodeagent.containers.records import GivenDevice, Record
 from nodeagent.driver_figures import DriverSample, Figure
 from nodeagent.gpu_watch import KILL_AFTER_SECONDS, GpuWatch, Node
+from nodeagent.ledger_slots import Registered
 from nodeagent.nvml import Figures, Nvml
 from nodeagent.rounds import Container
 from nodeagent.schedule_page import ACTIVITY, LEDGER_DEVICES_AT, LEDGER_HEAD, LEDGER_MAGIC, LEDGER_PAGE_SIZE
@@ -314,3 +316,25 @@ def test_the_agent_keeps_no_ledger_open_of_a_container_that_has_ended(tmp_path: 
     records.clear()
     watch.look(2.0)
     assert open_below(tmp_path, "ledger") == []
+
+
+def test_a_containers_ledger_is_read_once_a_look_however_many_processes_it_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each reading takes a millisecond where the container has filled its ledger."""
+    device = (GivenDevice("GPU-0", 30, 1024, 0, 7),)
+    record = Record("team", "train", UID, "main", frozenset({"slot"}), 1, False, Policy.HARD, 1, device)
+    sample = DriverSample(7, 100 * MIB, {300: 50 * MIB, 301: 50 * MIB})
+    node = Node(lambda: [record], lambda: [with_status("main")], lambda: ["GPU-0"], lambda _: sample)
+    watch = watched_process(tmp_path, node)
+    shutil.copytree(tmp_path / "proc" / "300", tmp_path / "proc" / "301")
+    read: list[str] = []
+
+    def registered(ledger: str) -> Registered:
+        read.append(ledger)
+        return Registered()
+
+    monkeypatch.setattr("nodeagent.gpu_watch.registered", registered)
+    for _ in range(2):
+        assert len(watch.look(0.0).strays) == 2
+    assert len(read) == 2
