@@ -114,7 +114,11 @@ class Slots:
 
 
 class Server:
-    """A gRPC server on a Unix socket that answers the kubelet's calls to the device plugin, until it is closed."""
+    """A gRPC server on a Unix socket that answers the kubelet's calls to the device plugin, until it is closed.
+
+    Raises:
+        OSError: the socket cannot be listened on.
+    """
 
     def __init__(self, socket: Path, slots: Slots, prepare: Prepare) -> None:
         self.socket = socket
@@ -129,8 +133,10 @@ class Server:
             (grpc.method_handlers_generic_handler("v1beta1.DevicePlugin", self._methods()),)
         )
         socket.unlink(missing_ok=True)
-        if self._server.add_insecure_port(f"unix://{socket}") == 0:
-            raise OSError(f"{socket} cannot be listened on")
+        try:
+            self._server.add_insecure_port(f"unix://{socket}")
+        except RuntimeError as error:  # gRPC's error if its C core cannot bind
+            raise OSError(f"{socket} cannot be listened on: {error}") from error
         self._server.start()
 
     @property

@@ -17,7 +17,7 @@ import pytest
 
 from nodeagent.containers.resolving import Listed
 from nodeagent.kubelet import device_plugin
-from nodeagent.kubelet.device_plugin import Checkpoint, Offered, Slots, keep_registered, register
+from nodeagent.kubelet.device_plugin import Checkpoint, Offered, Server, Slots, keep_registered, register
 from nodeagent.kubelet.pod_resources import KubeletError, PodResources
 from nodeagent.kubelet.registration import FIRST_DELAY_SECONDS, HIDDEN_SECONDS, UNFOLLOWED_SECONDS, Loss
 from tests.support.background import in_background
@@ -91,6 +91,14 @@ def test_the_plugin_registers_its_resource_and_wants_to_hear_of_each_start(kubel
     assert request.options.pre_start_required
     with kubelet.plugin() as client:
         assert client.options().pre_start_required
+
+
+def test_a_socket_that_the_host_does_not_allow_is_an_error_after_which_the_plugin_tries_again(
+    tmp_path: Path, plugin: Plugin
+) -> None:
+    """As where the disk has no room for the socket."""
+    with pytest.raises(OSError, match="cannot be listened on"):
+        Server(tmp_path / "absent" / "fairgpu.sock", plugin.slots, plugin.prepare)
 
 
 def test_slots_that_change_are_shown_at_once(kubelet: FakeKubelet, plugin: Plugin) -> None:
