@@ -5,6 +5,7 @@ All state lies on the host (nodeagent.containers.folders), where a restarted age
 
 from __future__ import annotations
 
+import datetime as dt
 import secrets
 import threading
 import time
@@ -30,6 +31,7 @@ from nodeagent.containers.resolving import (
     is_live,
     live_pod,
     start_is_certain,
+    without_ends_before,
 )
 from nodeagent.offer import Offer
 from nodeagent.pods import NodePods, read
@@ -52,6 +54,11 @@ second. Until then it makes a container by the earlier spec, whose files are gon
 pod with it where it is not restarted."""
 
 
+def host_booted() -> dt.datetime:
+    """Returns when the host booted, by its present clock."""
+    return dt.datetime.now(dt.UTC) - dt.timedelta(seconds=time.clock_gettime(time.CLOCK_BOOTTIME))
+
+
 @dataclass(frozen=True)
 class StartEnvironment:
     """The functions by which `Starter` learns of the node, and one that it calls after each change of a record.
@@ -70,6 +77,7 @@ class StartEnvironment:
             far as the runtime shows it.
         made_starts: returns the folder of each start by whose CDI spec such a container was made.
         wait: sleeps for a number of seconds.
+        booted: returns when the host booted, by its present clock.
     """
 
     node: str
@@ -81,6 +89,7 @@ class StartEnvironment:
     made: Callable[[], frozenset[tuple[str, str]]] = frozenset
     made_starts: Callable[[], frozenset[str]] = frozenset
     wait: Callable[[float], object] = time.sleep
+    booted: Callable[[], dt.datetime] = host_booted
 
 
 class Starter:
@@ -144,6 +153,8 @@ class Starter:
         listing = self._environment.listing()
         namespace, name = holder(listing, slots, self._environment.pods.all())
         pod = self._pod(namespace, name)
+        if not self._has_prepared(pod, slots):
+            pod = without_ends_before(pod, self._environment.booted())
         container = container_of(pod, listing, slots)
         if self._was_prepared(pod, container):
             pod, container = self._certain(pod, container, listing, slots)
@@ -336,6 +347,17 @@ class Starter:
                 Cause.UNKNOWN_CONTAINER, f"pod {namespace}/{name} has ended", identity_of(found)
             )
         return pod
+
+    def _has_prepared(self, pod: Mapping[str, Any], slots: frozenset[str]) -> bool:
+        """Returns whether a container of a pod was prepared with some of these slots since the boot, or may have been.
+
+        Where none was, the pod's first container with them starts, whatever the pod's status says of a time before.
+        """
+        uid = pod["metadata"]["uid"]
+        with self._lock:
+            return any(each.uid == uid and each.slots & slots for each in self._records.values()) or any(
+                each[0] == uid for each in self._unread
+            )
 
     def _was_prepared(self, pod: Mapping[str, Any], container: str) -> bool:
         ordinary = any(each["name"] == container for each in pod["spec"].get("initContainers") or [])

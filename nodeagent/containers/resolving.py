@@ -8,6 +8,7 @@ completed.
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -153,6 +154,28 @@ def container_of(pod: Mapping[str, Any], listing: Iterable[Listed], slots: froze
     raise PlacementRefusedError(
         cause, f"the kubelet lists {exact_ones} of the pod with exactly the slots {_shown(slots)}", identity
     )
+
+
+def without_ends_before(pod: Mapping[str, Any], booted: dt.datetime) -> Mapping[str, Any]:
+    """Returns a pod without the statuses of init containers that ended before the host booted: they start again.
+
+    After a boot, the pod's status shows those ends until each init container has started again.
+
+    Args:
+        pod: the pod as JSON.
+        booted: when the host booted.
+    """
+    status = pod.get("status", {})
+    kept = [each for each in status.get("initContainerStatuses") or [] if not _ended_before(each, booted)]
+    return {**pod, "status": {**status, "initContainerStatuses": kept}}
+
+
+def _ended_before(status: Mapping[str, Any], at: dt.datetime) -> bool:
+    ended = (status.get("state") or {}).get("terminated") or {}
+    try:
+        return dt.datetime.fromisoformat(ended["finishedAt"]) < at
+    except (KeyError, TypeError, ValueError):
+        return False
 
 
 def start_is_certain(pod: Mapping[str, Any], container: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
 import errno
 import json
 import os
@@ -109,6 +110,7 @@ class Node:
             lambda: self.made,
             lambda: self.made_starts,
             self.waited.append,
+            lambda: BOOTED,
         )
         return Starter(environment, self.folders, Path("/shim"))
 
@@ -210,6 +212,26 @@ def test_the_main_container_gets_its_own_share_after_the_init_containers(node: N
     assert shares([node.starter.prepare(SLOT)]) == {"main": 20}
     assert shares(node.starter.records()) == {"main": 20}
     assert len(node.specs()) == 1
+
+
+BOOTED = dt.datetime(2026, 11, 28, 12, tzinfo=dt.UTC)
+
+
+@pytest.mark.parametrize(
+    ("finished_at", "expected"),
+    [("2026-11-28T11:59:59Z", {"init": 10}), ("2026-11-28T12:00:30Z", {"main": 20}), (None, {"main": 20})],
+    ids=["before the boot", "after it, and the records were removed by hand", "at an unknown time"],
+)
+def test_an_init_container_that_ended_before_the_boot_starts_again_with_its_own_share(
+    node: Node, finished_at: str | None, expected: dict[str, int]
+) -> None:
+    """The kubelet starts a pod's containers again after a boot, and its status says what was before."""
+    given = pod("train", {"main": 20}, {"init": 10})
+    ended = {"exitCode": 0, "finishedAt": finished_at}
+    node.knows(init_status(given, "init", terminated=ended))
+    node.lists("train", "main")
+    assert shares([node.starter.prepare(SLOT)]) == expected
+    assert shares([node.starter.prepare(SLOT)]) == {"main": 20}, "the init container was prepared since the boot"
 
 
 def test_an_init_container_that_failed_starts_again_with_its_own_share(
