@@ -1,9 +1,10 @@
 /* spin.c: launches simulated kernels for a while, as fast as it is let.
  *
- *     spin SECONDS MICROSECONDS [STREAMS [graph] [uneven] [completed]]     prints "LAUNCHES"
+ *     spin SECONDS MICROSECONDS [STREAMS [graph] [uneven] [contexts] [completed]]     prints "LAUNCHES"
  *
  * The kernels take turns on the streams; with `graph`, eight of them are captured and launched together. With `uneven`, three
- * of each three hundred take a hundred times as long, one behind the other. With `completed`
+ * of each three hundred take a hundred times as long, one behind the other. With `contexts` a thread for each stream launches
+ * into it, in a context of its own, for ever. With `completed`
  * it is never more than some milliseconds of work ahead on each stream, and counts what was completed: a queue of a
  * thousand long kernels would say little of what the GPU did. It then prints how many were after each whole second.
  * Writes "ready" and begins when it gets a line.
@@ -11,6 +12,7 @@
 #define __CUDA_API_VERSION_INTERNAL
 #include <cuda.h>
 #include <dlfcn.h>
+#include <pthread.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -159,9 +161,22 @@ static CUfunction kernel(unsigned long microseconds)
     return function;
 }
 
+static void *in_its_own_context(void *microseconds)
+{
+    CUcontext context;
+    CUstream stream;
+    if (CU(cuCtxCreate_v2)(&context, 0, 0) != CUDA_SUCCESS || CU(cuStreamCreate)(&stream, CU_STREAM_NON_BLOCKING) != CUDA_SUCCESS)
+        exit(9);
+    CUfunction function = kernel((unsigned long)(size_t)microseconds);
+    while (launch_one(CU(cuLaunchKernel), function, stream) == CUDA_SUCCESS)
+        ;
+    exit(6);
+}
+
 int main(int count, char **arguments)
 {
     CUcontext context;
+    pthread_t thread;
     struct work work = {.stream_count = count > 3 ? strtoul(arguments[3], NULL, 10) : 1};
     double seconds = count > 2 ? atof(arguments[1]) : 0;
     unsigned long microseconds = count > 2 ? strtoul(arguments[2], NULL, 10) : 0, launches = 0;
@@ -183,6 +198,10 @@ int main(int count, char **arguments)
     puts("ready");
     fflush(stdout);
     getchar();
+    for (unsigned long i = 1; asked(count, arguments, "contexts") && i < work.stream_count; i++)
+        pthread_create(&thread, NULL, in_its_own_context, (void *)(size_t)microseconds);
+    if (asked(count, arguments, "contexts"))
+        in_its_own_context((void *)(size_t)microseconds);
     if (asked(count, arguments, "completed"))
         completed(&work, seconds);
     else {

@@ -6,8 +6,7 @@
 #include "process.h"
 #include "state.h"
 
-#define PEER_NS 10000000u                   /* a process counts as at work for so long after it last said so */
-#define CONTENDER_NS (2u * VCUDA_PERIOD_NS) /* and as wanting work: it may sleep until its next turn */
+#define PEER_NS 10000000u /* a process counts as at work for so long after it last said so */
 #define MOST_DEBT_PERIODS 20
 #define MOST_BEFORE_NS 60000000000u /* nothing that others have in flight is believed to have begun longer before */
 #define SAVED_PERIODS 4             /* credit goes on while a long kernel runs that is charged at its end */

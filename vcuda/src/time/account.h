@@ -23,6 +23,9 @@ struct span_cost account_span(int index, uint64_t begin_ns, uint64_t end_ns, uin
 /* Counts launches whose time was charged with others'. */
 void account_launches(int index, uint32_t launches);
 
+/* A process or a context counts as wanting work for so long after it last said so: it may sleep until its next turn. */
+#define CONTENDER_NS (2u * VCUDA_PERIOD_NS)
+
 /* Processes of this container that have or want work on the device, at least one: they share what may be queued. */
 uint64_t account_contenders(int index);
 

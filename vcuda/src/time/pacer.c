@@ -190,11 +190,11 @@ static void forget_stream(CUstream stream)
 }
 
 /* Turns alone keep short kernels to their share, and the node settles what runs over their end. Kernels that fill a
- * good part of a turn must be paid for from the share itself. */
-static bool in_debt(const struct queue *queue, const struct turn *turn)
+ * good part of a turn, one of each process and context, must be paid for from the share itself. */
+static bool in_debt(const struct queue *queue, const struct turn *turn, uint64_t contenders)
 {
     int64_t credit = __atomic_load_n(&ledger->devices[queue->index].credit_ns, __ATOMIC_RELAXED);
-    return credit <= 0 && queue->estimate.mean_ns > turn->per_period_ns / 2;
+    return credit <= 0 && queue->estimate.mean_ns * contenders > turn->per_period_ns / 2;
 }
 
 void pacer_set_gate(int index, uint64_t turn)
@@ -357,7 +357,7 @@ static uint64_t batch_of(const struct queue *queue)
 /* One look at what is in flight and at what is left of the turn, ns of work. */
 struct view {
     struct turn turn;
-    uint64_t contenders; /* processes of the container that fill the GPU's queue, this one among them */
+    uint64_t contenders; /* processes of the container and contexts of this one that fill the GPU's queue, at least one */
     uint64_t mean;       /* of a launch */
     uint64_t until_end;  /* this process's part of what is left of the turn; 0: it is another's turn */
     uint64_t queued;     /* in flight and granted, in all streams */
@@ -403,7 +403,7 @@ static bool finds_room(const struct queue *queue, const struct view *view, struc
 static bool finds_its_turn(const struct queue *queue, const struct view *view, struct wait *wait, uint64_t now_ns)
 {
     wait->reason = TURN;
-    if (!view->turn.open || in_debt(queue, &view->turn)) {
+    if (!view->turn.open || in_debt(queue, &view->turn, view->contenders)) {
         wait->pause_ns = view->turn.open ? 1000000 : view->turn.end_ns - now_ns;
         return false;
     }
@@ -428,7 +428,7 @@ static uint64_t granted_by(const struct queue *queue, const struct view *view)
 static uint64_t allowed(struct queue *queue, uint64_t now_ns, struct wait *wait)
 {
     struct turn turn;
-    uint64_t contenders = account_contenders(queue->index);
+    uint64_t contenders = account_contenders(queue->index) + spans_contexts_beside(queue, now_ns - CONTENDER_NS);
     if (!pacer_look(queue->index, now_ns, &turn) || (turn.open && turn.end_ns - now_ns >= turn.period_ns))
         return UNBOUNDED;
     struct view view = view_of(queue, wait->flow, &turn, contenders, now_ns);
@@ -476,11 +476,18 @@ static bool take_back_grants(struct queue *queue)
     return queue->granted_ns < granted;
 }
 
+/* The context has or wants work. */
+static void mark_active(struct queue *queue, uint64_t now_ns, bool waiting)
+{
+    __atomic_store_n(&queue->wanted_ns, now_ns, __ATOMIC_RELAXED);
+    account_active(queue->index, now_ns, waiting);
+}
+
 /* Waits for `pause_ns`, without the lock and outside the driver; not where others give room back, which takes time that counts
  * as waiting, too. False: the context has ended. */
 static bool pause_in(struct queue *queue, struct wait *wait, uint64_t *now, struct before *before)
 {
-    account_active(queue->index, *now, true);
+    mark_active(queue, *now, true);
     if (wait->reason != TURN && take_back_grants(queue)) {
         uint64_t after = clock_ns();
         wait->waited_ns[wait->reason] += after - *now;
@@ -555,7 +562,7 @@ static bool is_default(CUstream stream)
 static uint32_t open_batch(struct queue *queue, CUstream stream, struct batch *batch, struct flow *flow, uint32_t granted)
 {
     uint64_t now = clock_ns();
-    account_active(queue->index, now, false);
+    mark_active(queue, now, false);
     __atomic_store_n(&batch->stream, stream, __ATOMIC_RELAXED);
     batch->gate = config.device_count == 1 || !is_default(stream) ? &pacer_gates[queue->index] : &never_open;
     batch->flow = flow;
@@ -777,7 +784,7 @@ bool pacer_collect(bool all)
         pthread_mutex_lock(&queue->lock);
         if (queue->context != NULL && queue->count != 0) {
             spans_charge_unfinished(queue, now);
-            account_active(queue->index, now, false);
+            mark_active(queue, now, false);
             busy = true;
         }
         pthread_mutex_unlock(&queue->lock);

@@ -23,14 +23,15 @@ static uint32_t queues_used;                                    /* entries beyon
 
 static void start(struct queue *queue, CUcontext context, int index)
 {
-    queue->index = index;
-    queue->for_all = device_context_for_all(context);
+    __atomic_store_n(&queue->index, index, __ATOMIC_RELAXED);
+    __atomic_store_n(&queue->for_all, device_context_for_all(context), __ATOMIC_RELAXED);
     queue->count = queue->spares = 0;
     queue->in_flight_ns = queue->granted_ns = queue->cursor_ns = queue->base_ns = 0;
     queue->sampled_ns = queue->waiter = 0;
     queue->estimate = (struct estimate){0};
     queue->held_ns[0] = queue->held_ns[1] = 0;
     __atomic_store_n(&queue->oldest_since_ns, 0, __ATOMIC_RELAXED);
+    __atomic_store_n(&queue->wanted_ns, 0, __ATOMIC_RELAXED);
     queue->begin = queue->base = NULL;
     queue->idled = queue->reaping = queue->beginning = false;
     memset(queue->flows, 0, sizeof queue->flows);
@@ -155,12 +156,24 @@ uint64_t spans_on_other_devices(const struct queue *queue, uint64_t *estimate_ns
     *estimate_ns = 0;
     for (uint32_t i = 0; (other = spans_walk(i)) != NULL; i++) {
         uint64_t since = __atomic_load_n(&other->oldest_since_ns, __ATOMIC_ACQUIRE);
-        if (since == 0 || other->index == queue->index || (oldest != 0 && since >= oldest))
+        if (since == 0 || __atomic_load_n(&other->index, __ATOMIC_RELAXED) == queue->index || (oldest != 0 && since >= oldest))
             continue;
         oldest = since;
         *estimate_ns = __atomic_load_n(&other->all_in_flight_ns, __ATOMIC_RELAXED);
     }
     return oldest;
+}
+
+uint32_t spans_contexts_beside(const struct queue *queue, uint64_t since_ns)
+{
+    const struct queue *other;
+    uint32_t count = 0;
+    for (uint32_t i = 0; (other = spans_walk(i)) != NULL; i++)
+        count += __atomic_load_n(&other->context, __ATOMIC_ACQUIRE) != NULL &&
+                 __atomic_load_n(&other->wanted_ns, __ATOMIC_RELAXED) > since_ns &&
+                 __atomic_load_n(&other->index, __ATOMIC_RELAXED) == queue->index &&
+                 __atomic_load_n(&other->for_all, __ATOMIC_RELAXED) != queue->for_all;
+    return count;
 }
 
 uint32_t spans_flows(const struct queue *queue)

@@ -52,9 +52,9 @@ struct span {
 /* One context's work. `lock` guards all of it; no driver call is made under it. */
 struct queue {
     pthread_mutex_t lock;
-    CUcontext context; /* NULL: free. Atomic */
-    CUcontext for_all; /* that any thread may make current: itself, or of a green one the primary */
-    int index;
+    CUcontext context;        /* NULL: free. Atomic */
+    CUcontext for_all;        /* that any thread may make current: itself, or of a green one the primary. Atomic */
+    int index;                /* of its device; atomic */
     uint64_t serial;          /* grows each time that it is taken or given up */
     uint32_t callers;         /* threads that call the driver for this queue now */
     bool reaping;             /* one of them looks which spans are done */
@@ -80,7 +80,8 @@ struct queue {
     const struct flow *held;   /* whose */
     /* For other queues: since when its oldest span goes on (0: none), and the estimate of all that is in flight. Atomic. */
     uint64_t oldest_since_ns, all_in_flight_ns;
-    uint64_t waiter; /* id of a span that goes on for so long that it may wait for a launch which is held; 0: none */
+    uint64_t wanted_ns; /* CLOCK_MONOTONIC when the context last had or wanted work; atomic */
+    uint64_t waiter;    /* id of a span that goes on for so long that it may wait for a launch which is held; 0: none */
 };
 
 /* The queue of a context, made at its first launch. NULL when there is no room for one more. */
@@ -127,6 +128,9 @@ uint64_t spans_worked_ns(const struct queue *queue, uint64_t now_ns);
 /* The flow of a stream as this thread means it; in use until it is given back. */
 struct flow *spans_flow(struct queue *queue, CUstream stream);
 void spans_flow_back(struct flow *flow);
+/* Contexts of this process on the same device that had or wanted work since then, besides this one and, where it is a part of the
+ * primary context (a green one), the others of that. */
+uint32_t spans_contexts_beside(const struct queue *queue, uint64_t since_ns);
 /* Since when work of this process has gone on for the longest on another device; 0: none does. `estimate_ns` is of all that is
  * in flight with it. */
 uint64_t spans_on_other_devices(const struct queue *queue, uint64_t *estimate_ns);
