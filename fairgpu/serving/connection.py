@@ -42,7 +42,7 @@ class BoundedConnection(ASGIProtocol):  # type: ignore[misc] # gunicorn ships no
         """Starts the time limit of a new connection's first request.
 
         If the worker has its most connections, the one that has been idle for longest is closed; if none is idle, the
-        new one is.
+        one whose unfinished request began first; if no request is unfinished, the new one.
         """
         super().connection_made(transport)
         self._received_at = self._idle_since = self.worker.loop.time()
@@ -85,7 +85,8 @@ class BoundedConnection(ASGIProtocol):  # type: ignore[misc] # gunicorn ships no
         self._unread_since = acknowledged if waits else NOTHING_WAITS
 
     def cut_off(self) -> None:
-        """Closes the connection at once, without an answer."""
+        """Closes the connection at once, without an answer, and frees its place."""
+        self._connections.discard(self)
         self.transport.abort()
 
     def _on_message_complete(self) -> None:
@@ -100,16 +101,17 @@ class BoundedConnection(ASGIProtocol):  # type: ignore[misc] # gunicorn ships no
         return done
 
     def _free_a_place(self) -> bool:
-        """Closes the connection that has been idle for longest; returns False if none is idle.
+        """Closes the connection that has been idle for longest, else the one whose unfinished request began first.
 
-        A client therefore cannot shut out others by holding idle connections.
+        A client therefore cannot shut out others by holding idle connections, or by not finishing its requests.
+
+        Returns:
+            False if no connection is idle and no request is unfinished.
         """
         idle = [other for other in self._connections if other.is_idle]
         if not idle:
-            return False
-        longest = min(idle, key=lambda other: other._received_at)  # noqa: SLF001 - of this very class
-        self._connections.discard(longest)
-        longest.transport.abort()
+            return bool(self.worker.arrivals.end_one())
+        min(idle, key=lambda other: other._received_at).cut_off()  # noqa: SLF001 - of this very class
         return True
 
     @property

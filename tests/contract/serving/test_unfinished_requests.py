@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 import pytest
 
 from tests.contract.serving.served import Served
-from tests.support.servers.serving_program import MAX_ARRIVING_BYTES, MAX_BODY_BYTES
+from tests.support.servers.serving_program import MAX_ARRIVING_BYTES, MAX_BODY_BYTES, MAX_CONNECTIONS
 from tests.support.waiting import LIMIT_S, wait_until
 
 PART = MAX_BODY_BYTES - 10_000
@@ -17,7 +17,7 @@ FITTING = MAX_ARRIVING_BYTES // PART
 
 
 @contextmanager
-def beginning(served: Served, path: str, number: int) -> Iterator[list[ssl.SSLSocket]]:
+def beginning(served: Served, path: str, number: int, part: int = PART) -> Iterator[list[ssl.SSLSocket]]:
     """Connections on each of which a request began, one after the other, and lacks the end of its body."""
     head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {MAX_BODY_BYTES}\r\n\r\n".encode()
     with ExitStack() as stack:
@@ -27,7 +27,7 @@ def beginning(served: Served, path: str, number: int) -> Iterator[list[ssl.SSLSo
             client.connect()
             stack.callback(client.close)
             assert isinstance(client.sock, ssl.SSLSocket)
-            client.sock.sendall(head + bytes(PART))
+            client.sock.sendall(head + bytes(part))
             begun.append(client.sock)
         yield begun
 
@@ -52,6 +52,19 @@ def test_where_they_are_too_much_those_that_have_been_arriving_for_longest_are_e
         last = begun[-1]
         last.settimeout(LIMIT_S)
         last.sendall(bytes(MAX_BODY_BYTES - PART))
+        assert last.recv(12) == b"HTTP/1.1 200"
+
+
+@pytest.mark.parametrize("path", ["/echo", "/at-once/echo", "/flask/echo"])
+def test_where_they_hold_all_connections_one_more_takes_the_place_of_the_one_that_began_first(
+    served: Served, path: str
+) -> None:
+    with beginning(served, path, MAX_CONNECTIONS, part=1) as begun:
+        assert served.ask("POST", path, b"x") == (200, b"x")
+        wait_until(lambda: is_ended(begun[0]), "the first is ended")
+        last = begun[-1]
+        last.settimeout(LIMIT_S)
+        last.sendall(bytes(MAX_BODY_BYTES - 1))
         assert last.recv(12) == b"HTTP/1.1 200"
 
 
