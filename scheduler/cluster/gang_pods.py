@@ -50,13 +50,13 @@ class GangRefusal:
 
     Attributes:
         text: the reason; empty if the gang could be placed.
-        version: the version of the fleet (`Fleet.version`).
+        versions: the version of the fleet (`Fleet.version`), and that of the nodes' other properties (`State.sites`).
         rows: the indexes of the nodes that were tried, as the bytes of an array.
         uids: the uids of the gang's waiting pods.
     """
 
     text: str
-    version: int
+    versions: tuple[int, int]
     rows: bytes
     uids: frozenset[str]
 
@@ -155,6 +155,7 @@ class GangPods:
         """Removes the present hold of a gang's devices, if there is one. The caller frees the devices."""
         self.of(key).hold = None
         self._held.discard(key)
+        self._drop_if_empty(key)
 
     def put(self, note: PodNote) -> None:
         """Adds a pod to its gang, as placed or waiting, from the facts about the pod.
@@ -206,8 +207,7 @@ class GangPods:
         if gang.hold is not None:
             gang.hold.uids.discard(uid)
             gang.hold.arrived.discard(uid)
-        if not (gang.waiting or gang.placed or gang.done) and gang.hold is None:
-            del self._gangs[key]
+        self._drop_if_empty(key)
 
     def together_with(self, pod: WaitingPod) -> list[WaitingPod]:
         """Returns the pods that must be placed together with a waiting pod: the pods that its gang lacks, the oldest.
@@ -223,6 +223,11 @@ class GangPods:
             return [pod]
         there = sorted(gang.waiting.values(), key=lambda one: (one.created, one.uid))
         return there[:lacking] if lacking <= len(there) else []
+
+    def _drop_if_empty(self, key: GangKey) -> None:
+        gang = self._gangs[key]
+        if not (gang.waiting or gang.placed or gang.done) and gang.hold is None:
+            del self._gangs[key]
 
     def _join(self, uid: str, key: GangKey) -> Gang:
         self.membership += self._of_pod.get(uid) != key

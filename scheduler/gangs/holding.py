@@ -157,12 +157,12 @@ def explain_member(state: State, pod: WaitingPod, rows: Ints) -> str:
         return missing
     asked = rows.tobytes(), frozenset(gang.waiting)
     known = gang.forecast
-    if known is None or (known.version, known.rows, known.uids) != (state.fleet.version, *asked):
+    if known is None or (known.versions, known.rows, known.uids) != ((state.fleet.version, state.sites), *asked):
         chosen = _first([pod], gang.waiting.values(), size - len(gang.placed))
         parts = [Part(one.uid, one.request, rows if one is pod else state.allowed(one.rules)) for one in chosen]
         places, fitting = place_together(state.chooser, parts)
         text = "" if places else cause(size, len(gang.placed) + fitting)
-        known = gang.forecast = GangRefusal(text, state.fleet.version, *asked)
+        known = gang.forecast = GangRefusal(text, (state.fleet.version, state.sites), *asked)
     return known.text
 
 
@@ -196,12 +196,12 @@ def _try(state: State, key: GangKey, pod: WaitingPod, rows: Ints, now: float) ->
     gang = state.gangs.of(key)
     asked, size = (rows.tobytes(), frozenset(gang.waiting)), gang.size(key)
     known = gang.refusal
-    if known is not None and (known.version, known.rows, known.uids) == (state.fleet.version, *asked):
+    if known is not None and (known.versions, known.rows, known.uids) == ((state.fleet.version, state.sites), *asked):
         return known.text
     fitting = _hold(state, key, gang, pod, now)
     if fitting == size:
         return ""
-    gang.refusal = GangRefusal(cause(size, fitting), state.fleet.version, *asked)
+    gang.refusal = GangRefusal(cause(size, fitting), (state.fleet.version, state.sites), *asked)
     return gang.refusal.text
 
 
@@ -246,10 +246,9 @@ def _rows_of(state: State, gang: Gang, pod: WaitingPod, asked: WaitingPod) -> In
     """Returns the indexes in the fleet of the nodes on which a pod of a gang may be placed.
 
     kube-scheduler asks about the pod `asked` now. The answer has the nodes that kube-scheduler named for `pod` and, if
-    both pods request the same, those that it named for `asked`. If it named none, the answer has all nodes.
+    both pods request the same, those that it named for `asked`. If it named none, the answer has the nodes that the
+    pod's rules allow.
     """
     uids = {pod.uid, asked.uid} if pod.request == asked.request else {pod.uid}
     known = [state.fleet.within(gang.nodes[uid]) for uid in uids if uid in gang.nodes]
-    return (
-        np.flatnonzero(np.logical_or.reduce(known)) if known else np.array(sorted(state.fleet.rows.values()), np.int64)
-    )
+    return np.flatnonzero(np.logical_or.reduce(known)) if known else state.allowed(pod.rules)

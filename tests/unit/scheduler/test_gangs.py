@@ -564,3 +564,23 @@ class TwoGangs(RuleBasedStateMachine):
 
 TwoGangs.TestCase.settings = settings(max_examples=30, stateful_step_count=40, deadline=None)
 TestTwoGangs = TwoGangs.TestCase
+
+
+def test_no_device_is_held_on_a_node_that_a_pods_rules_exclude_before_kube_scheduler_asks_about_it() -> None:
+    state = state_of("n0", "n1")
+    state.put_site(Site("n1", unschedulable=True, pods=10))
+    created(state, pod("second", core=90, gang="train/2"))
+    assert answer(state, pod("first", core=100, gang="train/2"), ["n0"]) == "gang: 1 of 2 fit"
+    state.put_site(Site("n1", pods=10))
+    assert answer(state, pod("first", core=100, gang="train/2"), ["n0"]) == "n0"
+
+
+def test_a_gang_whose_pods_were_all_deleted_while_devices_were_held_leaves_nothing() -> None:
+    state = state_of("n0", "n1")
+    members = gang_of(2)
+    for item in members:
+        assert answer(state, item) != ""
+    for item in members:
+        state.remove_pod(item["metadata"]["uid"])
+    release_overdue(state, 2000.0)
+    assert not state.gangs._gangs
