@@ -58,6 +58,10 @@ _Kind = tuple[Any, ...]
 """The facts about waiting pods from which their plan follows (`Reclaimer._kind`): pods with equal facts get equal plans
 while nothing else changes."""
 
+_Versions = tuple[int, int, int, frozenset[str]]
+"""The versions of the fleet, of the budgets and of the nodes' other properties, and the uids of the pods with a notice:
+a plan names none of these pods."""
+
 
 class Writing(Protocol):
     """The two kinds of requests to the API server that the reclaimer sends."""
@@ -161,7 +165,7 @@ class Reclaimer:
         self._rest_until = float("-inf")
         self._nodes_left_out: dict[str, tuple[str, ...]] = {}
         # By kind of pods: the versions of what its last plan, which was fruitless, followed from. The oldest is first.
-        self._fruitless: dict[_Kind, tuple[int, int, int]] = {}
+        self._fruitless: dict[_Kind, _Versions] = {}
 
     def step(self) -> None:
         """Does all that is due now: makes plans, writes earmarks and notices, and evicts pods whose notice has passed.
@@ -466,8 +470,9 @@ class Reclaimer:
                 for pod in pods
             )
 
-    def _versions(self) -> tuple[int, int, int]:
-        return self._state.fleet.version, self._state.budgets.version, self._state.sites
+    def _versions(self) -> _Versions:
+        state = self._state
+        return state.fleet.version, state.budgets.version, state.sites, frozenset(state.noticed())
 
     def _left_out(self, uid: str) -> tuple[str, ...]:
         """Returns the names of the nodes on which no pod is evicted again for the waiting pod with this uid."""

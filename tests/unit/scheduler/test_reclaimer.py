@@ -1157,3 +1157,19 @@ OF_ANOTHER_VERSION = '{"v":2,"node":"n","devices":[],"victims":[],"until":1}'
 def test_an_annotation_that_is_no_earmark_is_refused(text: str) -> None:
     with pytest.raises(EarmarkError):
         decode(text)
+
+
+def test_a_pod_is_planned_for_again_once_the_old_notice_of_its_victim_is_called_off() -> None:
+    cluster = Cluster("n0", "n1")
+    cluster.runs("elsewhere", "n1")
+    cluster.runs("old", "n0")
+    cluster.pods["old"]["metadata"]["annotations"][RECLAIM_AT] = "2023-11-14T22:14:00Z"
+    cluster.show("old")
+    cluster.waits("a", nodeSelector={"name": "n0"})
+    cluster.refuses[RECLAIM_AT] = ApiError(500, "InternalError", "no")
+    cluster.step()
+    assert cluster.notes(EARMARK) == {}
+    del cluster.refuses[RECLAIM_AT]
+    for _ in range(3):
+        cluster.step(RETRY_SECONDS + 1)
+    assert list(cluster.notes(EARMARK)) == ["a"]
