@@ -126,7 +126,7 @@ def has_spec(pod: Placed) -> bool:
 def is_made(pod: Placed) -> bool:
     """Whether the runtime has made the container of its CDI device."""
     mounted = f"containers/{pod.uid}/main/1/config"
-    return any(mounted in _read(path) for path in BUNDLES.glob("*/config.json"))
+    return any(mounted in content_of(path) for path in BUNDLES.glob("*/config.json"))
 
 
 def has_run(pod: Placed) -> bool:
@@ -134,11 +134,12 @@ def has_run(pod: Placed) -> bool:
     return pod.file("main.info").exists()
 
 
-def _read(path: Path) -> str:
+def content_of(path: Path) -> str:
+    """The text of a container's configuration; empty once the container has ended."""
     try:
         return path.read_text()
     except OSError:
-        return ""  # a container that has just ended
+        return ""
 
 
 @pytest.mark.parametrize("moment", [has_sandbox, has_record, has_spec, is_made, has_run])

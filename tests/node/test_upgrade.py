@@ -13,14 +13,15 @@ from typing import Any, Self
 import pytest
 
 from nodeagent import schedule_page
-from nodeagent.containers.cdi_name import device_name
+from nodeagent.containers.folders import SHIM_TARGET
+from nodeagent.runtime.devices import PROOFS
 from tests.node import shipped_images
 from tests.node.machine import DRIVER, NAME, SHIM, SIMULATED, Machine, uuid
 from tests.node.other_version import other_agent
 from tests.node.pods import ENDS, LOOK, Placed, container, place
 from tests.node.service_proxy import api_server_service
 from tests.node.test_gpu_processes import HOLDS
-from tests.node.test_recovery import page
+from tests.node.test_recovery import BUNDLES, content_of, page
 from tests.node.test_trials import without_cdi
 from tests.support.waiting import LIMIT_S, wait_until
 
@@ -29,7 +30,7 @@ DAEMON_SET = "/apis/apps/v1/namespaces/fairgpu-nodes/daemonsets/fairgpu-nodeagen
 AGENTS = "/api/v1/namespaces/fairgpu-nodes/pods"
 IMAGE, OTHER = "fairgpu.invalid/nodeagent:0.1.0", "fairgpu.invalid/nodeagent:other"
 GPU_NODE = "nvidia.com/gpu.present"
-CONTAINERS, SPECS = Path("/run/fairgpu-nodeagent/containers"), Path("/var/run/cdi")
+CONTAINERS = Path("/run/fairgpu-nodeagent/containers")
 SIMULATION = {"simulated": str(SIMULATED), "driver": str(DRIVER)}
 """The volumes that NVIDIA's container toolkit would bring to the agent: the device nodes and the driver's libraries."""
 
@@ -199,15 +200,10 @@ def ended(pod: Placed) -> tuple[str, str | None] | None:
 
 def shim_of(pod: Placed) -> str:
     """The digest of the shim that the pod's container has mounted."""
-    (record,) = (CONTAINERS / pod.uid / "main").glob("record.json")
-    spec = SPECS / f"fairgpu.io-container_{device_name(json.loads(record.read_text())['slots'])}.json"
-    (device,) = json.loads(spec.read_text())["devices"]
-    (source,) = [
-        mount["hostPath"]
-        for mount in device["containerEdits"]["mounts"]
-        if mount["containerPath"] == "/etc/vcuda/libvcuda.so.1"
-    ]
-    return Path(source).parent.name
+    documents = (json.loads(content_of(path) or "{}") for path in BUNDLES.glob("*/config.json"))
+    mounted = ({mount["destination"]: mount.get("source") for mount in each.get("mounts", [])} for each in documents)
+    (shim,) = [each[SHIM_TARGET] for each in mounted if f"/{pod.uid}/" in (each.get(PROOFS[0]) or "")]
+    return Path(shim).parent.name
 
 
 def test_a_roll_to_another_version_and_back_under_load_ends_no_container_and_leaves_no_page_stale(
