@@ -202,7 +202,8 @@ def test_a_correction_names_its_period_and_may_name_a_namespace(run: Run, server
     command = ("correct", "research", "-2.5", "--period", "2026-01-15", "--reason", "a failed node", "-n", "team-a")
     said = run(*command, answer=answer, status=201)[1]
     assert said == (
-        "corrected by -2.5 GPU-hours of budget research in the period that holds 2026-01-15T00:00:00Z (correction rest-2)\n"
+        "corrected by -2.5 GPU-hours of budget research in the period that holds 2026-01-15T00:00:00Z"
+        " (correction rest-2)\n"
     )
     (received,) = server.received
     assert received.path == "/v1/corrections"
