@@ -625,6 +625,11 @@ class State:
         """Returns the reservation of the pod with this uid; None if it has none."""
         return self._reservations.get(uid)
 
+    def reserved(self) -> set[str]:
+        """Returns the uids of the pods with a reservation: devices are held for them, and they are not shown as bound."""
+        with self.lock:
+            return set(self._reservations)
+
     def bound(self, uid: str) -> bool:
         """Returns whether the API server shows the pod with this uid as bound."""
         return uid in self._bound

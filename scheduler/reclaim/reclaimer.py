@@ -58,9 +58,9 @@ _Kind = tuple[Any, ...]
 """The facts about waiting pods from which their plan follows (`Reclaimer._kind`): pods with equal facts get equal plans
 while nothing else changes."""
 
-_Versions = tuple[int, int, int, frozenset[str]]
-"""The versions of the fleet, of the budgets and of the nodes' other properties, and the uids of the pods with a notice:
-a plan names none of these pods."""
+_Versions = tuple[int, int, int, frozenset[str], frozenset[str]]
+"""The versions of the fleet, of the budgets and of the nodes' other properties; the uids of the pods with a notice, and
+those of the pods that have reserved devices and are not shown as bound. A plan evicts none of these pods."""
 
 
 class Writing(Protocol):
@@ -472,7 +472,8 @@ class Reclaimer:
 
     def _versions(self) -> _Versions:
         state = self._state
-        return state.fleet.version, state.budgets.version, state.sites, frozenset(state.noticed())
+        cannot_go = frozenset(state.noticed()), frozenset(state.reserved())
+        return state.fleet.version, state.budgets.version, state.sites, *cannot_go
 
     def _left_out(self, uid: str) -> tuple[str, ...]:
         """Returns the names of the nodes on which no pod is evicted again for the waiting pod with this uid."""

@@ -1173,3 +1173,16 @@ def test_a_pod_is_planned_for_again_once_the_old_notice_of_its_victim_is_called_
     for _ in range(3):
         cluster.step(RETRY_SECONDS + 1)
     assert list(cluster.notes(EARMARK)) == ["a"]
+
+
+def test_a_pod_is_planned_for_again_once_the_pod_that_reserved_its_devices_is_bound() -> None:
+    cluster = Cluster("n0", "n1")
+    cluster.runs("elsewhere", "n1")
+    cluster.waits("victim", namespace="spent", nodeSelector={"name": "n0"})
+    assert cluster.filter("victim") == ["n0"]
+    cluster.waits("a", nodeSelector={"name": "n0"})
+    cluster.step()
+    assert cluster.notes(EARMARK) == {}
+    cluster.runs("victim", "n0")
+    cluster.step(1)
+    assert list(cluster.notes(EARMARK)) == ["a"]
