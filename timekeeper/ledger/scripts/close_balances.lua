@@ -1,10 +1,13 @@
--- Sets credits of a period: the amount that was carried over into it or, of an expired credit, the part that was spent.
--- Each difference is added to the period's granted sum and becomes a ledger entry. A repeated call changes nothing.
+-- Sets credits of a period. A credit's amount is the money that was carried over into the period or, once the credit
+-- has expired, the part that was spent. Each difference to the stored amount is added to the period's granted sum and
+-- becomes a ledger entry. A repeated call has no effect.
 --
 -- KEYS  head, period, credits (the key pots:START), ledger
--- ARGV  fencing token, instant, start, the spending of the period before it or empty, that period's allowance and the part of it
---       that may be rolled over or empty, then for each credit:
---         name, amount, expiry, spending of the period when it came, o (open) or l (expired), kind, note
+-- ARGV  fencing token, instant, the period's start, the spending of the preceding period (empty if nothing is carried
+--       over), that period's allowance and the most that it may roll over as "allowance rollover" (empty, too), then
+--       for each credit:
+--         name, amount, expiry, the period's spending when the credit came, flag (o for open, l for expired), and the
+--         kind and the note of the ledger entry
 -- Returns total, granted, gone, exhausted, struck, terms, version.
 local head, period, credits, ledger = unpack(KEYS)
 local fencing_token, instant, start, struck, terms = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]

@@ -1,4 +1,4 @@
--- Gives packed use the name that it has since format 2. A repeated call changes nothing.
+-- Renames a packed value of use from its name in format 1 to its name in format 2. A repeated call has no effect.
 --
 -- KEYS  head, folded
 -- ARGV  fencing token, the old name, the new name

@@ -1,9 +1,9 @@
--- Moves rows of an account from the one hash of format 1 to the hashes of their hours, and adds them to the hours' sums.
--- A row is added to one that stands there: an account that could not be converted at first is settled all the same. A
--- repeated call changes nothing.
+-- Moves rows of an account from the one hash of format 1 to the hashes of their hours, and adds them to the hours'
+-- sums. If the new hash has a row of the same dimensions, the moved row is added to that row: accounts are settled
+-- even before they can be converted. A repeated call has no effect.
 --
--- KEYS  head, the hash of format 1, which the keys of hours begin with
--- ARGV  fencing token, then fields
+-- KEYS  head, the hash of format 1, whose name begins the names of the hours' keys
+-- ARGV  fencing token, then the fields of the rows to move
 local head, hours = unpack(KEYS)
 local known = redis.call('HGET', head, 'epoch')
 if known and tonumber(ARGV[1]) < tonumber(known) then

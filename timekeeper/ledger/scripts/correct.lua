@@ -1,9 +1,10 @@
--- Corrects the spending of a period, once for each name.
+-- Applies a correction to the spending of a period. A correction whose name was applied before has no effect.
 --
 -- KEYS  head, period, corrections, ledger, hours
--- ARGV  fencing token, instant, start, name, amount, namespace, note, the hour of its use, the dimensions of its use, and 1 where
---       it had been applied before the store was lost: it is applied again, whatever has been settled since
--- Returns whether it was applied now, then total, granted, gone, exhausted, struck, terms, version.
+-- ARGV  fencing token, instant, the period's start, name, amount, namespace, note, the hour and the dimensions of its
+--       use, and 1 if the store had applied it before its data was lost: the correction is then applied even if the
+--       spending becomes less than 0
+-- Returns 1 if it was applied now, else 0; then total, granted, gone, exhausted, struck, terms, version.
 local head, period, corrections, ledger, hours = unpack(KEYS)
 local fencing_token, instant, start, name, amount, namespace, note, hour, dimensions, again = unpack(ARGV)
 local total, refused = open_sum(head, period, fencing_token, 'total')

@@ -1,8 +1,8 @@
--- Removes an account that holds neither sessions nor use nor entries.
+-- Removes an account, unless it holds sessions, use or ledger entries.
 --
 -- KEYS  head, sessions, ended, index of hours, folded, segments, ledger, then all further keys of the account
 -- ARGV  fencing token
--- Returns 1, or 0 where it holds any of these.
+-- Returns 1, or 0 if the account holds any of these and stays.
 local refused = refusal(KEYS[1], ARGV[1])
 if refused then
   return refused

@@ -1,9 +1,9 @@
--- Reduces ended pods' reports to the time of the last one and their GPU time. The rest is never read again, and ended pods
--- may stay on the API server for any time.
+-- Reduces the stored reports of ended pods to the time of the last report and the GPU time of all reports. Nothing
+-- reads the other fields again, and an ended pod may stay on the API server for any time.
 --
--- KEYS  reports
--- ARGV  seconds to keep them
--- Returns for each key 1, or the error of that key: one stops no other.
+-- KEYS  the hash of each pod's reports
+-- ARGV  the seconds to keep these two fields
+-- Returns for each key 1, or the error of that key; the other keys are dealt with all the same.
 local answers = {}
 for index, key in ipairs(KEYS) do
   local kept = redis.pcall('HMGET', key, 'at', 'used')

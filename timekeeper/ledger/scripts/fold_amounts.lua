@@ -1,8 +1,9 @@
 -- Folds the amounts of sessions that are not settled any more into sums of their period, or marks them for folding. An
--- amount that differs from the caller's text stays.
+-- amount that differs from the caller's text stays as it is.
 --
 -- KEYS  period, amounts, head
--- ARGV  fencing token, the instant of the mark (whole seconds), then for each session: `note` or `fold`, uid, its stored amount
+-- ARGV  fencing token, the instant of the mark in seconds since 1970, then for each session: `note` to mark its
+--       amount or `fold` to fold it, its uid, and the stored text of its amount as the caller has read it
 -- Returns the number of folded amounts.
 local period, amounts, head = unpack(KEYS)
 local refused = refusal(head, ARGV[1])

@@ -1,15 +1,16 @@
--- The hourly use that entries are attributed to: rows of "billed core memory used" for each hour and dimensions, and the
--- sums of these rows by namespace and model. Put before each script.
+-- Functions on the hourly use that entries are attributed to: rows of "billed core memory used" for each hour and set
+-- of dimensions, and the sums of these rows by namespace and model. __init__.py puts each function before the scripts
+-- that need it.
 local POINT = '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d*%-?)$'
 local ROW = '^(%-?%d+) (%-?%d+) (%-?%d+) (%-?%d*)$'
 local TAKEN = '^ (%d+) (%d+) (%d+) (%d*%-?)$'
 
--- The digits of a figure, held to 24.
+-- Returns the digits of a number; 24 nines for a number of more than 24 digits.
 local function held(digits)
   return #digits <= 24 and digits or string.rep('9', 24)
 end
 
--- The points of a text; nothing where one of them cannot be read.
+-- Returns the hourly points that a text states; nil if one of them cannot be read.
 local function read_points(text)
   local points = {}
   for part in string.gmatch(text or '', '([^;]*);') do
@@ -22,13 +23,14 @@ local function read_points(text)
   return points
 end
 
--- A remembered point without the note of when its session was first known to be over for good.
+-- Returns the stored text of a point without the note ` @SECOND`, which fold_amounts.lua adds once no leader knows the
+-- session.
 local function without_note(point)
   return (string.gsub(point, ' @%d+$', ''))
 end
 
--- Two limbs of a figure that a pattern has matched: digits, perhaps after a sign, held to 24. A sign alone or no text counts
--- as nothing.
+-- Returns the two limbs of a text that a pattern has matched: digits, perhaps after a sign, bounded to 24 digits. A
+-- sign alone, or no text, counts as 0.
 local function figure(text)
   text = text or ''
   if #text <= 15 then  -- a double holds it exactly
@@ -47,7 +49,8 @@ local function figure(text)
   return high, low
 end
 
--- Adds the difference of two sets of figures to a row that is still to be written, by its hour and dimensions.
+-- Adds the difference of two sets of amounts to the row with this hour and these dimensions among `rows`, which are
+-- to be written later. A set is {billed, core, memory, used}.
 local function add_to_row(rows, hour, dimensions, before, after)
   local of_hour = rows[hour] or {}
   rows[hour] = of_hour
@@ -64,15 +67,15 @@ local function add_to_row(rows, hour, dimensions, before, after)
   row.reported = row.reported or after[4] ~= '-'
 end
 
--- Adds a session's points to the rows of their hours, and returns the text of the last point that is to be stored. `stored`
--- is that of the last point before them, or empty; `posted` the amount that was attributed up to there.
+-- Adds a session's points to the rows of their hours, and returns the text to store of the last point. `stored` is the
+-- stored text of the point before them, empty for none; `posted` is the amount that was attributed up to that point.
 local function take_points(rows, dimensions, points, stored, posted)
   local last = points[#points]
   local until_when, core, memory, used = string.match(stored, TAKEN)
   local taken = {posted, core or '0', memory or '0', used or '-'}
   local from_the_first = not until_when
   if not until_when and stored ~= '' then
-    -- A remembered point that cannot be read says nothing of core, memory and used: only what is new of the amount is
+    -- A stored point that cannot be read does not state core, memory and used. Only the new part of the amount is
     -- attributed, to the last hour.
     taken = {posted, last.figures[2], last.figures[3], last.figures[4]}
     from_the_first = false
@@ -85,7 +88,8 @@ local function take_points(rows, dimensions, points, stored, posted)
       if figures[4] == '-' then
         figures[4] = taken[4]
       end
-      -- The last point of a session that is finalized adds nothing to its hour, which may be packed by now.
+      -- If a session is only finalized, its last point equals the stored one. It then adds nothing to its hour, whose
+      -- rows may be packed by now.
       if figures[1] ~= taken[1] or figures[2] ~= taken[2] or figures[3] ~= taken[3] or figures[4] ~= taken[4] then
         add_to_row(rows, point.hour, dimensions, taken, figures)
       end
@@ -95,22 +99,23 @@ local function take_points(rows, dimensions, points, stored, posted)
   return ' ' .. last.instant .. ' ' .. taken[2] .. ' ' .. taken[3] .. ' ' .. taken[4]
 end
 
--- Changes `past`, so that readers that remember the use of closed days read it again.
+-- Sets `past` to a new value, so that readers that cache the use of closed days read it again.
 local function change_the_past(head, how)
   redis.call('HSET', head, 'past', redis.call('HGET', head, 'version') .. ' ' .. how)
 end
 
--- The key of an hour's rows.
+-- Returns the key of an hour's rows.
 local function key_of_rows(hours, hour)
   return hours .. ':' .. hour
 end
 
--- The key of an hour's sums by namespace and model, beside the key of its rows.
+-- Returns the key of an hour's sums by namespace and model.
 local function key_of_sums(hours, hour)
   return hours .. ':' .. hour .. ':sums'
 end
 
--- The last place of a JSON string that begins at a place; nothing where it does not end.
+-- Returns the place of the last quote of a JSON string that begins at a place of a text; nil if the string does not
+-- end.
 local function end_of_string(text, place)
   local at = string.find(text, '["\\]', place + 1)
   while at and string.sub(text, at, at) == '\\' do
@@ -119,7 +124,7 @@ local function end_of_string(text, place)
   return at
 end
 
--- Of the dimensions that a row is attributed to, the namespace and the model alone.
+-- Returns a row's dimensions, as JSON, reduced to the namespace and the model.
 local function without_details(dimensions)
   local parts, place = {}, 2
   while #parts < 3 and string.sub(dimensions, place, place) == '"' do
@@ -135,7 +140,8 @@ local function without_details(dimensions)
   return '[' .. (parts[1] or '""') .. ']'
 end
 
--- A row as it will stand: what stands already grows by it. A row that would be all nothing is not begun.
+-- Returns the text of a row to store: the sum of the stored row `known` (nil or false for none) and of `row`. It
+-- returns nil for a new row of zeros only, which is not stored.
 local function grown_row(known, row)
   local empty = not known and not row.reported and not row.begun
   local sums, texts = {}, {}
@@ -157,7 +163,7 @@ local function grown_row(known, row)
   return not empty and table.concat(texts, ' ') or nil
 end
 
--- Adds a row to those of other dimensions in the same namespace and of the same model.
+-- Adds a row to the sum of its namespace and model among `sums`.
 local function add_to_sum(sums, dimensions, row)
   local to = without_details(dimensions)
   local sum = sums[to] or {high = {0, 0, 0, 0}, low = {0, 0, 0, 0}, begun = true}
@@ -169,7 +175,7 @@ local function add_to_sum(sums, dimensions, row)
   sum.reported = sum.reported or row.reported
 end
 
--- The sums of hours as they will stand with these rows added, by hour.
+-- Returns, for each hour, the texts of its sums to store after these rows are added.
 local function grown_sums(hours, rows)
   local texts = {}
   for hour, of_hour in pairs(rows) do
@@ -185,7 +191,8 @@ local function grown_sums(hours, rows)
   return texts
 end
 
--- Rows and their sums as they will stand.
+-- Returns the texts of the rows and sums to store after these rows are added, and whether an hour of a closed day
+-- changes.
 local function grown_rows(hours, rows, instant)
   local closed = math.floor(tonumber(instant) / 3600000000000) - 24
   local grown, begun = {texts = {}, past = false}, {}
@@ -209,15 +216,15 @@ local function grown_rows(hours, rows, instant)
   return grown
 end
 
--- Writes the sums of an hour as they are to stand.
+-- Writes the texts of an hour's sums.
 local function write_sums(hours, hour, texts)
   for to, text in pairs(texts) do
     redis.call('HSET', key_of_sums(hours, hour), to, text)
   end
 end
 
--- Writes rows as they are to stand, each into the hash of its hour, and their sums into the hash beside it. The index
--- holds how often each hour was written to. Called once a change.
+-- Writes the texts of rows, each into the hash of its hour, and the texts of their sums into the hash of sums. The
+-- index counts the writes to each hour, so this function is called once for each change.
 local function write_rows(hours, grown, head, instant)
   if grown.past then
     change_the_past(head, 'written at ' .. instant)
@@ -231,9 +238,9 @@ local function write_rows(hours, grown, head, instant)
   end
 end
 
--- Rows of the hours from `first` on and before `finish`, each hour followed by the content of the hash that `key_of`
--- names, until there are `most`; and the hours that were not read, each followed by its revision. The latest hours are
--- those that change: they come first.
+-- Returns two lists for the hours from `first` up to `finish`. The first has each hour that was read, followed by the
+-- content of the hash that `key_of` names; once it has `most` rows, no further hour is read. The second has each unread
+-- hour, followed by the number of writes to it. The latest hours come first, since they change most.
 local function read_hours(hours, first, finish, most, key_of)
   local index, wanted = redis.call('HGETALL', hours .. ':index'), {}
   for position = 1, #index, 2 do

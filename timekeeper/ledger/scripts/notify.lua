@@ -1,9 +1,9 @@
--- Records announced milestones of budgets, and puts the messages into the outbox: both or neither.
+-- Records the announced milestones of budgets, and puts the messages about them into the outbox: both or neither.
 --
 -- KEYS  head, announced (the key NAME:told), outbox
--- ARGV  fencing token, the most messages that may wait, then for each budget: its uid, its announced milestones (empty where the
---       budget was deleted), and the message (empty for none)
--- Returns the number of messages dropped, the oldest first, because too many wait.
+-- ARGV  fencing token, the most messages that may wait, then for each budget: its uid, its announced milestones as
+--       JSON (empty if the budget was deleted), and the message (empty for none)
+-- Returns the number of messages that were dropped, the oldest first, because more than the most would wait.
 local head, announced, outbox = unpack(KEYS)
 local fencing_token, most = ARGV[1], tonumber(ARGV[2])
 local known = redis.call('HGET', head, 'epoch')

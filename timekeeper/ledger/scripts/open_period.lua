@@ -1,5 +1,5 @@
--- Opens a period of an account, and the account with it where neither the store nor the caller knows it. A repeated call
--- does not open the period again.
+-- Opens a period of an account. It also creates the account if the store lacks it and the caller does not expect it
+-- in the store. A repeated call does not open the period again.
 --
 -- KEYS  head, periods, period, ledger, hours
 -- ARGV  fencing token, instant, start, end, checkpoint, exhausted, whether the caller knows the account, the version that the

@@ -1,11 +1,13 @@
--- How often a pod's reports are written. Put before each script that takes one.
+-- The rate at which a pod's reports are written. __init__.py puts the function before the scripts that take a report.
 local AT_ONCE = 4
 
--- Whether a report comes too early. One of a pause is taken, and beside it those that do not wait: the first of a boot
--- and the last. Of these a few are taken together, and then one of a pause, since a pod may invent any number of boots.
+-- Returns whether a report comes too early, since less than `pause` has passed since the report before. The first and
+-- the last report of a sidecar's start (`at_once`) need not wait. A pod may invent any number of starts, so only
+-- AT_ONCE such reports are taken together, and then one for each further pause.
 --
--- `known` is when the report before was taken, and until when those that did not wait use up the pause; all in
--- nanoseconds, and none where there was none. Returns what that becomes, too, where it changes.
+-- All times are nanoseconds. `known` has two instants, nil for none: when the report before was taken, and until when
+-- the reports that did not wait have used up their pauses. If the second instant changes, the function also returns
+-- its new value.
 local function paced(known, instant, pause, at_once)
   local at, used_up = tonumber(known[1] or ''), tonumber(known[2] or '')
   local early = at and math.abs(instant - at) < pause

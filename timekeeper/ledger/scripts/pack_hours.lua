@@ -1,9 +1,10 @@
--- Puts packed values in the place of an account's rows of hours and of other packed values: all of it or nothing.
+-- Replaces an account's rows of some hours, and packed values, by new packed values: all of it or nothing.
 --
--- KEYS  head, what the keys of hours begin with, folded
--- ARGV  fencing token, the value of folds that the caller has read, the number of hours to remove, each with the revision that the
---       caller has read, the number of packed values to remove, their names, then name and content of each new one
--- Returns 1, or 0 where anything has changed since the caller read it.
+-- KEYS  head, the beginning of the names of the hours' keys, folded
+-- ARGV  fencing token, the value of folds that the caller has read, the number of hours to remove, for each of them
+--       the hour and the number of writes to it that the caller has read, the number of packed values to remove,
+--       their names, then the name and the content of each new packed value
+-- Returns 1, or 0 if an hour or the packed values are not as the caller has read them; then nothing is written.
 local head, hours, folded = unpack(KEYS)
 local refused = refusal(head, ARGV[1])
 if refused then
@@ -21,7 +22,7 @@ end
 expect_hashes(folded)
 expect_count(head, 'folds')
 local last_old = last_hour + 1 + tonumber(ARGV[last_hour + 1])
--- What makes room comes first: a store that is full refuses only a script that begins by taking more.
+-- The removals come first: if Redis has no memory left, it refuses a script only if the first write can take memory.
 for position = 4, last_hour, 2 do
   redis.call('HDEL', index, ARGV[position])
   redis.call('DEL', key_of_rows(hours, ARGV[position]))

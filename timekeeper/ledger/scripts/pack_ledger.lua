@@ -1,9 +1,11 @@
--- Puts a segment in the place of the ledger's oldest entries, and of the segment before it where that had room for them.
+-- Replaces the oldest entries of the ledger by a segment of packed entries. If the latest segment had room for these
+-- entries, the new segment contains its entries, too, and replaces it.
 --
 -- KEYS  head, ledger, segments, order
--- ARGV  fencing token, the id of the ledger's first entry and of the last one that is taken, the new segment's name, the segment,
---       and the name and SHA-1 of the one that it takes the place of, or nothing and nothing
--- Returns 1, or 0 where anything is not as it is expected.
+-- ARGV  fencing token, the id of the ledger's first entry, the id of the last entry to replace, the new segment's
+--       name, the new segment, and the name and the SHA-1 of the segment to replace (both empty for none)
+-- Returns 1, or 0 if the ledger begins with another entry, or the segment to replace is another one; then nothing is
+-- written.
 local head, ledger, segments, order = unpack(KEYS)
 local fencing_token, first, last, name, segment, old_name, old_sha1 = unpack(ARGV)
 local refused = refusal(head, fencing_token)
@@ -31,7 +33,7 @@ if not ordered then
   end
 end
 
--- What makes room comes first: a store that is full refuses only a script that begins by taking more.
+-- The removals come first: if Redis has no memory left, it refuses a script only if the first write can take memory.
 if old_name ~= '' then
   redis.call('HDEL', segments, old_name)
   redis.call('ZREM', order, old_member)

@@ -1,9 +1,10 @@
--- Removes old data of an account: whole periods with their hashes, orders and entries, and folded months.
+-- Removes old data of an account: periods with their hashes, orders and ledger entries, and packed days of old months.
 --
 -- KEYS  head, periods, folded, ledger, segments, order of segments, grants, corrections, then the further keys of the
 --       periods to remove
--- ARGV  fencing token, the start of the earliest period that stays, the number of periods to remove, their starts, the names of
---       the packed days to remove
+-- ARGV  fencing token, the start of the earliest period that stays, the number of periods to remove, their starts,
+--       then the names of the packed days to remove
+-- Returns 1.
 local head, periods, folded, ledger, segments, order, grants, corrections = unpack(KEYS, 1, 8)
 local refused = refusal(head, ARGV[1])
 if refused then
@@ -16,7 +17,8 @@ for position = 4, last_gone do
   gone[ARGV[position]] = true
 end
 
--- The names of the orders that were applied in removed periods.
+-- Returns the names of the orders that were applied in removed periods. `applied` is the key of the grants or
+-- corrections.
 local function applied_in_gone(applied)
   local names, known = {}, redis.call('HGETALL', applied)
   for position = 1, #known, 2 do
@@ -31,7 +33,7 @@ local function stays(period)
   return #period > #earliest or (#period == #earliest and period >= earliest)
 end
 
--- The segments to remove, with their places in the order, and whether any stays.
+-- Returns the segments to remove, each with its member of the order, and whether any other segment stays.
 local function old_segments()
   local old, any_stays = {}, false
   for _, name in ipairs(redis.call('HKEYS', segments)) do
@@ -54,7 +56,7 @@ local function period_of(entry)
   return ''
 end
 
--- The first entry of a period that stays; nothing where there is none.
+-- Returns the id of the first ledger entry that belongs to a period that stays; nil if there is none.
 local function first_that_stays()
   local after = '-'
   while true do
@@ -71,8 +73,8 @@ local function first_that_stays()
   end
 end
 
--- Entries come in the order of time: the first one of a period that stays, and all after it, stay, and with it those
--- that are packed together with it.
+-- Ledger entries are in the order of time. The first entry of a period that stays is kept, and so are all entries
+-- after it, and all entries of its segment.
 local granted, corrected = applied_in_gone(grants), applied_in_gone(corrections)
 local old, any_stays = old_segments()
 redis.call('XLEN', ledger)

@@ -1,7 +1,9 @@
 -- Writes the instant at which a period's money ran out, and the account's figures for readers.
 --
 -- KEYS  head, period
--- ARGV  fencing token, exhausted, summary, samples (nothing where they have not changed)
+-- ARGV  fencing token, that instant (empty for none), the figures as JSON, the samples of recent spending as JSON
+--       (empty if they are the stored ones)
+-- Returns 1.
 local refused = refusal(KEYS[1], ARGV[1])
 if refused then
   return refused

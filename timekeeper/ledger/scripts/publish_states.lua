@@ -1,9 +1,9 @@
 -- Publishes changed states of namespaces under one new version, and wakes the readers that wait for it.
 --
 -- KEYS  head, values, changes
--- ARGV  fencing token, a new id, channel, prices, default, charge, which servers hold the store, then namespace and state of
---       each change
--- Returns the id and the version.
+-- ARGV  fencing token, a store id to use if a new one is needed, channel, prices, default, charge, the runs of the
+--       servers that hold the store, then the namespace and the state of each change
+-- Returns the store id and the version.
 local head, values, changes = unpack(KEYS)
 local fencing_token, id, channel, prices, default, charge, servers = unpack(ARGV, 1, 7)
 local known = redis.call('HMGET', head, 'epoch', 'id', 'prices', 'default', 'charge', 'servers')
@@ -13,11 +13,13 @@ redis.call('ZCARD', changes)
 if is_followed(fencing_token, known[1]) then
   return redis.error_reply('FENCED fencing token ' .. fencing_token .. ' was followed by ' .. known[1])
 end
--- A restarted or replaced server may have lost versions that readers have received: a new id makes all of them void.
+-- A restarted or replaced server may have lost versions that readers have received. Under a new store id these
+-- versions are void.
 if known[6] ~= servers then
   known[2] = false
 end
--- So do an id that no leader wrote, and a latest version that is no number that can be counted up.
+-- The store also gets a new id if no leader can have written the id, or if the version is no number that can be
+-- counted up.
 if not ordinal(version) or (known[2] and not string.find(known[2], '^[%w-]+$')) then
   known[2], version = false, '0'
 end

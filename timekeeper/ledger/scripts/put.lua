@@ -1,7 +1,9 @@
--- Runs one writing command though Redis has no memory left.
+-- Runs one command that writes to a key, even if Redis has no memory left.
 --
--- KEYS  the command's, the latest fencing token
--- ARGV  the leader's fencing token or an empty text, the command and its further arguments
+-- KEYS  the command's key, the latest fencing token
+-- ARGV  the leader's fencing token (empty for a write that any process may do), the command, and its arguments after
+--       the key
+-- Returns the command's answer.
 local known = ordinal(text_of(KEYS[2])) or 0
 if ARGV[1] ~= '' and known > tonumber(ARGV[1]) then
   return redis.error_reply('FENCED fencing token ' .. ARGV[1] .. ' was followed by ' .. known)

@@ -1,8 +1,9 @@
--- Writes the fencing token and the term of the leader where the store has lost them, or holds earlier ones: a store without a
--- term would give a fencing token to a fenced leader.
+-- Writes the fencing token and the term of the leader if the store has lost them or holds earlier ones. A store
+-- without a term would give a new fencing token to a fenced leader.
 --
 -- KEYS  fencing token, term
 -- ARGV  the leader's fencing token, its term, and the term's holder
+-- Returns 1.
 local fencing_token = ordinal(text_of(KEYS[1])) or 0
 local known, holder = stored_term(KEYS[2])
 local term = tonumber(ARGV[2])

@@ -1,8 +1,11 @@
--- Entries after a place, oldest first, at one moment: a few segments, and once there are no more, what is not packed yet.
+-- Reads the ledger entries after a given one, oldest first, as of one moment: some segments and, if no later segment
+-- follows, entries that are not packed yet.
 --
 -- KEYS  ledger, segments, order
--- ARGV  the id after which to go on, or nothing; the most segments; the most entries that are not packed
--- Returns the segments, whether these are the last ones and, if so, entries as XRANGE does.
+-- ARGV  the id of the entry after which to begin (empty for the beginning), the most segments, the most entries that
+--       are not packed
+-- Returns the segments; 1 if no later segment follows, else 0; and the entries as XRANGE does, none if a later
+-- segment follows.
 local ledger, segments, order = unpack(KEYS)
 local after, most, limit = unpack(ARGV)
 local low = after == '' and '' or place_in_order(after) .. ' \255'
@@ -23,7 +26,7 @@ local function by_their_names()
   return found
 end
 
--- The segments that an order names, as many as fit a page; nothing if there is none of such a name.
+-- Returns the segments that the members of the order name, at most `most`; nil if the store lacks one of them.
 local function segments_of(found)
   local taken = {}
   for position = 1, math.min(#found, tonumber(most)) do

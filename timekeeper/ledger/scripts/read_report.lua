@@ -1,11 +1,12 @@
--- Closes sessions' time up to an instant each, and reads the limits and the state of their reports. The instants only
--- rise, and phases that a later fencing token has written stay.
+-- Sets the marks of sessions' reports, and reads the reports' limits and totals as of then. An instant of a mark is
+-- never set back, and phases that a later fencing token has written stay.
 --
--- KEYS  reports
--- ARGV  seconds to keep the reports, the leader's fencing token, then for each key the instant before which reports add nothing
---       any more, the one before which reports are not read any more, and the phases of the periods to come
--- Returns for each key limits and state (empty for none), nothing where there are no limits, or the error of that key:
--- one stops no other.
+-- KEYS  the hash of each session's reports
+-- ARGV  the seconds to keep the reports, the leader's fencing token, then for each key its marks: the instant before
+--       which reports add nothing any more, the instant before which totals are not needed any more, and the phases
+--       of the coming periods
+-- Returns for each key the limits and the totals (empty for none), nil if there are no limits, or the error of that
+-- key; the other keys are dealt with all the same.
 local function later(given, held)
   return not held or string.find(held, '%D') or #given > #held or (#given == #held and given > held)
 end

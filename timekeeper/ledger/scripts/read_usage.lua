@@ -1,25 +1,27 @@
--- Reads the use of accounts in a window, and their open sessions with their amounts, each account at one moment. Pieces that
--- would take too long are named instead of read: the caller reads them one by one, and runs the script again if they have
--- changed.
+-- Reads the use of accounts in a window, and their open sessions with their amounts, each account as of one moment.
+-- If there is too much of an account for one run of a script, the answer names the unread pieces. The caller reads
+-- these one by one, and runs the script again if they have changed meanwhile.
 --
--- KEYS  for each account head, what the keys of hours begin with, folded, sessions, what the keys of amounts begin with
---       (the period's start follows)
--- ARGV  the hour before which the caller needs no rows of an account whose past it knows, the first hour of the window, the
---       hour after its last one, whether nodes, owners, users or labels are asked for (1 or 0), whether one sum of the
---       window will do (1 or 0), of each account the most rows to read (the last hour is read whole), the most bytes of
---       packed rows (the last value is read whole) and the most sessions; then for each account what the caller knows of
---       its past, or nothing
--- Returns for each account nothing where it has no period; otherwise when its sessions were last settled; the starts of the
--- latest period and of the one before; the past; whether the caller knows that; hours, each followed by its fields and
--- values; packed values, without sections that were not asked for; for each open session that may have added something its
--- record and what stands of it in the two periods; then the stamp of this moment (version, folds), the hours that were not
--- read, each followed by its revision, the names of packed values that were not read, and whether sessions were not read.
+-- KEYS  for each account: head, the beginning of the names of the hours' keys, folded, sessions, the beginning of the
+--       names of the keys of amounts (a period's start follows)
+-- ARGV  the hour before which the caller needs no rows of an account whose `past` it knows, the first hour of the
+--       window, the hour after its last one, 1 if the query asks for nodes, owners, users or labels (else 0), 1 if
+--       sums over the window suffice (else 0), and for one account the most rows (the last hour is read whole), the
+--       most bytes of packed rows (the last value is read whole) and the most sessions; then for each account the
+--       `past` that the caller knows (empty for none)
+-- Returns for each account nil if it has no period; otherwise a list: the instant of the last settlement of its
+-- sessions; the starts of the latest period and of the one before it; its `past`; 1 if the caller knows that one,
+-- else 0; the hours that were read, each followed by its fields and values; the packed values that were read, without
+-- sections that the query does not need; for each open session that may have added use, its record and its amounts in
+-- the two periods; {version, folds} at this moment; the unread hours, each followed by the number of writes to it;
+-- the names of the unread packed values; and 1 if the sessions were not read, else 0.
 local window_first, finish = tonumber(ARGV[2]), tonumber(ARGV[3])
 local details, one_sum = ARGV[4] == '1', ARGV[5] == '1'
 local most_rows, most_bytes, most_sessions = tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8])
 local CONVERTING = redis.error_reply('FORMAT the use of this account is being converted: ask again in a minute')
 
--- The sections that the caller reads of a packed value of the hours from `from` up to `to` (domain/usage_folding.py).
+-- Returns a packed value without the sections that the query does not need (see domain/usage_folding.py). The value
+-- has rows of the hours from `from` up to `to`; the caller needs those from `first` on.
 local function sections(value, from, to, first)
   local HEAD, SECTIONED, NOTHING = 10, 2, '\0\0\0\0'
   if string.byte(value, 1) ~= SECTIONED or #value < HEAD then
@@ -37,7 +39,8 @@ local function sections(value, from, to, first)
   return details and value or string.sub(value, 1, HEAD + plain)
 end
 
--- The start of an hour as the store holds instants: nanoseconds since 1970, more digits than a double holds.
+-- Returns the start of an hour as the store holds instants: as text in nanoseconds since 1970, which a double does
+-- not hold exactly.
 local function start_of(hour)
   return string.format('%.0f', hour * 3600000000000)
 end
@@ -51,7 +54,7 @@ local function after_the_window(instant)
   return instant and is_at_or_after(instant, window_end)
 end
 
--- What stands of open sessions in a period, in their order; nothing of any where there is no such period.
+-- Returns the stored amounts of sessions in a period, in the order of `uids`; an empty list if `period` is empty.
 local function amounts_in(amounts, period, uids)
   local found = {}
   for first = 1, period ~= '' and #uids or 0, 1000 do
@@ -63,7 +66,8 @@ local function amounts_in(amounts, period, uids)
   return found
 end
 
--- The use of one account; nothing where it has no period, and an error where it cannot be read yet.
+-- Returns the use of one account in the form that is stated above, false if it has no period. If the account is not
+-- converted yet, it returns nil and an error.
 local function use_of(head, hours, folded, sessions, amounts, past_known)
   local settled, latest, previous, past, version, folds =
     unpack(redis.call('HMGET', head, 'settled', 'period', 'previous', 'past', 'version', 'folds'), 1, 6)
@@ -99,7 +103,7 @@ local function use_of(head, hours, folded, sessions, amounts, past_known)
     end
   end
 
-  -- Whether the latest period alone can have hours in the window: then what a session left in the one before says nothing.
+  -- If only the latest period can have hours in the window, the amounts in the period before it do not matter.
   previous = previous or ''
   local one_period = previous == '' or window_first * 3600000000000 >= tonumber(latest)
 

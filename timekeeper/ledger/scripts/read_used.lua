@@ -1,7 +1,7 @@
--- Reads the GPU time in pods' reports.
+-- Reads the GPU time that the reports of pods state.
 --
--- KEYS  reports
--- Returns for each key the GPU time, nothing where there is none, or the error of that key: one stops no other.
+-- KEYS  the hash of each pod's reports
+-- Returns for each key the GPU time, nil for none, or the error of that key; the other keys are read all the same.
 local answers = {}
 for index, key in ipairs(KEYS) do
   answers[index] = redis.pcall('HGET', key, 'used')

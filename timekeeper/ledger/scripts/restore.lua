@@ -1,12 +1,14 @@
--- Restores a period of an account that went back to an earlier state to a checkpoint. A repeated call changes nothing.
+-- Restores a period of an account to a checkpoint, after the store went back to an earlier state. A repeated call has
+-- no effect.
 --
--- Finalized sessions that are not computed again keep their stored amounts. Their later spending is part of the amount
--- that the checkpoint holds beyond the store.
+-- Sessions that the leader does not compute again are finalized with their stored amounts. The checkpoint has their
+-- later spending: its excess over the store's sum of finalized sessions is added to the period as one ledger entry.
 --
 -- KEYS  head, period, amounts, sessions, ended, ledger, hours
--- ARGV  fencing token, instant, period's start, the checkpoint's sum of the sessions whose pods are gone, its version, what it
---       leaves out as sessions that are computed again, note, then uid, namespace and pod of each session that is gone
--- Returns what was added, then total, granted, gone, exhausted, struck, terms, version.
+-- ARGV  fencing token, instant, the period's start, the checkpoint's sum of finalized sessions, the checkpoint's
+--       version, the sum of the sessions that the store holds as finalized but that the leader computes again, the
+--       note of the ledger entries, then the uid, namespace and pod of each session to finalize
+-- Returns the added amount, then total, granted, gone, exhausted, struck, terms, version.
 local head, period, amounts, sessions, ended, ledger, hours = unpack(KEYS)
 local fencing_token, instant, start, checkpoint, version, apart, note = unpack(ARGV, 1, 7)
 local refused = refusal(head, fencing_token)

@@ -1,7 +1,8 @@
--- The order of an account's segments: a sorted set of their names, each after the id of its last entry, written so that
--- the order of bytes is that of ids. Put before each script that reads or changes segments.
+-- The order of an account's segments: a sorted set with a member for each segment. A member is the id of the
+-- segment's last entry, in digits of fixed number so that bytes sort as ids do, a space, and the segment's name.
+-- __init__.py puts each function before the scripts that need it.
 
--- An id or a cursor, which may lack the counter, as it stands in the order.
+-- Returns an id in the form of the order. A cursor, which may lack the counter, gets the counter 0.
 local function place_in_order(id)
   local time, counter = string.match(id, '^(%d+)%-?(%d*)')
   if not time then
@@ -10,12 +11,12 @@ local function place_in_order(id)
   return string.rep('0', 20 - #time) .. time .. '-' .. string.rep('0', 20 - #counter) .. counter
 end
 
--- A segment's name as it stands in the order.
+-- Returns the member of the order for the segment of this name; the name begins with the id.
 local function in_order(name)
   return place_in_order(name) .. ' ' .. name
 end
 
--- Whether the order holds every segment: those that were packed before there was one are in none.
+-- Returns whether the order has every segment. Earlier versions of FairGPU packed segments without an order.
 local function is_ordered(order, segments)
   return redis.call('ZCARD', order) == redis.call('HLEN', segments)
 end

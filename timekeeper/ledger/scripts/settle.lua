@@ -1,19 +1,22 @@
--- Sets the cumulative amounts of sessions in one period of one account. Replayable and free of order: an amount is
--- taken over only under a newer revision. All is checked before the first write, since Redis rolls nothing back.
+-- Sets the cumulative amounts of sessions in one period of one account. An amount replaces the stored one only under
+-- a newer revision, so calls may be repeated and may come in any order. Everything is checked before the first write,
+-- since Redis does not undo writes.
 --
 -- KEYS  head, period, amounts, sessions, ended, ledger, hours
 -- ARGV  fencing token, counter, instant, period's start, then for each session:
 --         uid, amount, action and, unless the action is `hold`, kind, namespace, pod, note, record, dimensions, points
 --       hold   sets the amount
 --       open   sets the amount and stores the session as open
---       post   sets the amount and writes what the ledger does not hold of it as an entry of this kind; and, where a
---              record is given, that
---       move   as post; the session goes on under another account
---       close  as post; the session has ended
---       finalize_period  as move; and the pod object is deleted. Any action but this and finalize takes that back
---       finalize  as finalize_period; and the store keeps no record of the session
--- Each point is "hour instant billed core memory used;", cumulative: the part beyond the last stored point is
--- attributed to its hour. A point before the stored one is skipped, but for the last of those given, which always counts.
+--       post   sets the amount and posts its unposted part as a ledger entry of this kind; stores the record, if one is
+--              given
+--       move   as post; the session goes on under another account, so its record is removed here
+--       close  as post; the session has ended, and its record is stored as ended
+--       finalize_period  as move; the pod object is deleted, so the amount is added to the sum of finalized sessions.
+--              Any later action but this one and finalize takes it out of the sum
+--       finalize  as finalize_period; the record of the session's end is removed
+-- Each point is "hour instant billed core memory used;" with cumulative amounts. The part of them after the last
+-- stored point is attributed to the point's hour. Points before the stored point are skipped, except the last given
+-- point, which always counts.
 -- Returns total, granted, gone, exhausted, struck, terms, version.
 local head, period, amounts, sessions, ended, ledger, hours = unpack(KEYS)
 local fencing_token, counter, instant, start = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
@@ -89,7 +92,8 @@ for index, uid in ipairs(uids) do
       return redis.error_reply('DATA the amount of ' .. uid .. ' in ' .. amounts .. ' cannot be read: ' .. known[index])
     end
     if flag == 'g' then
-      -- A leader with an old view finalized it: the leader that settles it again has observed its pod.
+      -- An earlier leader finalized the session by an old view of the cluster. The leader that settles it again has
+      -- observed its pod.
       gone_high, gone_low = carry(gone_high - old_high, gone_low - old_low)
       flag = 'o'
     end
@@ -115,7 +119,8 @@ for index, uid in ipairs(uids) do
     entries[#entries + 1] = item
   end
 end
--- A session that ended earlier than was charged gives money back, below 0 too where a correction came before it.
+-- A session that turns out to have ended earlier lowers the total. If a correction has lowered it before, it may
+-- become less than 0.
 if total_high < -HIGH_LIMIT or total_high >= HIGH_LIMIT or gone_high >= HIGH_LIMIT then
   return redis.error_reply('OVERFLOW the total passes 24 digits')
 end

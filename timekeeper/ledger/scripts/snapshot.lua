@@ -1,13 +1,14 @@
--- An account's period as it is at one moment. Writes nothing.
+-- Reads a period of an account as of one moment, for the auditor.
 --
--- KEYS  head, periods, period, amounts, sessions, ended, grants, corrections, pots, ledger, segments, what the keys of
---       hours begin with, folded
+-- KEYS  head, periods, period, amounts, sessions, ended, grants, corrections, pots, ledger, segments, the beginning
+--       of the names of the hours' keys, folded
 -- ARGV  the first hour whose rows are wanted, the hour after the last one, the most rows to read (the last hour is read
 --       whole)
--- Returns the content of each hash, the id of the ledger's last entry (entries never change, so that those up to it can
--- be read afterwards), hours, each followed by its fields and values, the hours that were not read, each followed by its
--- revision, the names of packed rows, the total of the period before this one, empty where it is not known, and the sums
--- of the hours that were read, each hour followed by its fields and values.
+-- Returns a list: the contents of the first nine hashes; the id of the ledger's last entry (entries never change, so
+-- the caller reads those up to it later); the hours that were read, each followed by its fields and values; the
+-- unread hours, each followed by the number of writes to it; the names of the packed values; the total of the period
+-- that ends where this one starts (empty if there is none); and the sums of the hours that were read, each hour
+-- followed by its fields and values.
 local found = {}
 for index = 1, 9 do
   found[index] = redis.call('HGETALL', KEYS[index])

@@ -1,16 +1,17 @@
--- Gives a leader its fencing token (the fencing token): higher than any before, and at least as high as its term. An earlier term,
--- or the same term of another holder, gets none: a fenced leader must not fence its successor.
+-- Gives a leader its fencing token: higher than any token before, and at least as high as the number of its term. An
+-- earlier term, or another holder of the same term, gets none: a fenced leader must not fence its successor.
 --
 -- KEYS  fencing token, format, the format that the store is being converted from, term
--- ARGV  the term, the format of the store that the leader reads and writes, the term's holder, and the highest fencing token that
---       an account was written under: the floor where the store's own entry cannot be read
+-- ARGV  the term's number, the format that the leader reads and writes, the term's holder, and the highest fencing
+--       token under which an account was written: it counts if the store's own entry cannot be read
+-- Returns the fencing token.
 local known, holder = stored_term(KEYS[4])
 if known and (tonumber(ARGV[1]) < known or (tonumber(ARGV[1]) == known and ARGV[3] ~= holder)) then
   return redis.error_reply('FENCED term ' .. ARGV[1] .. ' of ' .. ARGV[3] .. ' was followed by ' .. known .. ' of ' .. holder)
 end
 local format = ordinal(text_of(KEYS[2]))
 if not format and redis.call('EXISTS', KEYS[2]) == 1 then
-  -- A later timekeeper may have written the store: this one must not guess.
+  -- A later timekeeper may have written the store in a format that this one does not know.
   return redis.error_reply('FORMAT ' .. KEYS[2] .. ' must hold the format of the store as a number, and holds '
     .. (text_of(KEYS[2]) and 'another text' or 'another type') .. ': find out which version of FairGPU led last, and write '
     .. 'its format with: set ' .. KEYS[2] .. ' ' .. ARGV[2] .. ' (' .. ARGV[2] .. ' is the format of this version)')

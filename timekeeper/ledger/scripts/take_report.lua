@@ -1,10 +1,13 @@
--- Writes what is known of a pod's reports, if nothing of what it was computed from has changed since.
+-- Writes the totals of a pod's reports with one more report, unless another process has written them since the caller
+-- read them.
 --
--- KEYS  report
--- ARGV  the state and the closing instant that it was computed from (empty for none), the new state, when the report
---       was received, the GPU time that all reports come to (empty where none is measured), seconds to keep it, the
---       least nanoseconds between two reports, 1 where this one is the first or the last of its boot
--- Returns 1 where it was written, 0 where something had changed, and 2 where it comes too early after the one before.
+-- KEYS  the hash of the pod's reports
+-- ARGV  the totals and the instant `closed` that the caller has read (empty for none), the new totals, the instant at
+--       which the report was received, the GPU time of all reports (empty if none names a device), the seconds to
+--       keep all this, the least nanoseconds between two reports, 1 if the report is the first or the last of its
+--       sidecar's start (else 0)
+-- Returns 1 if it wrote, 0 if another process has written since then, and 2 if the report comes too early after the
+-- one before.
 local known = redis.call('HMGET', KEYS[1], 'state', 'closed', 'at', 'a')
 if (known[1] or '') ~= ARGV[1] or (known[2] or '') ~= ARGV[2] then
   return 0

@@ -8,7 +8,7 @@ if known > tonumber(ARGV[1]) then
   return redis.error_reply('FENCED fencing token ' .. ARGV[1] .. ' was followed by ' .. known)
 end
 
--- The instants of a hash that come after the one to write.
+-- Returns the fields of a hash that are later instants than the one to write.
 local function later_ones(key)
   local later, instant = {}, ARGV[2]
   for _, name in ipairs(redis.call('HKEYS', key)) do

@@ -1,17 +1,19 @@
--- Writes the limits of sessions' reports. Limits that are there stay, because earlier reports were priced by them, unless
--- use is billed now and was not before, or the reverse. All stays as it is where a later fencing token has written it.
+-- Writes the limits of sessions' reports. Stored limits stay, because earlier reports were priced by them. They are
+-- replaced if use is billed now and was not before, or the reverse. Limits and phases that a later fencing token has
+-- written always stay.
 --
--- KEYS  reports
--- ARGV  seconds to keep them, 1 where limits that are there are replaced, the leader's fencing token, then for each key the limits,
---       the offsets of its periods from a quarter of an hour, and of its session the start in microseconds and the number
---       of vGPUs
--- Returns for each key 1, or the error of that key: one stops no other.
+-- KEYS  the hash of each session's reports
+-- ARGV  the seconds to keep the reports, 1 if stored limits are replaced in any case, the leader's fencing token,
+--       then for each key the limits, the phases of the coming periods, the session's start in microseconds since
+--       1970, and the number of its vGPUs
+-- Returns for each key 1, or the error of that key; the other keys are written all the same.
 local function is_billed(limits)
   return type(limits) == 'string' and string.match(limits, ',([01]),%d+,%d+%]$')
 end
 
--- Holds the GPU time of reports that an earlier version took, and did not hold to anything, to what the session can have
--- used by the last of them. Instants in microseconds are exact in a double, those in nanoseconds are not.
+-- Reduces the GPU time of reports that an earlier version of FairGPU took without a bound to the most that the
+-- session can have used by the last report. Instants in microseconds are exact in a double, those in nanoseconds are
+-- not.
 local function hold_old_use(key, start, shares)
   local known = redis.call('HMGET', key, 'state', 'used', 'at')
   local used, at = known[2], known[3]
