@@ -71,8 +71,8 @@ def delay_after_early(pace: Pace, random: Random, retry_after_seconds: float | N
 def delay(pace: Pace, random: Random, retry_after_seconds: float | None = None) -> float:
     """Returns the seconds until a sidecar's next report.
 
-    A lost report costs nothing, since the next one has the same totals. The wait doubles with each failure up to 300 s;
-    half of it is random, so that a timekeeper that returns meets its usual load and no storm.
+    A lost report costs nothing, since the next one has the same totals. The wait doubles with each failure up to 300 s.
+    Half of it is random, so that a timekeeper that answers again does not get all reports at once.
 
     Args:
         pace: the present pace.

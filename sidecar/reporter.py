@@ -23,8 +23,8 @@ from sidecar.tally import Tally, advance, begin
 from sidecar.usage_record import UsageError, container_names, read_usage
 
 SAMPLE_SECONDS = 5.0
-"""The interval between reads of the files. When a container restarts, the use since the last read is lost: at most
-this."""
+"""The interval between reads of the files. When a container restarts, its use since the last read is lost: the use of
+at most this time."""
 LAST_REPORT_SECONDS = 1.5
 TOO_MANY_REQUESTS = 429
 _THREAD_STACK_BYTES = 512 * 1024

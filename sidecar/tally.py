@@ -1,8 +1,8 @@
 """Adds up a container's usage across the container's restarts.
 
-A restart begins a new epoch, in which the shim counts from zero again; the totals here go on growing. A sidecar that
-starts again finds the counters of the present epoch where they are, and keeps apart what it found. All values are
-frozen, so that no total is ever changed in part.
+A restart of the container begins a new run of its counters, in which the shim counts from zero again; the totals here
+go on growing. A sidecar that starts again finds counters of the present run above zero, and keeps the usage that it
+found apart. All values are frozen, so that no total is ever changed in part.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import NamedTuple
 from sidecar.usage_record import MAX_COUNT, DeviceUsage, UsageRecord
 
 MAX_DEVICES_PER_CONTAINER = 32
-"""The most devices that are remembered over all epochs, so that a container that keeps naming new ones fills no
+"""The most devices that are remembered over all runs, so that a container that keeps naming new ones fills no
 memory."""
 
 
@@ -23,8 +23,8 @@ class Tally(NamedTuple):
     Attributes:
         ended: the totals of the earlier runs that this sidecar has seen, one for each device.
         running: the last record of the present run; None before the first record.
-        found: the usage of each device that the container's file held when the sidecar started. The sidecar's start
-            before may have reported it.
+        found: the usage of each device that the container's file held when the sidecar started. The sidecar may have
+            reported it already, after an earlier start.
     """
 
     ended: tuple[DeviceUsage, ...] = ()
@@ -32,7 +32,7 @@ class Tally(NamedTuple):
     found: tuple[DeviceUsage, ...] = ()
 
     def devices(self) -> tuple[DeviceUsage, ...]:
-        """Returns the container's usage of each device, that which the sidecar found at its start included."""
+        """Returns the container's usage of each device, including the usage that the sidecar found at its start."""
         return self.ended if self.running is None else _merge(self.ended, self.running.devices, _added)
 
 

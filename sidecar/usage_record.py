@@ -118,7 +118,7 @@ def decode(raw: bytes) -> UsageRecord | None:
 
     Raises:
         TornRecordError: the checksum does not match; reading again may help.
-        UsageError: another size, magic, version, or a field out of bounds.
+        UsageError: the record has another size, magic or version, or a field is out of bounds.
     """
     if not raw or (len(raw) == SIZE and not any(raw)):
         return None

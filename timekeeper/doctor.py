@@ -190,8 +190,8 @@ def _examined(api: KubernetesAPI, settings: TimekeeperSettings, rules: Controlle
 def _holders(api: KubernetesAPI, rules: ControllerRules, now: int) -> tuple[Findings, dict[str, PoolNode]]:
     """Reads the cluster; returns the findings, and the nodes that offer GPUs, keyed by name.
 
-    `rules` has the prices, of which those at `now` count, and the extended resources of other stacks that the admin
-    lists.
+    `rules` has the prices over time and the extended resources of other stacks that the admin lists. The prices at
+    `now` count.
 
     Raises:
         CommandError: the API server refuses the list of pods or of nodes, or does not answer.
@@ -245,7 +245,7 @@ def _pools(
 ) -> tuple[NodePool, ...]:
     """Returns the nodes grouped by pool, stacks and models, with the pods that hold GPUs or ask for them.
 
-    `holding` are the pods that hold GPUs, and `changes` have those that ask for them. Pods that ask for GPUs in a
+    `holding` are the pods that hold GPUs, and `changes` name the pods that ask for GPUs. Pods that ask for GPUs in a
     namespace of `left_alone` do not count: they need not move with the nodes.
     """
     held = (HeldThere(pod.node, pod.namespace, pod.rate) for pod in holding)
@@ -333,7 +333,7 @@ def _policies(api: KubernetesAPI) -> dict[str, str]:
 
 
 def _matter(policy: Json) -> str:
-    """Returns the fault of one of FairGPU's policies as a phrase, by the webhook's condition in it; empty for none."""
+    """Returns the fault that the webhook's condition states in one of FairGPU's policies; empty if it states none."""
     conditions = mappings(mapping(policy.get("status")).get("conditions"))
     said = next((one for one in conditions if one.get("type") == names.RENDERED_CONDITION), None)
     if said is None:

@@ -322,7 +322,7 @@ def read_mode_changes(
 
 
 def _lacking(api: KubernetesAPI, stacks: AbstractSet[str]) -> dict[str, tuple[str, ...]]:
-    """Returns the service accounts, keyed by stack, that lack the right to write what decides how GPU pods are charged.
+    """Returns the service accounts, keyed by stack, that may not write the fields of pods that decide their charge.
 
     The service accounts are those of WRITERS, of the given stacks alone.
     """

@@ -412,7 +412,7 @@ LabelPairs = tuple[Annotated[str, Field(pattern=r"^[a-zA-Z_][a-zA-Z0-9_]*/[a-zA-
 
 
 class PrometheusSettings(Section):
-    """A Prometheus that knows how busy pods keep their GPUs; advisory, and no part of any bill. None without a URL."""
+    """A Prometheus that knows how busy pods keep their GPUs. Its figures are advisory, and no part of any bill."""
 
     url: str | None = None
     """The address of a Prometheus that knows how busy pods keep their GPUs, such as

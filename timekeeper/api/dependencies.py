@@ -95,25 +95,25 @@ def may(access: AccessControl, action: Action) -> Caller:
 
 
 def may_read_namespace(access: AccessControl, namespace: str) -> Caller:
-    """Returns the caller; raises ForbiddenError if they may not read the namespace's budget, or errors of `may`."""
+    """Returns the caller; raises the errors of `may` unless the caller may read the namespace's budget."""
     return may(access, Action("get", GPU_BUDGETS, namespace))
 
 
 def may_read_budget(access: AccessControl, name: str) -> Caller:
-    """Returns the request's caller; raises ForbiddenError if they may not read the budget, or errors of `may`."""
+    """Returns the request's caller; raises the errors of `may` unless the caller may read the budget."""
     return may(access, Action("get", GPU_BUDGETS, name=name))
 
 
 def may_read_all(access: AccessControl) -> Caller:
-    """Returns the request's caller; raises ForbiddenError if they may not read all budgets, or errors of `may`."""
+    """Returns the request's caller; raises the errors of `may` unless the caller may read all budgets."""
     return may(access, Action("list", GPU_BUDGETS))
 
 
 def may_grant(access: AccessControl) -> Caller:
-    """Returns the request's caller; raises ForbiddenError if they may not grant money, or errors of `may`."""
+    """Returns the request's caller; raises the errors of `may` unless the caller may grant money."""
     return may(access, Action("create", GPU_GRANTS))
 
 
 def may_correct(access: AccessControl) -> Caller:
-    """Returns the request's caller; raises ForbiddenError if they may not correct spending, or errors of `may`."""
+    """Returns the request's caller; raises the errors of `may` unless the caller may correct spending."""
     return may(access, Action("create", GPU_CORRECTIONS))

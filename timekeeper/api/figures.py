@@ -151,7 +151,7 @@ class Book:
     def sessions(self, namespace: str, after: str, limit: int) -> list[SessionFigures]:
         """Returns a page of open sessions, sorted by uid.
 
-        Sessions that have just ended or cannot be read are left out: such a page has fewer, though others may follow.
+        Sessions that have just ended or cannot be read are left out, so a page may be short though more pages follow.
 
         Args:
             namespace: the namespace of the sessions; empty for all namespaces.
@@ -187,7 +187,7 @@ class Book:
     def _open_sessions(self, after: str, limit: int) -> list[tuple[Session, str]]:
         """Returns open sessions and their accounts, sorted by uid from `after` on; fewer than `limit` only at the end.
 
-        A session that ends between two reads, or cannot be read, is left out, and the one behind it takes its place.
+        A session that ends between two reads, or cannot be read, is left out, and the next session takes its place.
         """
         page: list[tuple[Session, str]] = []
         while len(page) < limit:

@@ -8,8 +8,8 @@ All else of a GPUPod follows from the pod's metadata, spec and phase.
 https://kubernetes.io/docs/reference/using-api/api-concepts/#efficient-detection-of-changes
 
 A resourceVersion is made of the API server's own: that of pods for GPUPods, and `NODES.PODS` for GPUNodes, which follow
-from both. A watch that one worker began can therefore go on at any other. A watch gets each changed object in its
-present state, and not each state in between.
+from both. A watch that one worker began can therefore go on at any other worker. A watch gets each changed object in
+its present state, and not each state in between.
 """
 
 from __future__ import annotations

@@ -344,7 +344,7 @@ def missing_key(alternative: str) -> ProblemError:
 
 
 def _same(spec: Json, wanted: Json) -> bool:
-    """Returns whether two specs order the same, by any users; false if an amount or instant cannot be parsed."""
+    """Returns whether two specs order the same, apart from their users; False if a value cannot be parsed."""
     try:
         return _plain(spec) == _plain(wanted)
     except (MoneyError, TimeError):
@@ -397,7 +397,11 @@ class NoOrders:
     """Stores no orders: in the mode look no order is accepted."""
 
     def __init__(self, place: str) -> None:
-        """Makes the store; `place` names, for the error, the object in which an allowance is changed instead."""
+        """Makes the store.
+
+        Args:
+            place: the object in which an allowance is changed in place of orders, as the errors' text names it.
+        """
         self._place = place
 
     def create(self, item: Json) -> Json:

@@ -182,8 +182,8 @@ def access_of(
 def likely_first(caller: Caller, known: Iterable[str]) -> list[str]:
     """Returns namespaces, each once, in the order in which the caller is likely to be allowed to read them.
 
-    The namespace of a service account comes first, then those that the caller's name or groups contain, then the
-    others.
+    The namespace of a service account comes first, then the namespaces that the caller's name or groups contain, then
+    all other namespaces.
 
     Args:
         known: the namespaces of the ledger.

@@ -161,7 +161,7 @@ class StatesFeed:
 
 
 class StatesRoute:
-    """Answers `GET /v1/states?since=&wait=` with the states that changed since a cursor, as soon as one does."""
+    """Answers `GET /v1/states?since=&wait=` with the states that changed since a cursor, as soon as a state changes."""
 
     def __init__(
         self, access: AccessControl, feed: StatesFeed, measures: Measures, threads: ThreadPoolExecutor

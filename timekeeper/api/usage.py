@@ -176,7 +176,7 @@ def _aggregate(text: str, labels: Sequence[str]) -> tuple[str, ...]:
 
 
 def cursor_of(place: Place) -> str:
-    """Returns the cursor of the page of usage that begins after a group: the one with a time step and a key.
+    """Returns the cursor of the page of usage that begins after a given group.
 
     Args:
         place: the number of the step, and the values of the dimensions.
@@ -209,8 +209,9 @@ PARTS = 8
 MOST_CELLS = 150_000
 """The most entries in the cache, some 50 MB: each sum of a day and a key is one, and so is each account's version."""
 OPEN_HOURS = 48
-"""The hours before now that do not count as closed: a day whose changes do not change an account's version, and a day
-for differing clocks.
+"""A day counts as closed once it ended this many hours ago.
+
+Use that is less than a day old changes without a new version of the account; the other day is for clocks that differ.
 """
 LAGGING_DAYS = 3
 """The most closed days that cached sums may lack; sums that lack more are computed again."""
@@ -365,7 +366,7 @@ class WholeUsage:
                 self._add_from_store(sums, key, accounts)
 
     def _add_from_cache(self, sums: UsageSums, key: PartKey, accounts: Sequence[str]) -> bool:
-        """Adds a group of accounts to the sums: closed days from the cache, and only the others from the store.
+        """Adds a group's usage to the sums: closed days from the cache, and only the later days from the store.
 
         Returns False, and adds nothing, if no sums of the group are cached, or if an account's older usage has changed.
 
@@ -595,8 +596,9 @@ def _not_known(
     """Returns the accounts that may owe more than is stored, sorted by name, and the keys whose sums may lack use.
 
     A late account is one whose settlement is failing: its use after its last settlement is not known. It is returned if
-    it has paid for one of the namespaces since that settlement, or has open sessions in one. The keys are those of
-    these open sessions, and those of all use in `span` by namespaces that a late account has paid for since.
+    it has paid for one of the query's namespaces since that settlement, or has open sessions in one of them. The keys
+    of these open sessions are returned. If a late account has paid for a namespace since its last settlement, the keys
+    of all use of the namespace in `span` are returned, too.
 
     Args:
         aggregate: the dimensions of the keys.
@@ -641,7 +643,7 @@ def _everything_and_files(
 
 
 def _everything(client: Store, query: Query, now: Instant, closed: ClosedDays | None, sums: UsageSums) -> UsageSums:
-    """Adds all usage of a query's window that the store has to the sums, and returns them.
+    """Adds to the sums all usage that the store has in a query's window; returns the sums.
 
     `closed` is the cache of closed days; None for no cache.
     """
@@ -702,7 +704,11 @@ def _add(
     within: Window,
     only: frozenset[str] | None,
 ) -> None:
-    """Adds the usage of accounts in a window to the sums; of all namespaces, or of those in `only`."""
+    """Adds the usage of accounts in a window to the sums.
+
+    Args:
+        only: the namespaces whose usage is added; None for all.
+    """
     for usage in _read(client, accounts, assignments, within, sums):
         sums.add(usage.account, usage.posted, only)
         sums.add(usage.account, usage.running, only)

@@ -325,8 +325,8 @@ def _unreadable_payers(client: Store) -> Iterator[Difference]:
 def _wait_for_what_follows(environment: AuditEnvironment, request: AuditRequest, doubtful: list[Difference]) -> None:
     """Waits until the leader has settled all sessions once more, so that late figures can be compared a second time.
 
-    The wait lasts for at most the request's `patience_seconds`. It lasts for all of them if `doubtful`, the differences
-    that may be late figures, has one of a GPUBudget's status, which is written later still.
+    The wait lasts for at most the request's `patience_seconds`. It lasts that long if one of `doubtful`, the
+    differences that may be late figures, is in the status of a GPUBudget: statuses are written last.
     """
     asked, waited = environment.now(), 0.0
     shows_status = any(each.figure is Figure.STATUS for each in doubtful)

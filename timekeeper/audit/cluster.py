@@ -109,7 +109,7 @@ class ClusterView:
         budgets: keyed by name, the GPUBudgets.
         pods: keyed by uid, the pods that hold or ask for a GPU.
         claims: keyed by uid, the ResourceClaims.
-        silent: the nodes whose Ready condition is Unknown, and those of pods whose Node object is deleted.
+        silent: the nodes whose Ready condition is Unknown, and pods' nodes whose Node object is deleted.
         template: the limits of a namespace that no budget names; None if they are invalid.
     """
 

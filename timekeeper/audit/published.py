@@ -88,8 +88,9 @@ def check_published(
 def _credits(snapshot: Snapshot) -> list[list[Any]]:
     """Returns the credits that a summary must list, from the period's own record; unreadable ones are left out.
 
-    Each is a list: the grant's name, what it brought (or, if expired, what was spent of it), when it expires, what the
-    period had spent when it arrived, and whether it has expired. Amounts are microGPU-seconds.
+    Each credit is a list: the grant's name, the amount that it brought (for an expired credit, the part of it that was
+    spent), its expiry, the amount that the period had spent when it arrived, and whether it has expired. Amounts are
+    microGPU-seconds.
     """
     credits_read = []
     for name, text in sorted(snapshot.credits.items()):
@@ -106,7 +107,7 @@ def _credited(snapshot: Snapshot, money: int) -> dict[str, tuple[Figure, Any, st
     The key is the summary's field; the value is the kind of figure, the expected value, and its source in words.
 
     Args:
-        money: the available amount, in microGPU-seconds; without a limit, what grants added.
+        money: the available amount, in microGPU-seconds; without a limit, the amount that grants added.
     """
     period_credits = _credits(snapshot)
     own = money - sum(amount for _, amount, *_ in period_credits)
@@ -180,8 +181,8 @@ def check_status(
 ) -> Iterator[Difference]:
     """Checks a budget's status against the period that it describes, and yields each difference.
 
-    The figures in a status of another period are not checked. Its period is a difference if the snapshot is of the
-    present period and the status was not written within REWRITTEN.
+    If the status describes another period than the snapshot, its figures are not checked. Its period is then a
+    difference if the snapshot is of the present period and the status is older than REWRITTEN.
 
     Args:
         sums: the expected totals of the period.

@@ -48,9 +48,9 @@ def present_periods(client: Store, accounts: Sequence[str], now: Instant) -> dic
 def read_snapshots(client: Store, wanted: Mapping[str, int], *, whole_ledger: bool = False) -> Iterator[Snapshot]:
     """Yields a snapshot of each wanted period, each as of one moment.
 
-    One script reads the hashes of a snapshot. If there are too many rows of hours for it, these are read afterwards,
-    and their revisions show whether they have changed. The ledger, whose entries never change, is read up to the entry
-    that was the last at the moment of the script.
+    One script reads the hashes of a snapshot. If the account has too many rows of hours for one script, the rows are
+    read afterwards, and their revisions show whether they have changed. The ledger, whose entries never change, is read
+    up to the entry that was the last at the moment of the script.
 
     Args:
         wanted: keyed by account, the start of the period in nanoseconds since 1970.

@@ -100,8 +100,8 @@ def _reached(record: SessionRecord, moment: Moment) -> tuple[int, int]:
 def _billed(bill: str, reserved: int, used: int, missing: Missing, reports: AuditedReports | None) -> int:
     """Returns the amount that a session is billed by its reports, in microGPU-seconds.
 
-    Devices without reports are billed as reserved. Use beyond the reservation is billed only as far as the pod may
-    borrow.
+    Devices without reports are billed as reserved. Use beyond the reservation is billed only up to the most that the
+    pod can have used by borrowing.
 
     Args:
         bill: `used`, or `max`, the larger of the reserved and the used amount.

@@ -231,7 +231,7 @@ def read_session(text: str) -> SessionRecord | None:
 
 
 def _claim(uid: str) -> str:
-    """Returns a ResourceClaim's uid from its session's: `CLAIM-ALLOCATION-START` without the last two parts."""
+    """Returns a ResourceClaim's uid from the uid of its session, which is `CLAIM-ALLOCATION-START`."""
     return uid.rsplit("-", 2)[0]
 
 

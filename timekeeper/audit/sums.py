@@ -135,7 +135,7 @@ def _reads_all_hours(snapshot: Snapshot) -> bool:
 
 
 def _rows_by_dimensions(snapshot: Snapshot) -> Iterator[tuple[int, int, Dimensions, int]]:
-    """Yields, for each row of usage, its first hour since 1970, its hours, dimensions and billed microGPU-seconds."""
+    """Yields each row of usage: first hour since 1970, number of hours, dimensions, and billed microGPU-seconds."""
     for field, text in snapshot.hours.items():
         if (row := _row_of(field, text)) is not None:
             hour, to, figures = row
@@ -191,9 +191,9 @@ def _restored_late(snapshot: Snapshot) -> bool:
 
 
 def _rows(snapshot: Snapshot) -> Iterator[tuple[int, int, str, int | None]]:
-    """Yields, for each row of usage, its first hour since 1970, its number of hours, its key, and what was billed.
+    """Yields, for each row of usage, its first hour since 1970, its number of hours, its key, and its billed amount.
 
-    The last is in microGPU-seconds; None if the row is unreadable. A row of a packed value has an empty key.
+    The amount is in microGPU-seconds; None if the row is unreadable. A row of a packed value has an empty key.
     """
     for field, text in snapshot.hours.items():
         hour = whole(field.partition(" ")[0])
@@ -271,7 +271,7 @@ def check_sums(snapshot: Snapshot, sums: Sums) -> Iterator[Difference]:
 def check_closing_balance(snapshot: Snapshot, now: Instant) -> Iterator[Difference]:
     """Checks the closing balance that the present period has recorded of the preceding one; yields a difference if any.
 
-    The recorded balance must equal the preceding period's total, since money was carried over by it.
+    The recorded balance must equal the preceding period's total: it decided how much money was carried over.
 
     Args:
         snapshot: the present period; any other is skipped.
@@ -325,7 +325,7 @@ def _check_postings(
 
 
 def _check_orders(snapshot: Snapshot) -> Iterator[Difference]:
-    """Yields the differences between stored grants, corrections and credits and the ledger entries of their names."""
+    """Yields differences between stored grants, corrections and credits, and the ledger entries of the same names."""
     granted = _by_name(entry for entry in snapshot.entries if entry.kind == GRANT)
     corrected = _by_name(entry for entry in snapshot.entries if _of_no_session(entry))
     moved = _by_name(entry for entry in snapshot.entries if entry.kind in MONEY)

@@ -132,7 +132,7 @@ class Buckets:
             self._keep(key, level - 1)
 
     def give_back(self, key: str) -> None:
-        """Returns a permit to the bucket of a key, as if the call had not been made."""
+        """Returns a permit to the bucket of a key, for a call that turned out not to count against this key."""
         with self._changing:
             self._keep(key, self._level(key) + 1)
 

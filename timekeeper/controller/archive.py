@@ -40,13 +40,14 @@ AT_ONCE = 50
 MOST_STEPS = 200
 """The most steps of compaction that an account gets in an hour; the rest waits for the next hour."""
 PACKED_AT_ONCE = DAY // 2
-"""The hours of use that are packed together. Until then an hour takes ten times as much of the store.
+"""The time, in nanoseconds, whose hours of use are packed together. An hour that is not packed takes ten times as much
+of the store.
 
 With fewer hours the leader packs a value more often: by quarters of a day it took 6.1 ms for an account with 100 pods a
 day, by halves 4.5 and by days 3.0.
 """
 LATE = 2 * HOUR
-"""The time after these hours for which they may still change: running sessions are posted to them hourly."""
+"""The time for which an hour of use may still change after its end: running sessions are posted once an hour."""
 MOST_PERIODS = 400
 """The number of an account's latest periods in which sessions' amounts are folded."""
 KEPT_PERIODS = 2
@@ -57,7 +58,7 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """One run of the archivist: its instant, when it ends, and what it has to do.
+    """One run of the archivist: its instant, its end, and its work.
 
     Attributes:
         now: nanoseconds since 1970.
@@ -187,7 +188,8 @@ class Archivist:
     def _prune_capacity(self, before: int) -> None:
         """Deletes the capacities of the cluster from before an instant (nanoseconds since 1970), once a month.
 
-        If months are exported, a few changes of each day stay: queries may go back as far as the files, by the day.
+        If months are exported, a few changes of each day stay: queries by the day may ask for months of which only the
+        exported files hold the use.
         """
         if self._capacity_pruned == before:
             return
@@ -198,7 +200,9 @@ class Archivist:
         self._capacity_pruned = before
 
     def _forget_unmetered(self, unseen: Mapping[str, Instant]) -> None:
-        """Forgets the recorded ends of sessions that ended before all periods: the store has no amounts of these.
+        """Forgets the recorded ends of sessions that ended before every account's earliest period.
+
+        The store has no amounts of these sessions.
 
         Args:
             unseen: the ends of sessions whose pods are not observed, keyed by uid, in nanoseconds since 1970.
@@ -209,7 +213,10 @@ class Archivist:
         shared.forget_unmetered(self._client, self._fencing_token, old)
 
     def _step_by_step(self, step: Callable[[], bool], ends: Callable[[], bool]) -> bool:
-        """Repeats a step until it returns true, as all is done; returns false once `ends` or MOST_STEPS stop it."""
+        """Repeats a step until it returns True, which means that nothing is left to do; returns whether it did.
+
+        Returns False if the run's steps reach MOST_STEPS before, or `ends` returns True.
+        """
         while not step():
             self._steps += 1
             if self._steps >= MOST_STEPS or ends():

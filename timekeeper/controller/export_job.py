@@ -37,8 +37,8 @@ _log = structlog.get_logger()
 class ConflictError(ExportError):
     """A month's exported file and the store's usage differ, and an admin must decide which of the two counts.
 
-    Either the file is not the one that was written and lacks usage that the store holds, or it is gone and the store no
-    longer holds the whole month.
+    Either somebody changed the file since it was written, and it lacks usage that the store holds. Or the file is
+    missing, and the store no longer holds the whole month.
     """
 
 
@@ -83,8 +83,8 @@ class Exporter:
     def run(self, wait: Wait, now: Callable[[], Instant]) -> None:
         """Exports the usage of closed months, whenever some are due, until `wait` returns True, as the process ends.
 
-        A month is closed once it is by the local clock, `now`, and by the store's: what is used in it after it was
-        exported would be in no file, and would be deleted past retention.
+        A month counts as closed once it is closed by both the local clock, `now`, and the store's. If a clock that is
+        ahead closed a month too early, use that comes after the export would be in no file and would be deleted.
         """
         while not wait(IDLE_SECONDS if self._number is not None else 1.0):
             try:

@@ -39,8 +39,8 @@ from timekeeper.ledger.writing import HeldTerm, LedTerm, take_fencing_token
 from timekeeper.sources.base import OBSERVED_TO_THE_END, Source, SourceError
 
 STUCK_SECONDS = 120.0
-"""The longest time between two answers of servers, in seconds and apart from Redis's own time, before the tasks count
-as stuck. A leader of 50,000 pods has its first figures after 30 s of processor time, in all its threads and with many
+"""The seconds without an answer of any server after which the tasks count as stuck; Redis's time limits are added to
+them. A leader of 50,000 pods has its first figures after 30 s of processor time, in all its threads and with many
 answers on the way (docs/sizing.md); an answer of the API server takes 35 s at most, and a run that writes statuses ends
 after 5 s.
 """
@@ -184,7 +184,7 @@ class LeaderTasks:
         self._decide(Plan.FINALIZERS, lambda leader_term: removals(leader_term.reconciler.books))
 
     def label(self) -> None:
-        """Plans to label the pods with GPUs by claims that lack the label of GPU pods; the pod writer does it."""
+        """Hands the pod writer the labels of GPU pods that are due on pods that hold GPUs by claims."""
         self._decide(Plan.LABELS, lambda leader_term: label_writes(leader_term.reconciler.books))
 
     def evict(self) -> None:
@@ -382,7 +382,10 @@ class LeaderTasks:
         return Notifier(self._client, reconciler.books, reconciler.fencing_token, self._most_notifications, counter)
 
     def _forget_old_departures(self) -> None:
-        """Drops deletions older than REMEMBERED_DEPARTURES; only a leader takes the others out of the mirrors."""
+        """Drops deletions older than REMEMBERED_DEPARTURES from the mirrors, and deletions that end no session.
+
+        Other deletions stay in the mirrors until this process leads and handles them.
+        """
         mirrors = self._source.mirrors
         oldest = self._now() - REMEMBERED_DEPARTURES
         for name in mirrors.__slots__:

@@ -41,7 +41,7 @@ SUSPECTS = 4
 SLOW_SECONDS = 1.0
 """The duration from which a write counts as slow: the API server usually takes some milliseconds."""
 DONE_SECONDS = 10.0
-"""The time within which the watch shows a write; a pod that still needs the write after it is written again."""
+"""The seconds within which the watch shows a write. A pod that still needs the write later is written again."""
 PLAN_SECONDS = 30.0
 """The age, in seconds, from which a plan that was not renewed is void: the budget may have received money."""
 AWAY_SECONDS = 2.0
@@ -82,7 +82,8 @@ class _HandedOver:
 class PodWriter:
     """Does the writes to pods that the leader has planned, in threads of its own. Thread-safe.
 
-    It remembers the failures of a pod's writes for as long as a plan names the pod, and a success for DONE_SECONDS.
+    The failures of a pod's writes delay the next attempt, and are known for as long as a plan names the pod. After a
+    success the pod is left alone for DONE_SECONDS, until the watch shows the write.
 
     Args:
         source: the cluster, where pods and events are written.
@@ -94,7 +95,7 @@ class PodWriter:
     measures: PodMeasures
     clock: Callable[[], float] = time.monotonic
     _changed: threading.Condition = field(default_factory=threading.Condition)
-    """Guards all that follows."""
+    """Guards the fields below."""
     _plans: dict[Plan, _HandedOver] = field(default_factory=dict)
     _turns: dict[str, None] = field(default_factory=dict)
     """Namespaces with writes to do, the longest waiting first: a new plan begins where the last one stopped."""

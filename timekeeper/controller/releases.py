@@ -54,7 +54,7 @@ def pods_to_release(
 
     A pod for which too little money is left holds back the pods behind it, however small they are: otherwise a large
     pod would wait for ever. A pod that needs more than a whole period's money waits for a grant, and holds back no
-    other. Where money decides, pods of one group are released together, at the place of the first, or not at all.
+    other. If money decides, the pods of one group are released together, in the place of their first, or not at all.
 
     Args:
         waiting: the pods that the gate holds.
@@ -100,7 +100,7 @@ def by_group(queue: Iterable[Candidate]) -> list[list[Candidate]]:
 def of_admitted_groups(waiting: Iterable[Candidate], admitted: Mapping[tuple[str, str], Sequence[int]]) -> set[str]:
     """Returns the uids of waiting pods whose group has pods that were admitted without a gate, while there was money.
 
-    The budget was spent while the group's pods were being created, so the rest is admitted like the first ones. A pod
+    The budget was spent while the group's pods were being created, so its other pods are admitted, too. A pod
     that is created more than GROUP_TIME later belongs to a later batch, such as the next pod of a Job that runs its
     pods one after the other.
 
@@ -145,7 +145,10 @@ def first_minutes(running: Sequence[tuple[int, int]], min_runtime: int, now: Ins
 
 @dataclass(frozen=True, slots=True)
 class _Reported:
-    """The instant of a pod's last event, and the amount that its budget had available then."""
+    """The instant of a waiting pod's last event, and the microGPU-seconds that its budget had available then.
+
+    A pod gets another event once its budget has another amount available.
+    """
 
     at: int
     available: int | None
@@ -169,7 +172,7 @@ class WaitReporter:
     def notices(self, waiting: Iterable[tuple[str, Sequence[Candidate]]], now: Instant) -> list[ObjectEvent]:
         """Returns events for waiting pods that had none recently, or whose budget got money that does not suffice.
 
-        Accounts take turns: one with many waiting pods keeps no other account's from their events.
+        Accounts take turns, so that an account with many waiting pods does not use up the events of a run.
 
         Args:
             waiting: pairs of an account and the pods that stay behind its scheduling gate.
@@ -242,7 +245,7 @@ class Releaser:
     ) -> tuple[tuple[PodWrite, ...], list[ObjectEvent]]:
         """Returns the removals of scheduling gates that are due, and the events of pods that still wait.
 
-        The removals come account by account: first the pods of groups of which others were admitted without a gate,
+        The removals come account by account: first the pods whose group has pods that were admitted without a gate,
         then the pods in the order of `pods_to_release`. The money of a period releases pods only once the period has
         begun by the store's clock, too.
 
@@ -298,7 +301,7 @@ class Releaser:
         return Candidate(facts, rate, cost(rate, books.accounts[name].budget.min_runtime))
 
     def _promised(self, name: str, now: Instant) -> int:
-        """Returns the microGPU-seconds of the money of the account `name` that admitted pods may still spend.
+        """Returns the amount that admitted pods may still spend from the account `name`, in microGPU-seconds.
 
         Without safe admission, only what running pods spend in their first minutes counts.
         """
@@ -371,7 +374,7 @@ def finalizer_removable(pod: PodFacts, metered: MeteredSession | None, *, holds:
 
     Args:
         metered: the pod's session; None if the pod never held a device.
-        holds: whether the settings give pods a finalizer at all; if not, leftover ones are removed.
+        holds: whether the settings give pods a finalizer; if not, each finalizer that is left over may be removed.
     """
     if not holds:
         return True

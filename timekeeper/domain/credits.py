@@ -63,7 +63,7 @@ def burn(own: int, period_credits: Iterable[Credit], end: Instant, spent: int) -
     Args:
         own: the money that ends with the period: its allowance, grants without an expiry, and what was rolled over into
             it; below 0 it is a debt from the start.
-        period_credits: the period's credits. An expired one counts with the part that was spent of it.
+        period_credits: the period's credits. Of an expired credit, only the part that was spent counts.
         end: the period's end.
         spent: the amount that was spent in the period; below 0 it adds to `own`.
     """

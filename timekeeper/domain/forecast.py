@@ -135,7 +135,7 @@ def burns_at_last_sample(record: BurnRecord | None) -> Burns:
 def lasts_until(remaining: int, burn: Burn | None, now: Instant, before: Instant) -> Instant | None:
     """Returns when a budget's money runs out if spending goes on at the same rate.
 
-    None if that is not before `before`, if nothing is being spent, or if no money is left already.
+    None if the money lasts until `before`, if nothing is being spent, or if no money is left already.
 
     Args:
         remaining: the amount that is left now, in microGPU-seconds.

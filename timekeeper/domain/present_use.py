@@ -163,7 +163,10 @@ _FIELDS = frozenset({"status", "data", "resultType", "result", "warnings", "erro
 
 
 def _document(body: bytes, read: Callable[[list[tuple[str, Any]]], Any] = dict) -> Mapping[str, Any]:
-    """Decodes the body of Prometheus's answer; `read` makes a value of each JSON object's fields, inner objects first.
+    """Decodes the body of Prometheus's answer.
+
+    Args:
+        read: makes a value of the fields of each JSON object; called for inner objects first.
 
     Raises:
         AnswerError: the body is no JSON, or states an error, or is no answer.

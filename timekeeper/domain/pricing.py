@@ -1,7 +1,7 @@
 """Prices of GPU models over time, and the amount billed for a session: its reservation, its use, or the larger of both.
 
 Use comes from the pod's own reports, which FairGPU cannot verify. It is therefore bounded by what the pod can have
-used: its reservation, or the whole of its devices where it may borrow what other pods leave idle.
+used: its reservation, or the whole of its devices if it may borrow the GPU time that other pods leave idle.
 """
 
 from __future__ import annotations
@@ -68,9 +68,9 @@ Prices = Mapping[str, tuple[PricePoint, ...]]
 
 
 def price_at(prices: Prices, model: str, instant: Instant) -> Fraction:
-    """Returns a model's price at an instant: the one that is set for the model, else that for ANY_MODEL, else 1.
+    """Returns a model's price at an instant: the price that is set for the model, else that for ANY_MODEL, else 1.
 
-    If several are set for words of the model's name, the one that matches best counts.
+    If several prices are set for words of the model's name, the best match counts.
 
     Args:
         prices: the prices over time, keyed by a model's name or some of its words.

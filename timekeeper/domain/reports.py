@@ -44,13 +44,12 @@ class Course:
 
 
 def extended(bases: Bases, course: Course, total_at: Callable[[int], int]) -> Bases:
-    """Returns the total of a session's reports at the start of each of its segments, with new segments added.
+    """Returns the bases of a session's segments, to which the bases of new segments are added.
 
-    A total is the GPU time of all reports, or its price, in microGPU-seconds. Each entry is (account, start of the
-    period, total).
+    A base's total is the GPU time of all reports, or its price, in microGPU-seconds.
 
     Args:
-        bases: the entries so far. Entries of segments that turn out to have no time, or not to exist, are dropped.
+        bases: the bases so far. Bases of segments that turn out to have no time, or not to exist, are dropped.
         course: the segments whose amounts may still change.
         total_at: returns the total of all reports that were received before an instant, in nanoseconds since 1970.
     """
@@ -72,7 +71,7 @@ def begun_by(bases: Bases, course: Course, past: Instant) -> Bases:
     that start.
 
     Args:
-        bases: the bases that `extended` returned for this course, or those from before.
+        bases: the bases that `extended` returned for this course, or the bases that it was given.
         past: the instant: the present by the local clock or by the store's, whichever is earlier.
     """
     coming = [(segment.account, segment.period) for segment in course.segments if segment.start > past]
@@ -96,7 +95,10 @@ def _begun(bases: Bases, segments: Sequence[Segment]) -> tuple[int, Sequence[int
 
 
 def _places(bases: Bases, segments: Sequence[Segment]) -> list[int]:
-    """Returns the index in `bases` of each segment's base, in order, up to the first segment that has none."""
+    """Finds each segment's base, up to the first segment that has none; returns the bases' indexes in `bases`.
+
+    A segment's base comes after the bases of earlier segments.
+    """
     places: list[int] = []
     for segment in segments:
         after = places[-1] + 1 if places else 0
@@ -136,12 +138,11 @@ def _without_past(bases: Bases, keys: Collection[Key]) -> Bases:
 MAX_BOOTS = 64
 """The most sidecar starts that are stored for a pod."""
 QUARTER = 15 * MINUTE
-"""The time for which one sample is kept, the last one. Quarters begin at full quarters of an hour and at the phases of
-`Marks` after these, so that no quarter holds the start of a period.
+"""The longest stretch of time of which only the last sample is kept. A stretch begins at each full quarter of an hour,
+and at each phase of `Marks` after it, so that a period can start only where a stretch does.
 """
 RECENT = 2 * MINUTE
-"""The time before the latest report of which all samples are kept: a leader may still find that a segment begins there.
-"""
+"""All samples of this time before the latest report are kept: a leader may still find that a segment begins there."""
 MAX_SAMPLES = 400
 """The most samples that are kept: those of four days without any leader, one each quarter of an hour.
 
@@ -214,8 +215,8 @@ class Counter(NamedTuple):
         busy_ns: the time for which the container kept the device busy, in nanoseconds.
         span_ns: the time that the counter covers, in nanoseconds.
         memory_peak_mib: the most device memory that the container held.
-        earlier_busy_ns: the part of `busy_ns` that the sidecar found when it started, so that the sidecar's start
-            before may have reported it.
+        earlier_busy_ns: the part of `busy_ns` that the sidecar found when it started. The sidecar may have reported it
+            already, after an earlier start.
         earlier_span_ns: the same part of `span_ns`.
     """
 
@@ -233,8 +234,8 @@ class Boot(NamedTuple):
     Attributes:
         name: the id of the start.
         sequence: the number of the latest report since then.
-        gpu: the GPU time used since then, in microGPU-seconds, without what the sidecar found when it started.
-        money: its price in microGPU-seconds.
+        gpu: the GPU time used since then, in microGPU-seconds, without the use that the sidecar found when it started.
+        money: the price of that GPU time, in microGPU-seconds.
     """
 
     name: str
@@ -247,7 +248,7 @@ class Sample(NamedTuple):
     """The totals of a session's reports at an instant.
 
     Attributes:
-        at: the instant at which the last of them was received.
+        at: the instant at which the last of these reports was received.
         gpu: GPU time, in microGPU-seconds.
         money: the price of the GPU time or of memory times time, whichever is more, in microGPU-seconds; 0 if use is
             not billed.
@@ -335,8 +336,9 @@ def report_limits(
 def intake_after(limits: ReportLimits, intake: Intake, report: Received, marks: Marks) -> Intake | None:
     """Returns the totals of a session's reports with another report added; None if the report is not new.
 
-    It is not new if a report with its number or a higher one came before, since the same start of the sidecar. Use
-    that the sidecar found when it started is in the totals already, as far as they come to as much.
+    A report is not new if a report of the same start of the sidecar came before with the same or a higher number. A
+    report also states the use that the sidecar found when it started. Earlier reports may have stated that use, so it
+    does not add to the totals: it only raises them if they are lower.
 
     Args:
         intake: the totals so far.
@@ -401,15 +403,16 @@ def sample_before(samples: Sequence[Sample], instant: Instant) -> Sample | None:
 
 
 def _earlier(counter: Counter) -> Counter:
-    """Returns what a counter showed when the sidecar that reports it started, with the peak of memory as it is now."""
+    """Returns a counter with the use that the sidecar found when it started; its peak of memory is the present one."""
     busy, span = min(counter.earlier_busy_ns, counter.busy_ns), min(counter.earlier_span_ns, counter.span_ns)
     return Counter(counter.uuid, busy, span, counter.memory_peak_mib)
 
 
 def _amounts(limits: ReportLimits, counters: Sequence[Counter], age: int) -> tuple[int, int, set[int]]:
-    """Returns GPU time and its price of one report, in microGPU-seconds, and the indexes of the devices that it names.
+    """Returns the GPU time and the money that one report states, in microGPU-seconds, and the indexes of its devices.
 
-    `age` is the time in nanoseconds since the session began: no counter can have counted more.
+    The money is 0 if use is not billed. The indexes are those of the devices in `limits` that the report names. `age`
+    is the time in nanoseconds since the session began: no counter can have counted more.
     """
     places = {device.uuid: place for place, device in enumerate(limits.devices)}
     busy, occupied = dict[int, int](), dict[int, Fraction]()

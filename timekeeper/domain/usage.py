@@ -331,7 +331,9 @@ Place = tuple[int, Key]
 MOST_SUMS = 400_000
 """The most sums of one query, one for each time step and key; they take some 150 MB."""
 Cells = dict[Key, list[Any]]
-"""The sums of one time step, keyed by the query's dimensions: lists of billed, core, memory and used, updated in place.
+"""The sums of one time step: lists of billed, core, memory and used amounts, which are updated in place.
+
+The keys are the values of the query's dimensions.
 """
 
 
@@ -551,7 +553,7 @@ class UsageSums:
                     cells[tuple(key)] = [0, max(whole[index] - core, 0), max(whole[index] - memory, 0), None]
 
     def count(self, after: Place | None) -> int:
-        """Returns the number of groups in the answer after a given one; of all groups for None.
+        """Returns the number of groups that follow a given group in the answer; None counts all groups.
 
         Args:
             after: the index of a time step, and values of the query's dimensions.

@@ -23,7 +23,7 @@ HOURS_OF_A_DAY = DAY // HOUR
 FOREVER = 1 << 62
 VERSION = 2
 FEWER = 2
-"""The least number of rows for each sum over all hours with which a packed value holds the sums."""
+"""A packed value holds sums over all hours only if it has at least this many rows for each of these sums."""
 _HEAD = struct.Struct(">B?II")
 _HEAD_1 = struct.Struct(">B?I")
 """The head of version 1, which has no sums."""
@@ -51,9 +51,12 @@ def month_of(hour: int) -> str:
 
 
 def edges_of(periods: Iterable[tuple[Instant, Instant]]) -> list[Instant]:
-    """Returns the instants at which use is kept apart, in order: where periods, pairs of a start and an end, do either.
+    """Returns the starts and the ends of periods, in order, each instant once; folding keeps use apart at these.
 
-    An end counts by itself: no period follows the last one of a budget that was deleted.
+    An end is an edge even if no period follows: a deleted budget has a last period.
+
+    Args:
+        periods: pairs of a period's start and end.
     """
     return sorted({edge for period in periods for edge in period})
 
@@ -90,8 +93,8 @@ def pack(rows: Iterable[Row]) -> bytes:
     """Packs rows of use, which are in the order of their hours, into the compressed value that the store holds.
 
     The value has three parts, for three kinds of queries: the rows without nodes, owners, users and labels; the sums
-    over all hours by namespace, model and user, if these are few; and the rows with all dimensions. Before them
-    stand the version, whether an amount takes more than 64 bits, and the lengths of the first two parts.
+    over all hours by namespace, model and user, if these are few; and the rows with all dimensions. The value begins
+    with the version, whether an amount takes more than 64 bits, and the lengths of the first two parts.
     """
     ordered = list(rows)
     plain, sums = _without_details(ordered), _over_all_hours(ordered)
@@ -137,10 +140,9 @@ def _sections(blob: bytes) -> _Sections:
 
 
 def _read(packed: bytes, sections: _Sections, to: Use, first: int, end: int, *, whole: bool = False) -> bool:
-    """Adds to `to` the rows of one part of a packed value whose hours overlap those from `first` up to `end`.
+    """Adds rows of one part of a packed value to `to`: the rows that overlap the hours from `first` up to `end`.
 
-    `packed` is the part, one of `sections`. With `whole`, all its rows are added, or none if one of them lies outside
-    these hours.
+    `packed` is the part, one of `sections`. If `whole` is set and one row lies outside these hours, no row is added.
 
     Returns:
         Whether the rows were added.

@@ -2,8 +2,8 @@
 
 Requests are signed, retried, and bounded in time. A write is conditional: it fails if the file is not the expected one.
 
-Credentials come from a folder at which a Secret is mounted. Without such a folder, they come from where the AWS SDKs
-look: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment, the role of a service account
+Credentials come from a folder at which a Secret is mounted. Without such a folder, they come from the sources of the
+AWS SDKs: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment, the role of a service account
 (AWS_WEB_IDENTITY_TOKEN_FILE, AWS_ROLE_ARN), or the role of the container or of the instance.
 """
 

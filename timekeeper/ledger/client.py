@@ -51,7 +51,7 @@ class StoreError(RuntimeError):
 
 
 class StoreUnavailableError(StoreError):
-    """Redis does not answer or is not ready. Unlike with other StoreErrors, the change may have been made all the same.
+    """Redis does not answer or is not ready. Unlike with other StoreErrors, the change may have been made.
 
     The caller may repeat it.
     """

@@ -27,7 +27,7 @@ def compact(value: Any) -> str:
     """Returns a value as JSON without spaces; a named tuple becomes a list.
 
     Raises:
-        TypeError: the value, or one in it, is not one of JSON.
+        TypeError: the value contains something that JSON cannot express.
     """
     try:
         return orjson.dumps(value, default=tuple).decode()

@@ -28,11 +28,11 @@ from timekeeper.ledger.usage import read_rows
 def prune(
     client: Store, fencing_token: FencingToken, account: str, before: Instant, periods: Sequence[int], earliest: Instant
 ) -> None:
-    """Removes an account's folded use of months before `before`, and the periods `periods` with orders and entries.
+    """Removes an account's folded use of months before `before`, and periods with their orders and ledger entries.
 
     The month in which the earliest remaining period began also stays: a correction of that period may still change its
-    use. Packed hours stay until they are folded, since one value may hold those of two months. An entry that follows
-    one of a remaining period, or is packed with one, stays, too.
+    use. Packed hours stay until they are folded, since one value may hold hours of two months. A ledger entry also
+    stays if an entry of a remaining period precedes it, or is packed into the same value.
 
     Args:
         before: the start of a month, in nanoseconds since 1970.
@@ -78,7 +78,7 @@ def drop_account(client: Store, fencing_token: FencingToken, account: str, perio
 def forget_payer(
     client: Store, fencing_token: FencingToken, changed: dict[str, Assignments], removed: Sequence[str]
 ) -> None:
-    """Writes the payers of namespaces that are left after an account was removed.
+    """Writes the remaining payers of namespaces after an account was removed.
 
     Args:
         changed: keyed by namespace, the payers that are left.
@@ -101,8 +101,9 @@ AT_ONCE = 500
 _AMOUNT = re.compile(rb"\d+ \d+ (?P<amount>\d+) (?P=amount) (?P<flag>[ocg])( [0-9 -]+)?( @(?P<noted>\d+))?")
 """Matches the stored amount of a session whose whole amount is in the ledger."""
 FOLDED_AFTER = DAY
-"""The time from when the leader is first found not to know a session to the folding of the session's amount. It is
-longer than any leader's books remember a session.
+"""The time, in nanoseconds, from the first call that finds a session unknown to the leader until its amount is folded.
+
+No leader's books remember a finalized session for as long.
 """
 
 
@@ -117,7 +118,8 @@ def fold_amounts(
 ) -> int:
     """Folds those amounts of sessions that are due into the sums of their period; returns the number of folded amounts.
 
-    An amount is due FOLDED_AFTER a call first found that the leader no longer knows the amount's session.
+    The first call that finds that the leader no longer knows a session notes this in the session's amount. The amount
+    is due FOLDED_AFTER later.
 
     Args:
         now: nanoseconds since 1970.
@@ -260,9 +262,11 @@ class _Change:
 
 
 class _Packing(NamedTuple):
-    """Rows of use to pack into one value, and the packed values whose rows it takes over.
+    """Rows of use to pack into one value, and the stored packed values that this value replaces.
 
     Attributes:
+        rows: the new rows.
+        target: the stored values, whose rows are packed with the new ones.
         combine: returns rows in the order of their hours, those of the same hours and dimensions added up.
         hourly: whether the value holds a row for each hour; for each day otherwise.
     """
@@ -367,8 +371,8 @@ def _blobs(client: Store, names: keys.AccountKeys, parts: Sequence[PackedPart]) 
 def _with_room(client: Store, names: keys.AccountKeys, parts: Sequence[PackedPart]) -> list[PackedPart]:
     """Chooses the packed value of `parts` that new rows are added to; returns an empty list if they begin a new value.
 
-    Two values are considered: the one that ends last, since most rows follow it, and the one of the fewest hours, since
-    a late change began it. The smaller of the two is chosen if it is below LARGE_PART bytes.
+    Two values are considered: the one that ends last, since most rows follow it, and the one with the fewest hours,
+    which a late change may have begun. The smaller of the two is chosen if it is below LARGE_PART bytes.
     """
     if not parts:
         return []
@@ -383,8 +387,9 @@ def _packed(
 ) -> tuple[list[PackedPart], dict[str, bytes]]:
     """Packs rows into one value; returns the stored values that it replaces, and the new value, keyed by its name.
 
-    A stored value of the same name is replaced, too, and the new one holds its rows: a name states no more than hours,
-    and the rows of half a day fold into the same hours as those of the other half. Without rows nothing is replaced.
+    A stored value of the same name is replaced, too, and the new value contains its rows. Two values get the same name
+    if they cover the same hours, such as the rows of each half of a day once they are folded into that day. Without
+    rows nothing is replaced.
     """
     rows, merged, to_merge = list(packing.rows), list[PackedPart](), list(packing.target)
     while rows:

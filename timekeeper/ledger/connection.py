@@ -296,7 +296,7 @@ def _flag(settings: RedisTLS) -> dict[str, Any]:
 
 
 def _tls(settings: RedisTLS) -> dict[str, Any]:
-    """Returns redis-py's options for TLS, whose defaults verify the server's certificate and name."""
+    """Returns redis-py's options for TLS. By its defaults, redis-py verifies the server's certificate and name."""
     names = {
         "ssl_ca_certs": settings.ca_file,
         "ssl_certfile": settings.certificate_file,

@@ -2,8 +2,8 @@
 
 The stored format number is raised before the first step: from then on a timekeeper that knows only the old format
 does not lead. The key `converting` says that accounts may still be in the old format; the last step removes it. A
-leader that is killed in between leaves the rest to the next leader. An account that cannot be converted does not hold
-up the others; the next leader tries it again.
+leader that is killed in between leaves the rest to the next leader. An account that cannot be converted does not stop
+the conversion of other accounts; the next leader tries it again.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ _log = structlog.get_logger()
 def convert_store(client: Store, fencing_token: FencingToken) -> int:
     """Converts the accounts of the store that are in an earlier format; returns the number of converted accounts.
 
-    An account that cannot be converted does not hold up the others. It is logged as an error. It stays in the earlier
-    format, and the key `converting` stays in the store, so that the next leader tries the account again.
+    An account that cannot be converted is logged as an error, and stays in the earlier format. The key `converting`
+    then stays in the store, so that the next leader tries the account again.
 
     Raises:
         StoreFormatError: a later timekeeper wrote the store, or the stored format cannot be read.

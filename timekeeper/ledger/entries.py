@@ -26,7 +26,10 @@ from timekeeper.ledger.codec import as_text
 PROOFS = ("finished", "terminal", "deleted", "last-seen")
 """The proofs of a session's end. Their order never changes: the store holds their positions."""
 _PACKED, _MASK = 0x80, 0xC0
-"""The mark of a packed note, and the mask of the bits that hold it: a continuation byte of UTF-8 begins no text."""
+"""The mark in the first byte of a packed note, and the mask of the bits that hold it.
+
+A byte with this mark is a continuation byte of UTF-8, so no note that is stored as text begins with one.
+"""
 _TIMES = struct.Struct(">BIIII")
 MILLISECOND = 1_000_000
 
@@ -140,7 +143,8 @@ def entry_order(identifier: str) -> tuple[int, int]:
 def is_before(entry: LedgerEntry, instant: Instant) -> bool:
     """Returns whether a ledger entry was written before an instant, by the leader's clock or by Redis's.
 
-    A leader's clock that was a year ahead keeps no entry, and none of those behind it, from being packed.
+    The earlier of the two times counts. A leader whose clock is a year ahead stamps its entries a year late; by Redis's
+    clock they are packed in time, and so are the entries after them.
     """
     milliseconds, _ = entry_order(entry.id)
     return min(entry.at, (milliseconds + 1) * MILLISECOND) < instant
@@ -199,8 +203,9 @@ def pack_entries(entries: Sequence[LedgerEntry]) -> bytes:
     """Packs one or more ledger entries, in their order, into one compressed value.
 
     The value holds a column for each field: the entries' own fields, the ends of sessions that notes state, and the
-    sessions. Each session stands there once; an entry names its session by how many others came since. A number is a
-    difference from the entry before where that is small. Uids are random, so they stay uncompressed at the end.
+    sessions. Each session is stored once, in the order in which the entries first name it. An entry names its session
+    by its distance from the end of the sessions that were named before. Times are stored as differences from the entry
+    before. Uids are random, so they stay uncompressed at the end.
     """
     sessions = {who: place for place, who in enumerate(dict.fromkeys(map(_who, entries)))}
     uids = [_uid_bytes(who.session) for who in sessions]
@@ -257,7 +262,7 @@ def _rows(
 
 
 def _rows_of_endings(endings: Iterable[Ending | None]) -> Iterator[_Row]:
-    """Yields each end of a session as a row; its last field is None where the uid is that of the end before."""
+    """Yields each end of a session as a row; its last field is None if the uid is the same as in the row before."""
     before = _START
     for ending in endings:
         if ending is not None:
@@ -318,7 +323,7 @@ def _entries(tables: Sequence[Sequence[_Column]], uids: bytes) -> Iterator[Ledge
 
 
 def _sessions(named: Iterable[_Row], uids: bytes) -> Iterator[_Who]:
-    """Yields sessions from the names in a segment; one without a uid among its names has the next one of `uids`."""
+    """Yields sessions from the names in a segment; a session whose names lack its uid has the next uid of `uids`."""
     offset = 0
     for session, namespace, pod in named:
         uid = session
@@ -353,7 +358,7 @@ def _entries_of_1(columns: Sequence[_Column], uids: bytes) -> Iterator[LedgerEnt
 
 
 def _uid_bytes(text: str) -> bytes:
-    """Returns a pod's uid as bytes; empty where the text is not in the API server's form."""
+    """Returns a pod's uid as bytes; empty if the text is not in the API server's form."""
     try:
         uid = UUID(text)
     except ValueError:

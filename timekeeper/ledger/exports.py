@@ -89,8 +89,9 @@ def load(client: Store) -> Exports:
 
 
 UNKNOWN = -1
-"""Stands for a month's number of late changes if the stored number cannot be read. It equals no file's, so the month is
-exported once more.
+"""Stands for a month's number of late changes if the stored number cannot be read.
+
+No exported file's record has this number, so the month is exported once more.
 """
 
 
@@ -109,8 +110,8 @@ def _fields(client: Store, key: str) -> dict[bytes, bytes] | None:
 def note_late_changes(client: Store, months: Iterable[str]) -> None:
     """Adds 1 to the stored number of late changes of each of these months.
 
-    A caller must call this before it changes the month, so that no change is missed. A stored number that cannot be
-    read is replaced by one that no exported file's record has.
+    A caller must call this before it changes the month, so that no change is missed. If a stored number cannot be
+    read, a number that no exported file's record has replaces it.
 
     Args:
         months: the months, such as 2026-11, that were closed.
@@ -128,7 +129,7 @@ def note_late_changes(client: Store, months: Iterable[str]) -> None:
 
 
 def _replace_counts(client: Store, month: str) -> None:
-    """Replaces a month's unreadable number of late changes by one more than its exported file's record has.
+    """Replaces a month's unreadable number of late changes by the number in its exported file's record, plus one.
 
     If the key is no hash, the numbers of all exported months are replaced, so that each of their files is due again.
     """

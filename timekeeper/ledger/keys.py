@@ -75,15 +75,15 @@ named by its start.
                                               live
     fairgpu:{book}:watched-claims     string  the same of ResourceClaims
     fairgpu:{book}:silent             string  {NODE: INSTANT} as JSON: each silent node's last sign of life, also while
-                                              sessions are left of one whose object is deleted. A store of an earlier
-                                              version lacks it
-    fairgpu:{book}:unmetered          hash    UID -> the end of a session whose pod is not seen any more, where the
-                                              session cannot be read or its end cannot be written. The entry stays
-                                              until the store holds the end. The same of a session of another stack, or
-                                              of a claim, that a new leader did not see: its pod is deleted or not
-                                              metered any more. It goes on if its pod is seen again, so its amounts are
-                                              not folded, and the entry stays until then, or until no period reaches
-                                              back to the end. An earlier version's store lacks it
+                                              sessions are left on a node whose object is deleted. A store of an earlier
+                                              version lacks this key
+    fairgpu:{book}:unmetered          hash    UID -> the end of a session whose pod is not observed any more. Either the
+                                              session cannot be read or its end cannot be written: the entry stays until
+                                              the store holds the end. Or a new leader did not observe the pod or claim
+                                              of a session of another stack: it is deleted, or not metered any more.
+                                              Such a session goes on if its pod is observed again, so its amounts are
+                                              not folded. Its entry stays until then, or until no period reaches back to
+                                              the end. A store of an earlier version lacks this key
     fairgpu:{book}:past               string  the instant of the last reconciliation that began to settle: the leader's
                                               time or, if earlier, the store's
     fairgpu:{book}:restored           set     the accounts with spending that cannot be attributed to a pod
@@ -117,12 +117,12 @@ named by its start.
 
     fairgpu:{UID}:report              hash    terms: its reports' limits, and state: its reports so far, both as
                                               JSON (see reports.py); closed: the instant before which reports add
-                                              nothing any more; settled: the one before which reports are not read any
-                                              more; phase: the offset of period starts from a quarter of an hour;
-                                              epoch: the leader's that wrote terms and phase last; at:
-                                              the time of the pod's last report; used: the GPU time of all reports, in
-                                              microGPU-seconds, where they name a device. Of a pod whose session has
-                                              closed, at and used alone are kept
+                                              nothing any more; settled: the instant before which reports are not read
+                                              any more; phase: the offset of period starts from a quarter of an hour;
+                                              epoch: the fencing token of the leader that last wrote terms and phase;
+                                              at: the time of the pod's last report; used: the GPU time of all reports,
+                                              in microGPU-seconds, where they name a device. Of a pod whose session
+                                              has closed, at and used alone are kept
 """
 
 from __future__ import annotations

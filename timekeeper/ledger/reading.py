@@ -375,7 +375,7 @@ def prices(client: Store) -> Prices:
 
 
 def since(client: Store) -> Instant | None:
-    """Returns the instant from which pods of other stacks are metered; None if the store holds no readable one."""
+    """Returns the instant from which pods of other stacks are metered; None if it is not stored, or unreadable."""
     return whole(_text(client, keys.SINCE))
 
 
@@ -388,7 +388,7 @@ def not_settled(client: Store) -> set[str]:
 def watched(client: Store) -> Instant | None:
     """Returns the latest instant at which the leader knew that the pods of all open sessions were alive.
 
-    It returns None if the store holds no readable one.
+    By it, a new leader dates the ends of sessions whose pods no longer exist. None if it is not stored, or unreadable.
     """
     return whole(_text(client, keys.WATCHED))
 
@@ -396,7 +396,8 @@ def watched(client: Store) -> Instant | None:
 def watched_claims(client: Store) -> Instant | None:
     """Returns the latest instant at which the leader knew that the ResourceClaims of all open sessions existed.
 
-    It returns None if the store holds no readable one.
+    By it, a new leader dates the ends of sessions whose claims no longer exist. None if it is not stored, or
+    unreadable.
     """
     return whole(_text(client, keys.WATCHED_CLAIMS))
 
@@ -428,7 +429,8 @@ def unmetered(client: Store) -> dict[str, Instant]:
 def past(client: Store) -> Instant | None:
     """Returns the instant of the last reconciliation that began to settle, by the leader's or the store's clock.
 
-    It returns None if the store holds no readable one.
+    A new leader whose clock is behind takes back nothing that was charged up to it. None if it is not stored, or
+    unreadable.
     """
     return whole(_text(client, keys.PAST))
 

@@ -88,9 +88,10 @@ def write_report_limits(
 ) -> None:
     """Writes the limits of sessions' reports, and their phases: when in a quarter of an hour periods may begin.
 
-    Limits that the store holds stay, because earlier reports were priced by them, unless the setting whether use is
-    billed has changed. GPU time that an earlier version stored without a bound is reduced to the most that the session
-    can have used. Nothing is written for a session whose limits or phases a later leader has written.
+    Limits that the store holds stay, because earlier reports were priced by them. They are replaced if use is billed
+    now and was not before, or the reverse. GPU time that an earlier version of FairGPU stored without a bound is
+    reduced to the most that the session can have used. Nothing is written for a session whose limits or phases a later
+    leader has written.
 
     Args:
         limits: the limits, keyed by the session's uid.
@@ -136,7 +137,7 @@ def close_and_read(
     A report that arrives later counts as received at that instant or later. Phases that a later leader wrote stay.
 
     Args:
-        wanted: pairs of a session's uid and the bounds for its reports, whose `closed` is that instant.
+        wanted: pairs of a session's uid and the marks for its reports; the marks' `closed` is that instant.
 
     Returns:
         Each session's reports; None if the store holds no readable limits for it.
@@ -279,9 +280,11 @@ class ReportIntake:
 
 
 def _fields(members: Any, fields: Any) -> list[Any] | None:
-    """Returns the stored values of FIELDS of a pod's reports, from two answers of a pipeline.
+    """Returns the stored values of FIELDS of a pod's reports, from Redis's two answers; None without an open session.
 
-    None without an open session (`members`); each value is None if the key of the reports is no hash.
+    Args:
+        members: the answer with the pod's open session; empty if there is none.
+        fields: the answer with the values; an error if the key holds no hash, and then each value is None.
     """
     if not members or isinstance(members, Exception):
         return None

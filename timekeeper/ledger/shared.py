@@ -1,7 +1,7 @@
 """Writes the records that all accounts share: payers, prices, budgets, open sessions and published states.
 
 Every function may raise StoreError, if the store refuses or does not answer, and redis.RedisError, if it does not
-answer. One that takes a fencing token raises FencedError once the store has given a token to a later leader.
+answer. A function that takes a fencing token raises FencedError once the store has given a token to a later leader.
 """
 
 from __future__ import annotations
@@ -228,10 +228,10 @@ def write_silent(client: Store, fencing_token: FencingToken, silent: Mapping[str
 
 
 def note_unmetered(client: Store, fencing_token: FencingToken, ends: Mapping[str, Instant]) -> None:
-    """Records the ends of sessions whose pods are not observed any more, until the store holds these ends.
+    """Writes the ends of sessions whose pods are not observed any more under the key UNMETERED.
 
     Args:
-        ends: keyed by the session's uid, its end.
+        ends: the end of each session, keyed by its uid.
     """
     put(client, fencing_token, "HSET", keys.UNMETERED, [part for uid, end in ends.items() for part in (uid, str(end))])
 

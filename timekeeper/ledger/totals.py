@@ -63,7 +63,7 @@ def read_totals(sums: Sequence[Any], *, new: bool = False) -> PeriodTotals:
 def totals_or_error(answer: Any, *, new_first: bool = False) -> PeriodTotals | StoreError:
     """Reads a period's totals from a script's answer; returns an error instead of raising it.
 
-    One answer among many may be an error, and the caller needs the others all the same.
+    The caller reads many answers, and an error in one of them must not stop the reading of the others.
 
     Args:
         answer: the values that `read_totals` takes, or the StoreError to return.

@@ -192,7 +192,7 @@ def read_running(account: str, periods: Sequence[Period], stored: Sequence[Any])
 
 
 def reported(client: Store, sessions: Sequence[Running]) -> dict[str, int | None]:
-    """Returns the GPU time in each session's reports, keyed by uid, in microGPU-seconds; None for one without reports.
+    """Returns the GPU time in the reports of each session, in microGPU-seconds, keyed by uid; None without reports.
 
     Raises:
         redis.RedisError: the store does not answer.
@@ -346,8 +346,8 @@ class View(NamedTuple):
     Attributes:
         details: whether every row is read, with all its dimensions, since the query groups by node, owner, user or
             labels. Otherwise rows that are summed by namespace and model are read.
-        sums: whether a packed value of which all hours lie in the window is read as its sums by namespace, model and
-            user, if it has sums, whatever `details` says.
+        sums: whether a packed value is read as its sums by namespace, model and user, if it has sums and all its hours
+            lie in the window. This takes precedence over `details`.
     """
 
     details: bool
@@ -579,7 +579,7 @@ def _open_sessions(name: str, answer: _Answer, within: Window) -> list[Running]:
 
 
 def _posted_usage(answer: _Answer, within: Window, read_before: UsageReadBefore, view: View) -> Use:
-    """Returns the use in the hours of a window that is posted to hours.
+    """Returns the use that is posted to the hours of a window.
 
     Hours before `read_before.since` are left out if the account's older use has not changed since it was read.
     """

@@ -485,9 +485,8 @@ class Restoration:
     Attributes:
         account: the account's name.
         period: the period's start.
-        checkpoint: what finalized sessions had spent in the period when the checkpoint was taken.
-        apart: what those sessions had spent that the store holds as finalized, and that are computed again all the
-            same.
+        checkpoint: the amount that finalized sessions had spent in the period when the checkpoint was taken.
+        apart: the amount of the sessions that the store holds as finalized, but that the leader computes again.
         version: the number of changes to the account when the checkpoint was taken.
         to_finalize: the sessions that are not computed again, and that the store does not hold as finalized.
         note: the note of the ledger entries to write.
@@ -506,8 +505,8 @@ def restore(client: Store, fencing_token: FencingToken, now: Instant, wanted: Re
     """Restores a period of an account to a checkpoint, if the store's account has a lower version than the checkpoint.
 
     Returns:
-        The amount by which the checkpoint exceeded the store's finalized sessions, and which was added to the period,
-        in microGPU-seconds, 0 for an unchanged account; and the period's totals.
+        The amount that was added to the period, in microGPU-seconds: the excess of the checkpoint over the store's
+        finalized sessions, or 0 for an unchanged account. Then the period's totals.
 
     Raises:
         StoreError: the store refused the change, or Redis does not answer.

@@ -58,7 +58,7 @@ class Mirror:
 
         Args:
             name: the collection's name in logs.
-            now: a clock.
+            now: returns the local time in nanoseconds since 1970.
             keep: returns whether the mirror holds an object; others are ignored. An object that the mirror holds stays
                 until it is deleted, even if `keep` would refuse it later: a pod does not end because an annotation is
                 removed.
@@ -107,11 +107,11 @@ class Mirror:
             self._departures = [*departures, *self._departures]
 
     def take_by_uid(self) -> tuple[dict[str, Json], Instant | None]:
-        """Returns the objects keyed by uid, and the instant at which the mirror was last current before a whole list.
+        """Returns the objects keyed by uid, and the instant since which objects may have changed unobserved.
 
-        Only lists since the last call count; of several, the first. An object may have changed to what a list shows at
-        any time since that instant. The instant is None if there was no list, as the watch delivered each change, or if
-        the mirror's first list is the first of them.
+        The watch misses changes before a whole list. The instant is the last one at which the mirror was current before
+        the first list since the last call. It is None if there was no list since then, or if that list is the first one
+        that the mirror ever got.
         """
         with self._lock:
             since, self._unwatched_since = self._unwatched_since, None
@@ -288,7 +288,7 @@ class BlockedError(SourceError):
 
 
 class ExistsError(SourceError):
-    """An object cannot be created, since one of its name exists already."""
+    """An object cannot be created, since another object has its name."""
 
 
 OBSERVED_TO_THE_END = ("pods", "claims")
@@ -374,7 +374,11 @@ class Source(Protocol):
         """The mirrors of the watched collections, which are filled after `start` was called."""
 
     def start(self, wait: Wait) -> None:
-        """Keeps the mirrors current in separate threads, until `wait`, which sleeps for seconds, returns True."""
+        """Keeps the mirrors current in separate threads, until `wait` returns that the process ends.
+
+        Args:
+            wait: sleeps for a number of seconds; returns whether the process ends.
+        """
 
     def lift_gate(self, pod: Json) -> None:
         """Removes the budget's scheduling gate from a pod that still carries it.
@@ -395,7 +399,9 @@ class Source(Protocol):
         """
 
     def label_gpu_pod(self, pod: Json) -> None:
-        """Gives a pod the label of GPU pods, and removes the reserved annotations, which nothing guarded until now.
+        """Gives a pod the label of GPU pods, and removes its reserved annotations.
+
+        Policies guard these annotations only on a pod with the label, so anybody may have written them before.
 
         Raises:
             ChangedMeanwhileError: the pod is deleted.

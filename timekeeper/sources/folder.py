@@ -3,7 +3,7 @@
     budgets.yaml        GPUBudget objects, and GPUGrant and GPUCorrection objects beside them, as a YAML stream
     pods/UID.json       Pod objects as the API server would return them; removing the file deletes the pod
     nodes/NAME.json     Node objects, by whose labels pods of other stacks are metered
-    claims/NAME.json    ResourceClaim objects, and in slices/ ResourceSlice objects, for the same
+    claims/NAME.json    ResourceClaim objects, and in slices/ ResourceSlice objects, for the same purpose
     quotas/NAME.json    ResourceQuota objects, of which those on FairGPU's own resources are read
     grants/NAME.json    GPUGrant objects that were made through the REST API, and in corrections/ GPUCorrection objects
     status/*.json       statuses that the timekeeper writes, and reads back with the objects
@@ -125,9 +125,9 @@ class FolderSource:
         write_json(file, documents[0])
 
     def remove_finalizer(self, pod: Json) -> None:
-        """Removes the meter's finalizer from the pod's file; deletes the file if that ends the pod's deletion.
+        """Removes the meter's finalizer from the pod's file, or deletes the file if the finalizer was the last one.
 
-        It does if no other finalizer is left and the deletion's grace period is 0.
+        The file is deleted only if the pod is being deleted with a grace period of 0.
 
         Raises:
             ChangedMeanwhileError: there is no such file, or the pod has no such finalizer.
@@ -257,7 +257,7 @@ class FolderSource:
         return stated[2]
 
     def _objects(self, files: Iterable[Path]) -> list[Json]:
-        """Returns the objects in these files; a file is read again only if it has changed, a missing one has none."""
+        """Returns the objects in these files; reads only files that have changed, and skips files that are missing."""
         objects: list[Json] = []
         for file in files:
             try:

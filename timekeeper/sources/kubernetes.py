@@ -102,10 +102,8 @@ def is_metered(pod: Json) -> bool:
 def may_hold(pod: Json, own: OwnResources) -> bool:
     """Returns whether a pod may hold a part of a GPU by another stack: by a resource, a claim, or KAI.
 
-    Of KAI count its annotations, and that its scheduler places the pod.
-
-    A pod for whose extended resource kube-scheduler made a claim may hold one, too, under any name of the resource: a
-    DeviceClass chooses the name.
+    KAI's pods are recognised by KAI's annotations and by the name of their scheduler. A pod for whose extended resource
+    kube-scheduler made a claim counts whatever the name of the resource is: a DeviceClass chooses that name.
 
     Args:
         own: the extended resources of other stacks that the admin lists, keyed by name; None if pods of other stacks
@@ -136,9 +134,9 @@ def metered_pod(
 ) -> Json | None:
     """Returns the fields of a pod that metering reads; None for a pod that is not metered.
 
-    The others are dropped to save memory: volumes, commands and environments are most of a pod, and a large cluster has
-    tens of thousands of pods. Fields whose size the author chooses are dropped, too: the API server accepts 1.5 MiB of
-    labels.
+    Other fields are dropped to save memory: volumes, commands and environments are most of a pod, and a large cluster
+    has tens of thousands of pods. Fields whose size the author chooses are dropped, too: the API server accepts 1.5 MiB
+    of labels.
 
     FairGPU's annotations are read only on a pod with the label of GPU pods, since no policy guards them without it. A
     pod without the label is metered by its request once it is bound.
@@ -210,7 +208,7 @@ def _status(status: Json) -> Json:
 def _is_common(statuses: list[Json]) -> bool:
     """Whether statuses of containers equal those of many other pods, so that these pods can share one object in memory.
 
-    They do if all containers run and no start time is kept.
+    This is so if all containers run and the statuses contain no start time.
     """
     return all(set(one) <= {"name", "state"} and one.get("state") in ({"running": {}}, None) for one in statuses)
 
@@ -270,7 +268,7 @@ def _claims_and_scheduler(spec: Json) -> Json:
 
 
 def _read_keys(labels: Json, *, elsewhere: bool) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Returns the keys of the annotations, and those of the labels, that metering reads of a pod with these labels.
+    """Returns the keys of the annotations and of the labels that metering reads of a pod with these labels.
 
     `elsewhere` says whether the pod may hold a part of a GPU by another stack.
     """
@@ -633,8 +631,8 @@ class KubernetesSource:
         """Makes a source that watches nothing yet.
 
         Args:
-            now: a clock.
-            random: a source of numbers in [0, 1).
+            now: returns the local time in nanoseconds since 1970.
+            random: returns a number in [0, 1).
             kept_labels: the keys of the pods' labels that are kept with usage.
             own: the extended resources of other stacks that the admin lists, keyed by name; None if pods of other
                 stacks are not metered.
@@ -660,7 +658,7 @@ class KubernetesSource:
         return self._mirrors
 
     def start(self, wait: Wait) -> None:
-        """Watches each collection in a separate thread, until `wait`, which sleeps for seconds, returns True."""
+        """Watches each collection in a separate thread, until `wait` returns that the process ends."""
         self.watch_queues(wait)
         for name, path in COLLECTIONS.items():
             self.watch(name, path, wait)
@@ -779,9 +777,10 @@ class KubernetesSource:
         self._patch_pod(metadata, patch, JSON_PATCH)
 
     def label_gpu_pod(self, pod: Json) -> None:
-        """Gives a pod the label of GPU pods, and removes the reserved annotations, which nothing guarded until now.
+        """Gives a pod the label of GPU pods, and removes its reserved annotations.
 
-        The patch contains the pod's uid, which cannot change: a new pod of the same name is not written.
+        Policies guard these annotations only on a pod with the label, so anybody may have written them before. The
+        patch contains the pod's uid, which cannot change: a new pod of the same name is not written.
         """
         metadata = pod["metadata"]
         given = {

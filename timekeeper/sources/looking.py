@@ -35,8 +35,7 @@ LINES: Final = f"{CONFIG_MAPS}/{BUDGETS_MAP}"
 STATUSES_MAP: Final = "fairgpu-budget-statuses"
 STATUSES: Final = f"{CONFIG_MAPS}/{STATUSES_MAP}"
 WATCHED: Final = ("pods", "nodes", "node_leases", "namespaces")
-"""The collections that are watched in every mode, and so in the mode look. Grants and corrections do not exist in it.
-"""
+"""The collections that the mode look watches, as every mode does. There are no grants and corrections in this mode."""
 
 _UNREADABLE = (yaml.YAMLError, ValueError, KeyError, AttributeError, RecursionError)
 """The errors of PyYAML on a text that it cannot read: `2026-02-30` is a ValueError, and `!!bool maybe` a KeyError."""
@@ -71,7 +70,7 @@ def budgets_of(config_map: Json) -> list[Json]:
 
 
 def _with_status(budget: Json, statuses: Json) -> Json:
-    """Returns a GPUBudget with its own of these statuses, keyed by budget; without one if it has none."""
+    """Returns a GPUBudget with its status from `statuses`, keyed by budget; unchanged if it has no status there."""
     status = statuses.get(budget["metadata"]["name"])
     return budget | {"status": status} if isinstance(status, dict) else budget
 
@@ -118,7 +117,7 @@ def as_gpubudgets(config_map: Json) -> str:
         config_map: the ConfigMap: each key is a budget's name, and its value the YAML of the budget's spec.
 
     Raises:
-        CommandError: a value is no valid budget; the message names each fault of each.
+        CommandError: a value is no valid budget; the message names all faults of all values.
     """
     manifests, faults = list[Json](), list[str]()
     for name, text in sorted(mapping(config_map.get("data")).items()):
@@ -214,7 +213,7 @@ class BudgetsView:
             return sorted((self._statuses or {}).keys() - {line["metadata"]["name"] for line in self._lines or ()})
 
     def _show(self) -> None:
-        """Puts the budgets into the mirror; one that has not changed stays the same object."""
+        """Puts the budgets into the mirror; a budget that has not changed stays the same object."""
         if self._lines is None:
             return
         budgets = {line["metadata"]["name"]: _with_status(line, self._statuses or {}) for line in self._lines}
@@ -224,14 +223,14 @@ class BudgetsView:
 
 
 class StatusesView:
-    """Passes the ConfigMap of statuses on to the view of budgets.
+    """Passes the statuses in the ConfigMap of statuses on to the view of budgets, whenever they change.
 
-    A process that does not lead would otherwise know the statuses of its start alone. From them it restores an emptied
-    store once it leads, and the command `fairgpu audit` compares them.
+    Another process may lead and write them. From the statuses a process restores an emptied store once it leads, and
+    the command `fairgpu audit` compares them.
     """
 
     def __init__(self, budgets: BudgetsView) -> None:
-        """Makes a view that informs the view of budgets."""
+        """Makes a view that passes the statuses on to `budgets`."""
         self._budgets = budgets
 
     def replaced(self, items: list[Json]) -> None:
@@ -275,7 +274,7 @@ class LookingSource(KubernetesSource):
         self._budgets = BudgetsView(self.mirrors.budgets, self._read_statuses)
 
     def start(self, wait: Wait) -> None:
-        """Watches each collection that the mode look reads in a thread of its own, until `wait` returns True."""
+        """Watches each collection of the mode look in its own thread, until `wait` says that the process ends."""
         self.watch_queues(wait)
         for name in WATCHED:
             self.watch(name, COLLECTIONS[name], wait)

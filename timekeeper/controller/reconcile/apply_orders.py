@@ -104,12 +104,13 @@ def _apply(
     send: Callable[[redis.Redis, int, int, Sequence[Entry]], Sequence[PeriodTotals | StoreError]],
     entries: Sequence[Entry],
 ) -> Iterator[tuple[Entry, PeriodTotals | StoreError, bool]]:
-    """Sends orders to the store by `send`; yields each with the store's answer, and whether replicas hold all of them.
+    """Sends orders to the store by `send`; yields each order with the store's answer to it, and a truth value.
 
-    `send` gets the store's client, the fencing token, `now` and the orders. `kind` names the orders in the log.
+    The truth value says whether the store's replicas hold all these orders. `send` gets the store's client, the fencing
+    token, `now` and the orders. `kind` names the orders in the log.
 
     Raises:
-        StoreError: every order would meet it, for example because the store does not answer.
+        StoreError: the store does not answer, was emptied, or refuses this leader's term.
     """
     answers = send(context.client, context.fencing_token, now, entries)
     kept = context.replicated(kind, [entry.account for entry in entries])
@@ -122,9 +123,9 @@ def _apply(
 def _stored_order(
     context: ReconcileContext, entry: GrantEntry | CorrectionEntry, answer: PeriodTotals
 ) -> OrderEntry | None:
-    """Returns the order that the ledger holds under an entry's name: the entry's, or an earlier one of the same name.
+    """Returns the order that the ledger holds under an entry's name: this entry, or an earlier order of the same name.
 
-    `answer` is the store's answer to the entry. None if the ledger holds no order of that name.
+    `answer` is the store's answer to the entry. The result is None if the ledger holds no order of that name.
     """
     if answer.new:
         return OrderEntry(entry.period, entry.amount)

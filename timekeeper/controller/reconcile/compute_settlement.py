@@ -53,7 +53,7 @@ from timekeeper.ledger.reports import SessionReports
 from timekeeper.ledger.writing import Item, Kind, LedgerAction
 
 CLOSING = frozenset({LedgerAction.MOVE, LedgerAction.CLOSE, LedgerAction.FINALIZE_PERIOD, LedgerAction.FINALIZE})
-"""Actions after which a session is no longer open under the account."""
+"""Actions of an item after which the session is no longer open under the item's account."""
 POST_EVERY = HOUR
 """The longest time between two ledger entries of a running session, in nanoseconds."""
 
@@ -178,9 +178,12 @@ class _Inputs(NamedTuple):
     until: int
     surely_past: int
     current: Key | None
-    """The period of the present payer at `until`; None where none is open."""
+    """The account that pays at `until`, and the start of its period then; None if no period is open."""
     ends: Mapping[Key, int] = MappingProxyType({})
-    """The end of each period that the session has or gets an amount in; 0 where it is not open."""
+    """The end of each period in which the session has or gets an amount, keyed by account and start of the period.
+
+    It is in nanoseconds since 1970; 0 for a period that is not open.
+    """
 
 
 def amount_going_on(
@@ -334,10 +337,10 @@ def _settlement(inputs: _Inputs, end: int, bill: Bill) -> Settlement:
 def _computable_until(case: Case, surely_past: int) -> int:
     """Returns the instant up to which a session is charged, in nanoseconds since 1970.
 
-    The result is `case.until`, but no instant before the first use that can be computed again: the store has the totals
-    of the session's reports only from the last final periods on. `case.until` may go back, for example because a node
-    turns silent. The cost of the time before that first use then stays until the session's end is known. Use that a
-    clock that was ahead has recorded, after `surely_past`, does not count.
+    The result is `case.until`, which can move back, for example because a node turns silent. It does not move back past
+    the first recorded use of a running session whose use is billed. The store no longer has the totals of earlier
+    reports, so the cost before that instant stays until the session's end is known. A recorded use after `surely_past`
+    does not count, since a clock that was ahead wrote it.
     """
     use = case.acknowledged.use
     if case.session.end is not None or not use.billed:
@@ -346,11 +349,11 @@ def _computable_until(case: Case, surely_past: int) -> int:
 
 
 def with_stored_amounts(partly: Iterable[tuple[Acknowledged, Settlement, Collection[Key]]]) -> list[Acknowledged]:
-    """Returns acknowledged sessions after the store took the amounts of settlements in some of their periods.
+    """Returns sessions as the store holds them after it took only some items of their settlements.
 
     Args:
-        partly: the session as the store held it before, the settlement that was sent, and the account and start of each
-            period in which the store took the amount.
+        partly: for each session, its acknowledged state before, the settlement that was sent, and the account and start
+            of each period in which the store took the amount.
     """
     return [_with_stored_amounts(*each) for each in partly]
 
@@ -371,7 +374,8 @@ def _with_stored_amounts(acknowledged: Acknowledged, settlement: Settlement, sto
 def _finalized(inputs: _Inputs) -> Settlement:
     """Returns the settlement that finalizes a closed session whose pod is deleted: its amounts stay as they are.
 
-    The last item removes the record of the session's end. A leader that takes over before that finalizes the rest.
+    The last item removes the record of the session's end. By that record, a leader that takes over before the removal
+    finds the session and finalizes its other periods.
     """
     acknowledged, facts = inputs.acknowledged, inputs.facts
     last = max(acknowledged.periods, key=lambda key: (key[0] == acknowledged.ended_under, key[1]))
@@ -387,8 +391,8 @@ def _finalized(inputs: _Inputs) -> Settlement:
 def _is_shortened(inputs: _Inputs, bill: Bill) -> bool:
     """Whether the session ended earlier than the store assumes, so that final periods are computed again.
 
-    Use that was reported after the session's end counts at the end, even if the end coincides with that of a final
-    period.
+    Final periods are also computed again if usage is billed and the session ended at the very end of a final period:
+    use that was reported after the session's end counts in that period.
     """
     until, settled_until, facts = inputs.until, inputs.acknowledged.settled_until, inputs.facts
     by_reports = bill is not Bill.RESERVED and facts.session.end is not None and facts.samples != ()
@@ -407,7 +411,7 @@ def _charged(inputs: _Inputs, final: int) -> tuple[list[Segment], dict[Key, int]
 
 
 def _course(inputs: _Inputs, session_segments: Sequence[Segment]) -> Course:
-    """Returns the session's start and segments, for the totals of its reports at each segment's start.
+    """Returns the session's start and segments; the caller looks up the totals of its reports at each segment's start.
 
     If the session goes on in a period that begins at the very instant of settlement, an empty segment is added.
     """
@@ -453,9 +457,9 @@ def _known_use(inputs: _Inputs, course: Course, bill: Bill) -> RecordedUse:
 
 
 def _bounded(inputs: _Inputs, course: Course) -> RecordedUse:
-    """Returns the recorded use, each total cut to the most that the session can have used by then.
+    """Returns the recorded use; a total above the most that the session can have used by its instant is cut to that.
 
-    Earlier versions accepted more from reports.
+    Earlier versions of FairGPU accepted such totals from reports.
     """
     use, reports = inputs.acknowledged.use, inputs.facts.reports
     if reports is None or use == RecordedUse():
@@ -491,7 +495,7 @@ def _total(inputs: _Inputs) -> Sample:
 
 
 def _recorded(use: RecordedUse, course: Course, past: Instant) -> RecordedUse:
-    """Returns the use as the session's record states it.
+    """Returns a session's use in the form in which the store's record of the session keeps it.
 
     The totals of segments that begin after `past` are left out, since only a clock that was ahead began them. Reported
     totals that are all 0, as in most sessions, are left out, too.
@@ -540,9 +544,10 @@ def _amounts_due(
 
 
 def _missing(inputs: _Inputs, key: Key, session_segments: Sequence[Segment]) -> int:
-    """Returns the reserved rate of the devices that no report had named when the session left a period, or by now.
+    """Returns the sum of the rates of the session's devices that no report has named, in microGPU-seconds a second.
 
-    It is in microGPU-seconds a second; `key` is the period's account and start.
+    In a period that the session has left, only reports count that were received before it left. `key` is the period's
+    account and start.
     """
     samples, reports = inputs.facts.samples, inputs.facts.reports
     end = _left_at(inputs, key, session_segments)
@@ -555,8 +560,8 @@ def _missing(inputs: _Inputs, key: Key, session_segments: Sequence[Segment]) -> 
 def _left_at(inputs: _Inputs, key: Key, session_segments: Sequence[Segment]) -> int | None:
     """Returns the instant (ns since 1970) at which a session left the period `key` (account, start) for another.
 
-    None if the session has not left it. A session that leaves at the very instant of settlement has no segment yet in
-    the period after it.
+    None if the session has not left the period, or never was in it. A running session is only in the present payer's
+    present period. It may have no segment there yet, because it changes the period at the very instant of settlement.
     """
     ends = [span.end for span in session_segments if (span.account, span.period) == key]
     if inputs.facts.session.end is None:
@@ -670,13 +675,13 @@ def _used(inputs: _Inputs, use: RecordedUse, session_segments: Sequence[Segment]
 def report_marks(
     basis: Basis, cases: Iterable[tuple[MeteredSession, int]], phases: Iterable[tuple[int, ...]]
 ) -> list[tuple[str, Marks]]:
-    """Returns the uid of each session, and the bounds for reading its reports at an instant.
+    """Returns the uid of each session, and the marks by which the store keeps its reports apart in time.
 
-    Reports that arrive later change no use before the start of the session's segment at that instant.
+    Once the store has the marks, reports that arrive later change no use before the session's present segment.
 
     Args:
         basis: the leader's state.
-        cases: the sessions, each with its instant in nanoseconds since 1970.
+        cases: the sessions, each with the instant up to which it is charged, in nanoseconds since 1970.
         phases: for each session, the nanoseconds after a full quarter of an hour at which its next periods begin.
     """
     past = basis.surely_past
@@ -696,7 +701,7 @@ def _totals_needed_since(acknowledged: Acknowledged, session: Session) -> int:
     """Returns the instant (ns since 1970) from which on later settlements need the totals of a session's reports.
 
     A period that is not final needs the totals since its last hourly point, because the store may have refused a later
-    amount. Periods of a former payer need none: the record under the present account holds their totals.
+    amount. Periods of a former payer need no totals: the record under the present account holds these.
     """
     starts = [start for _, start in acknowledged.periods]
     if starts and min(starts) > max(acknowledged.settled_until, session.start):
@@ -709,9 +714,10 @@ def _totals_needed_since(acknowledged: Acknowledged, session: Session) -> int:
 
 
 def _posted_until(start: int, amount: AcknowledgedAmount) -> int:
-    """Returns the instant up to which a session's amount in a period is divided into hourly points; 0 without any.
+    """Returns the instant up to which a session's amount in a period is divided into hourly points; 0 without points.
 
-    The point of a session that has no time in the period yet is a nanosecond after the period's start (see `_points`).
+    For a session that has no time in the period yet, this is the period's start, though its point is a nanosecond later
+    (see `_points`).
     """
     if amount.last_point is None:
         return 0
@@ -736,10 +742,10 @@ def _action(inputs: _Inputs, key: Key, last: Key | None, *, stale: bool, changed
 
 
 def _is_behind(inputs: _Inputs, key: Key) -> bool:
-    """Whether a session that is charged only up to an instant in an ended period needs a ledger entry there.
+    """Whether a session that is charged only up to an instant in an ended period needs a ledger entry in that period.
 
-    This happens on a silent node. Without the entry the session's use would be missed: readers look up use that is not
-    in the ledger only in an account's last two periods.
+    On a silent node a session is charged no further. Readers look up use that is not in the ledger only in an account's
+    last two periods, so they would miss the session's use without the entry.
     """
     known = inputs.acknowledged.periods.get(key)
     point = None if known is None else known.last_point
@@ -818,7 +824,10 @@ def _following(inputs: _Inputs, items: Mapping[Key, Item], use: RecordedUse) -> 
 
 
 def _open_under(before: str, items: Mapping[Key, Item]) -> str:
-    """Returns the account under which the session is open once the items are stored, empty for none; now `before`."""
+    """Returns the account under which the session is open once the items are stored; empty for none.
+
+    `before` is the account under which it is open now.
+    """
     for (account, _), item in items.items():
         if item.action is LedgerAction.OPEN:
             return account
@@ -827,7 +836,10 @@ def _open_under(before: str, items: Mapping[Key, Item]) -> str:
 
 
 def _ended_under(before: str, items: Mapping[Key, Item]) -> str:
-    """Returns the account with the record of the session's end once the items are stored: a new one, or `before`."""
+    """Returns the account that holds the record of the session's end once the items are stored.
+
+    It is the account of the item that closes the session; without such an item, it is `before`.
+    """
     return next((account for (account, _), item in items.items() if item.action is LedgerAction.CLOSE), before)
 
 

@@ -55,10 +55,10 @@ class ReconcileContext:
         nodes: counts the GPUs of nodes.
         full: whether the store has no memory left for new sessions; these are opened once it has memory again.
         held_back: the uids of the sessions that are not opened until the store has memory.
-        resumed: the uids of sessions whose end the store holds as unmetered (see ledger/keys.py), but whose pods are
-            observed again.
-        noted_ends: the ends that the store holds as unmetered, keyed by uid, of sessions of FairGPU's own pods whose
-            end is not settled yet.
+        resumed: the uids of sessions whose pods are observed again although the store holds an unmetered end of the
+            session (see ledger/keys.py).
+        noted_ends: the unmetered ends in the store of sessions of FairGPU's own pods whose end is not settled yet,
+            keyed by uid.
         store_time: the time by the store's clock when the reconciliation began.
     """
 
@@ -142,7 +142,7 @@ class ReconcileContext:
         )
 
     def held_of(self) -> HeldOf:
-        """Returns a function from a bound pod (JSON) to the decision what parts of GPUs it holds by other stacks.
+        """Returns a function that decides, from a bound pod as JSON, which parts of GPUs it holds by other stacks.
 
         The function decides by the nodes as they are now. If pods of other stacks are not metered, it finds no parts.
         """

@@ -125,8 +125,8 @@ def coming_phases(books: Books, cases: Iterable[tuple[MeteredSession, int]]) -> 
     """Returns for each session the nanoseconds after a full quarter of an hour at which its coming periods start.
 
     Coming periods are those after the instant up to which the session's own periods are final. A session on a silent
-    node may still be in a period that other sessions have left, and its reports must be kept apart where that period
-    ends.
+    node may still be in a period that other sessions have left, and its reports must be kept apart at the end of that
+    period.
 
     Args:
         books: the leader's state.
@@ -166,10 +166,12 @@ def _phases_after(rule: PeriodRule, end: Instant) -> tuple[int, ...]:
 
 
 def _final_until(metered: MeteredSession, until: Instant) -> Instant:
-    """Returns the instant up to which a session's periods are final; where later periods end, reports are kept apart.
+    """Returns the instant up to which a session's periods are final.
+
+    Reports are kept apart at the ends of all later periods.
 
     Args:
-        until: the instant up to which it is charged. On a silent node that may be earlier than what was settled.
+        until: the instant up to which it is charged. On a silent node the session may be settled further than that.
     """
     return max(metered.session.start, min(until, metered.acknowledged.settled_until))
 

@@ -70,7 +70,7 @@ def note_silent(context: ReconcileContext) -> None:
 
 
 def note_not_settled(context: ReconcileContext) -> None:
-    """Writes the names of accounts whose settlement failed to the store, if they have changed.
+    """Writes to the store the names of the accounts whose settlement failed, if these names have changed.
 
     These accounts get no forecast.
 
@@ -100,8 +100,9 @@ def note_resumed(context: ReconcileContext) -> None:
 def note_ends(context: ReconcileContext) -> None:
     """Records the ends of deleted pods' sessions apart from the sessions, until the store holds each session's end.
 
-    The store refuses to settle such a session, or its account cannot be read. Without the record, a later leader would
-    find the session open, and would end it only at the instant at which any pods were last observed.
+    The store lacks a session's end while it refuses the session's settlement, or while the account cannot be read.
+    Without the record, a later leader would find the session open. It would then charge the session up to the instant
+    at which pods were last observed.
 
     Raises:
         FencedError: a later leader has taken over.
@@ -305,10 +306,11 @@ class Reconciler:
     ) -> None:
         """Runs a step for accounts: first for those that are no suspects, then for the suspects.
 
-        If the step fails for a group, the group is halved until single accounts are left; the suspects are apart, so
-        that they do not make the others repeat the step. The books keep each account's error. An account that the store
-        has lost makes the next reconciliation read the whole store. This is so unless the present reconciliation has
-        read it, or the account is a suspect, which reading did not mend.
+        If the step fails for a group, the group is halved until single accounts are left. The suspects are a group of
+        their own, so that they do not make other accounts repeat the step. The books keep each account's error. If the
+        store has lost an account, the next reconciliation reads the whole store. A suspect causes no such reading,
+        since reading the store did not mend it before. Nor does any account if the present reconciliation has read the
+        whole store.
 
         Args:
             what: the step's name in the log.
@@ -317,7 +319,7 @@ class Reconciler:
             act: the step, for several accounts; it may be repeated.
 
         Raises:
-            StoreError: the store does not answer, or shuts this term out.
+            StoreError: the store does not answer, was emptied, or refuses this leader's term.
         """
         failed = isolate_failures(names - suspects, act)
         if names & suspects:
@@ -335,9 +337,9 @@ class Reconciler:
     def _check_store(self) -> None:
         """Makes this reconciliation read the whole store if a Redis server was restarted or replaced.
 
-        What the store has lost is then written again, and so is a shared key that holds another type. Under the setting
-        `appendfsync everysec`, a killed Redis loses up to two seconds of acknowledged writes if its disk was slow. A
-        promoted replica lacks the writes that had not reached it.
+        A shared key that holds a value of another type has the same effect. The leader writes again what the store has
+        lost. Under the setting `appendfsync everysec`, a killed Redis loses up to two seconds of acknowledged writes if
+        its disk was slow. A promoted replica lacks the writes that had not reached it.
 
         Raises:
             StoreEmptyError: the store was emptied.
@@ -354,7 +356,7 @@ class Reconciler:
     def _not_before_the_past(self, now: Instant) -> int:
         """Returns `now`, or the last reconciliation's instant if that is later and the store's clock has reached it.
 
-        While the local clock is behind, time stands still for the ledger, so that nothing that was charged is taken
+        While the local clock is behind, the ledger stays at that instant, so that nothing that was charged is taken
         back.
         """
         return max(now, self._context.surely_past(self._past))

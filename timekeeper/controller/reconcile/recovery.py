@@ -234,8 +234,8 @@ def _ends_unseen(books: Books) -> dict[str, Instant]:
 def _last_seen_unread(context: ReconcileContext, noted: Container[str]) -> dict[str, Instant]:
     """Returns the last sign of life, keyed by uid, of open sessions in unreadable accounts whose pods are not observed.
 
-    A later leader that can read such a session needs it, since by then other pods were observed for longer. Sessions in
-    `noted` are left out: the store has an earlier instant for them.
+    A later leader that can read such a session ends it no later than this instant, although it has observed other pods
+    for longer. Sessions in `noted` are left out: the store has an earlier instant for them.
 
     Raises:
         redis.RedisError: the store does not answer.
@@ -327,7 +327,10 @@ def _is_there(account: Account) -> bool:
 
 
 def _mark_lost_budgets(context: ReconcileContext) -> None:
-    """Marks the budgets whose stored form is lost as unreadable until their objects are valid again."""
+    """Marks budgets as unreadable, in the store and in memory, of which the store has lost the last valid version.
+
+    Budgets of which the leader has a valid version are left out. The others stay marked until their objects are valid.
+    """
     books = context.books
     wanted = {known[-1][1] for known in books.assignments.values()} | books.budgets.objects.keys()
     named = [name for name in books.accounts.keys() & wanted if books.has_object(name)]

@@ -287,9 +287,10 @@ class NotificationSender:
         self._failing: tuple[str, int] = ("", 0)
 
     def run(self, wait: Wait, now: Callable[[], float], random: Callable[[], float]) -> None:
-        """Delivers notifications until `wait`, which sleeps for seconds, returns that the process ends.
+        """Delivers notifications until `wait` returns that the process ends.
 
         Args:
+            wait: sleeps for a number of seconds; returns whether the process ends.
             now: returns seconds since 1970.
             random: returns a number in [0, 1).
         """

@@ -1,9 +1,10 @@
 """Writes the statuses of GPUBudgets, with their checkpoints, and of orders; and the checkpoints of all other accounts.
 
-Statuses of budgets are written in turns that do not delay the other tasks of the leader. The accounts of namespaces
-that no GPUBudget pays for share a few objects of the API server, each always the same one, so a change of one namespace
-is one small write. These objects also hold the prices by which sessions were charged if the settings state others, the
-instant from which pods of other stacks are metered, and the parts of GPUs that these pods hold.
+Statuses of budgets are written in turns that do not delay the other tasks of the leader. The checkpoints of accounts
+without a GPUBudget are divided among a few objects of the API server. A checkpoint is always in the same object, so a
+change of one account is one small write. These objects also hold the prices by which sessions were charged if the
+settings state others, the instant from which pods of other stacks are metered, and the parts of GPUs that these pods
+hold.
 """
 
 from __future__ import annotations
@@ -474,7 +475,7 @@ def shards_of(documents: Json) -> dict[int, Json]:
     """Divides checkpoint documents among a fixed number of objects of the API server, by a hash of their names.
 
     Returns:
-        Keyed by the object's number, its documents, keyed by name.
+        The documents, keyed by the object's number and then by the document's name.
     """
     shards: dict[int, Json] = {}
     for name, document in documents.items():

@@ -82,8 +82,9 @@ DEFAULT_PREFIX = "namespace:"
 KEPT_PERIODS = 2
 """The number of latest periods whose totals an account keeps, however old they are."""
 BURN_AGE = DAY + HOUR
-"""The age of an ended period up to which its totals stay in memory for burn rates: their longest window, and an hour
-more.
+"""The time after a period's end for which its totals stay in memory, in nanoseconds.
+
+Burn rates need them: it is the longest window of a burn rate, and an hour more.
 """
 
 

@@ -203,7 +203,10 @@ class Books:
         return assigned[-1][1] if assigned else self.payer_named(namespace)
 
     def has_object(self, name: str) -> bool:
-        """Returns whether the account's checkpoint belongs in the status of a GPUBudget: it is a budget's account."""
+        """Returns whether the account's checkpoint belongs in the status of a GPUBudget.
+
+        Only a budget's account has a GPUBudget. The built-in budget overhead has one only if an admin created it.
+        """
         return self.accounts[name].is_budget and (name != OVERHEAD or name in self.budgets.objects)
 
     def payer_named(self, namespace: str) -> str:

@@ -124,13 +124,13 @@ class ClaimView:
     _ends: dict[str, int] = field(default_factory=dict)
     """The end of each claim's last session, keyed by the claim's uid; no later session of it begins before that."""
     _left: set[str] = field(default_factory=set)
-    """The uids of open sessions that were read from the store after their claims had another session."""
+    """The uids of surplus sessions that the store held as open, while their claims have another open session."""
     _noted: Mapping[str, Instant] = field(default_factory=dict)
     """The ends of sessions that an earlier leader stored, keyed by the session's uid."""
     _objects: dict[str, Json] = field(default_factory=dict)
     _devices: Mapping[DeviceKey, SliceDevice] | None = None
     _capacity: Mapping[str, Fraction] = field(default_factory=dict)
-    """The number of GPUs that the devices are, by model."""
+    """The number of GPUs that the published devices make up, keyed by model."""
     _unwatched_since: int | None = None
     """The last instant at which the mirror was current before it got a whole list that is not processed yet; None for
     no such list.
@@ -155,7 +155,7 @@ class ClaimView:
         """Adopts the open sessions of ResourceClaims from the sessions that were read from the store.
 
         A claim has at most one open session. If `sessions` has several of a claim, the one that this view knew before
-        goes on; if it knew none, the first does. The next refresh ends the others.
+        goes on; if it knew none, the first one goes on. The next refresh ends the other sessions.
 
         Args:
             sessions: all metered sessions, after those in the store were added to them.

@@ -1,7 +1,8 @@
 """Commitments: the amounts that admitted pods may still spend, which safe admission reserves.
 
-The rule is Slurm's, which with AccountingStorageEnforce=safe starts a job only where its limit of GPU time pays for
-its whole run (https://slurm.schedmd.com/resource_limits.html): a job's time limit is a pod's activeDeadlineSeconds.
+The rule is Slurm's. With AccountingStorageEnforce=safe, Slurm starts a job only if the account's limit of GPU time
+suffices for the job's whole run (https://slurm.schedmd.com/resource_limits.html). A job's time limit corresponds to a
+pod's activeDeadlineSeconds.
 """
 
 from __future__ import annotations

@@ -159,7 +159,8 @@ def read_holdings(documents: Mapping[str, Any]) -> dict[str, Decided]:
     """Returns the starts and the holdings of sessions that checkpoint documents keep, keyed by the session's uid.
 
     Args:
-        documents: the checkpoint documents, keyed by name. Unreadable ones and those of other contents are left out.
+        documents: the checkpoint documents, keyed by name; unreadable documents, and those with other contents, are
+            left out.
     """
     decided: dict[str, Decided] = {}
     for name, document in documents.items():
@@ -277,7 +278,10 @@ def _readable(client: Store, names: Sequence[str], now: Instant) -> tuple[list[S
 
 
 def snapshot_of(books: Books) -> RecoverySnapshot:
-    """Returns a snapshot of the leader's state, by which a store that lost data is restored; empty for a new leader."""
+    """Returns a snapshot of the leader's state, from which a store that lost data is restored.
+
+    The snapshot of a new leader is empty.
+    """
     again = [*books.pods.sessions.all(), *(metered for _, metered in books.finalized)]
     computed: dict[Key, int] = {}
     for metered in again:
@@ -328,10 +332,10 @@ def take_checkpoints(books: Books, kept: Mapping[str, dict[str, Any]]) -> tuple[
 
 
 def bring_back(client: Store, books: Books, behind: set[str]) -> None:
-    """Takes up again, in memory, the finalized sessions that ended after the checkpoint of an account to be restored.
+    """Puts back into memory the finalized sessions that the checkpoint of an account to be restored does not contain.
 
-    The reports of these sessions are deleted. Therefore, if usage is billed, amounts that the leader remembers or the
-    store holds stay.
+    The leader settles these sessions again. Their reports are deleted, so use cannot be computed again: if usage is
+    billed, amounts that the leader remembers or the store holds stay.
 
     Args:
         behind: the accounts that the store holds in an earlier state.
@@ -406,7 +410,10 @@ def _read_credit(fields: dict[str, Any]) -> Credit:
 
 
 def _take_assignments(client: Store, fencing_token: FencingToken, books: Books) -> None:
-    """Reads the payers of namespaces from the store; if the leader's memory differs, it counts and is written back."""
+    """Reads the payers of namespaces from the store.
+
+    If the leader's memory holds other payers of a namespace, the memory counts and is written to the store.
+    """
     stored, faults = reading.assignments_and_faults(client)
     books.payers_unreadable = {name: why for name, why in faults.items() if name not in books.assignments}
     shared.write_assignments(
@@ -443,8 +450,8 @@ def _keep(books: Books, record: Session, unread: Mapping[str, MeteredSession]) -
     """Adds the session of a record to the books, unless the books have it; returns the session in the books.
 
     If the leader could not read the record before, it began the pod's session anew; the record now replaces that
-    session. The end is the one in the record or, if it has none, that of the session begun anew, if its pod was
-    deleted.
+    session. The end in the record counts. If the record has no end and the pod was deleted, the end of the session that
+    was begun anew counts.
 
     Args:
         unread: keyed by what `allocation_of` returns, the sessions in the books that the store has not acknowledged.
@@ -469,8 +476,8 @@ def _with_record(metered: MeteredSession, record: Session, account: str, *, payi
     """Returns the session's acknowledged value with one account's record of the open session added.
 
     Several accounts may have a record of one session, since an earlier leader may have written only part of an end or
-    of a move. One record is the base of the value: that of the session's end, else that of the account that pays now,
-    else the first one added. The accounts of the other records are in `also_open`.
+    of a move. The value is based on the record of the session's end. Without one, it is based on the record of the
+    account that pays now, or else on the first record that was added. `also_open` names the accounts of other records.
 
     Args:
         record: the record of the open session.
@@ -494,7 +501,7 @@ def _with_record(metered: MeteredSession, record: Session, account: str, *, payi
 def _take_amounts(client: Store, books: Books, stored: list[StoredAccount], now: Instant, surely_past: int) -> None:
     """Adds the store's amounts to the acknowledged states of metered sessions.
 
-    Amounts of other sessions are not read, since a period has an amount of every pod that ever ran in it. An unreadable
+    Other amounts are not read, since a period has an amount of every pod that ever ran in it. An unreadable
     amount is left out, and `amounts_unreadable` names its account, so that it is read again. Periods that have not
     begun are read, too: a clock that was ahead may have charged the session there, and that amount must be taken back.
     """
@@ -664,9 +671,9 @@ def bring_rates_up(books: Books, since: Instant) -> None:
 def catch_rates_up(books: Books, now: Instant) -> None:
     """Corrects the rates of sessions that missed price changes because their account could not be settled.
 
-    The store then has the new prices, and the sessions' records have the old rates. A session keeps its rates if its
-    rate equals neither the one before a change nor the one after it: it was charged by other rules than the present
-    ones. A session with GPUs of several models whose pod is deleted keeps its rates, too.
+    The store then has the new prices, and the sessions' records have the old rates. If a session's reservation is
+    known, its rates are corrected only if they follow from the old prices: otherwise rules other than the present rules
+    set them. A session with GPUs of several models whose pod is deleted keeps its rates, too.
 
     Args:
         now: later changes do not count.
@@ -688,8 +695,8 @@ def catch_rates_up(books: Books, now: Instant) -> None:
 def _caught_up(books: Books, session: Session, reservation: Reservation, changes: Sequence[int]) -> Tariff:
     """Returns a session's tariff, brought up to date from the first price change on that it lacks.
 
-    It lacks a change if its rate at that instant is still the one of the prices before. `changes` are the instants of
-    price changes, in nanoseconds since 1970.
+    It lacks a change if its rate at that instant still follows from the prices before the change. `changes` are the
+    instants of price changes, in nanoseconds since 1970.
     """
     rules = books.rules.charge
     for change in changes:

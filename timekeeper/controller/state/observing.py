@@ -35,7 +35,7 @@ class BudgetView:
     its periods open by that version.
 
     Attributes:
-        budgets: the valid budgets, keyed by name, as is each of the following.
+        budgets: the valid budgets. This mapping and each one below is keyed by the name of the object.
         objects: the GPUBudget objects.
         budget_faults: why a GPUBudget is invalid.
         grants: the valid grants.
@@ -317,13 +317,14 @@ class PodView:
             del self._pods_in[facts.namespace]
 
     def _note_ahead(self, fresh: Mapping[str, PodFacts], seen_at: Instant) -> None:
-        """Sets `ahead`, from the pods that changed and those whose creation stamps lay after our clock before.
+        """Sets `ahead` from the creation timestamps of the pods that may be ahead of the local clock.
 
-        A clock that does not go back leaves no other stamp behind; after one that did, all pods are looked through.
+        These are the pods that changed, and the pods that were ahead at the last call. If the local clock has gone back
+        since then, every pod may be ahead.
 
         Args:
             fresh: the pods that changed, keyed by uid.
-            seen_at: our clock when these were read.
+            seen_at: the local clock's time when these were read.
         """
         candidates = self.facts if seen_at < self._ahead_at else {*fresh, *self._created_ahead} & self.facts.keys()
         stamps = {uid: self.facts[uid].created for uid in candidates}
@@ -349,7 +350,7 @@ class PodView:
         return changed
 
     def _stated_ends(self, departures: Iterable[Departure]) -> list[int]:
-        """Returns the ends (ns since 1970) that deleted pods state whose sessions have not ended yet."""
+        """Returns the ends (ns since 1970) that deleted pods with a running session state in their statuses."""
         metered = [(each, self.sessions.get(uid_of(each.item))) for each in departures]
         running = [each.item for each, known in metered if known is not None and known.session.end is None]
         return [end for item in running if (end := _end_of(read_pod(item))) is not None]
@@ -366,7 +367,9 @@ class PodView:
     def end_missing(
         self, silent: Mapping[str, Instant], reported: Reported, noted: Mapping[str, Instant], now: Instant
     ) -> set[str]:
-        """Ends the sessions in the store whose pods no longer exist, if they are open; returns the uids of all of them.
+        """Ends the sessions whose pods no longer exist, and marks the pods as deleted; returns the sessions' uids.
+
+        A session that had ended before keeps its end.
 
         Args:
             silent: keyed by silent node, the node's last sign of life, in nanoseconds since 1970.
@@ -458,9 +461,10 @@ def latest_believed(stamps: Iterable[int], now: Instant, store_clock: Callable[[
 
 
 def present_by_ends(ends: Sequence[Instant], now: Instant, store_clock: Callable[[], Instant]) -> Instant:
-    """Returns the latest end of a pod, but no later than the present by the store's clock; or `now` if that is later.
+    """Returns the present that an observation uses: `now`, or the latest end of a pod if that end is later.
 
-    So a local clock that is behind does not cut off the time for which a pod is charged.
+    A local clock that is behind would cut off time for which a pod is charged. An end counts only up to the present by
+    the store's clock, because a node's clock may be ahead.
 
     Args:
         ends: the ends of pods, by the clocks of their nodes.

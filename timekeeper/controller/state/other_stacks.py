@@ -51,7 +51,7 @@ HeldOf = Callable[[Mapping[str, object]], Decision]
 
 
 def holdings_of(mirrors: Mirrors, own: Mapping[str, Listed], drivers: frozenset[str]) -> HeldOf:
-    """Returns a function from a bound pod (JSON) to the decision what parts of GPUs it holds by other stacks.
+    """Returns a function that decides, from a bound pod as JSON, which parts of GPUs it holds by other stacks.
 
     The first call of that function reads the mirror of nodes. Extended resources that a pod has by a claim are left
     out, since the claim is metered.

@@ -1,4 +1,4 @@
-"""Metered sessions in memory, each with its state as the store has acknowledged it, which a new leader reads back."""
+"""Metered sessions in memory. Each has its state as the store acknowledged it; a new leader reads that state back."""
 
 from __future__ import annotations
 
@@ -255,7 +255,7 @@ class Meters:
         return set(self._by_namespace)
 
     def keep(self, metered: MeteredSession) -> MeteredSession:
-        """Adds a metered session, unless one with its uid is already there; returns the one that is there then."""
+        """Adds a metered session, unless a session has its uid already; returns the session that has the uid then."""
         known = self._by_uid.setdefault(metered.session.uid, metered)
         self._by_namespace.setdefault(known.session.namespace, {})[known.session.uid] = known
         return known

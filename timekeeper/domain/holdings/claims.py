@@ -138,8 +138,9 @@ def decide(claim: Mapping[str, Any], devices: Mapping[DeviceKey, SliceDevice], d
 def capacity(devices: Mapping[DeviceKey, SliceDevice]) -> dict[str, Fraction]:
     """Returns the number of GPUs that some devices amount to, keyed by model.
 
-    A GPU and the partitions that it can have are devices that consume of one set of counters, and not all of them can
-    be allocated: such a set is one GPU. Any other device is a GPU, or the part that its profile states.
+    A driver publishes a GPU and each partition that the GPU can have as devices that consume one set of counters. Only
+    some of them can be allocated at once, so each set counts as one GPU. Any other device counts as a GPU, or as the
+    part that its profile states.
 
     Args:
         devices: the devices, keyed by (driver, pool, name).
@@ -188,10 +189,10 @@ def without_claimed(
 ) -> BoundPod:
     """Returns a bound pod without the extended resources for which kube-scheduler made a ResourceClaim.
 
-    The claim is charged in their place. The pod's status names it, and counts only if the claim is reserved for the pod
-    and has a device of one of the drivers. Kubernetes takes the devices from the claim of a pod that has ended, and
-    deletes the claim. For such a pod, the claim need not be reserved, and the status also counts if the claim has no
-    devices or does not exist.
+    The claim is charged in place of these resources. The pod's status names the claim. The status is believed only if
+    the claim is reserved for the pod and has a device of one of the drivers. Once a pod has ended, Kubernetes takes the
+    devices from its claim and deletes the claim. The status of such a pod is therefore believed even if the claim is
+    not reserved for the pod, has no devices, or does not exist.
 
     Args:
         pod: the Pod object.

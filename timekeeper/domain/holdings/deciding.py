@@ -1,4 +1,4 @@
-"""Decides which parts of GPUs a bound pod holds: each extended resource by the first stack whose rules cover it."""
+"""Decides which parts of GPUs a bound pod holds; the first stack that covers an extended resource decides about it."""
 
 from __future__ import annotations
 
@@ -113,8 +113,8 @@ def capacity(node: HostNode, own: Mapping[str, Listed]) -> dict[str, Fraction]:
     """Returns the number of a node's GPUs that other stacks share, keyed by model.
 
     HAMi and Volcano list the node's GPUs in an annotation: these are counted. A listed Ascend device counts under the
-    model that its pods are charged for. On any other node, the number is the one that a pod would hold if it asked for
-    everything that the node offers.
+    model that its pods are charged for. On any other node, it is the number of GPUs that a pod would hold if it asked
+    for everything that the node offers.
 
     Args:
         own: the resources that the admin lists in the settings, keyed by name.

@@ -236,9 +236,9 @@ def parts(way: str, pod: BoundPod, names: Names, lists: Lists) -> tuple[tuple[Ho
     """Returns the parts of GPUs that a pod's containers hold by HAMi or Volcano, and the doubts about them.
 
     Each container holds what was allocated to it, and no less than it requested. An init container that ends before the
-    others begin holds devices that the others get afterwards. It holds them beside the sidecars that are declared
-    before it. The pod is charged for the most that it holds of each device at one time, as if for its whole life. An
-    init container never lowers the cost.
+    main containers begin passes its devices on to them. Native sidecars that are declared before it run beside it.
+    Therefore the pod is charged, for its whole life, for the most that it holds of each device at one time. An init
+    container never lowers the cost.
 
     Args:
         way: the stack's name for the holdings, such as `hami`.
@@ -370,8 +370,9 @@ _NAMES: Final = Names(COUNT, MEMORY, PERCENTAGE, CORES)
 def decide(pod: BoundPod, node: HostNode) -> Decision:
     """Returns the vGPUs that a pod holds by HAMi.
 
-    `nvidia.com/gpu` is HAMi's on a node that lists its devices for it, and NVIDIA's on any other: an annotation on the
-    pod alone, which its author can write, does not make a GPU a part of one.
+    A request for `nvidia.com/gpu` is one to HAMi on a node with HAMi's list of devices, and one to NVIDIA's plugin on
+    any other node. An annotation on the pod alone decides nothing: its author could write it to pay for a part of a GPU
+    and hold the whole.
     """
     asked = pod.resources & RESOURCES
     if not asked - {PRIORITY} or not (node.annotations.get(REGISTER) or asked - {COUNT, PRIORITY}):

@@ -1,4 +1,4 @@
-"""The types by which it is decided what a pod holds by another stack: the pod and its node, and the resulting decision.
+"""The types of a decision about the GPUs that a pod holds by another stack: pod and node, holdings and doubts.
 
 A holding is equal parts of GPUs of one model that a pod holds by another stack. A decision has holdings, and the doubts
 under which it was made.
@@ -202,7 +202,7 @@ def summed(parts: Iterable[tuple[str, Fraction]]) -> dict[str, Fraction]:
 
 
 class InitStep(NamedTuple):
-    """The parts of GPUs that a pod holds while one init container runs that is no native sidecar.
+    """The parts of GPUs that a pod holds while an init container runs; the container is no native sidecar.
 
     Attributes:
         held: the container's parts.
@@ -286,8 +286,8 @@ class Doubt(StrEnum):
     PROFILE_UNKNOWN = "profile-unknown"
     """A partition's name has no form that FairGPU knows: the partition is charged as a whole GPU."""
     SIZE_UNKNOWN = "size-unknown"
-    """No object states the size of the device: the part counts as a whole GPU, by its time, or on the smallest device
-    possible.
+    """No object states the size of the device: the rule charges a whole GPU, the part's share of time, or a part of the
+    smallest device that the part can be on.
     """
     ALLOCATION_UNREADABLE = "allocation-unreadable"
     """The scheduler's list on the pod is missing, cut short or invalid: the request counts."""

@@ -82,7 +82,7 @@ def decide(pod: BoundPod, node: HostNode) -> Decision:
 def _share(pod: BoundPod, node: HostNode, doubts: set[Doubt]) -> Fraction:
     """Returns the share that a pod asks for of each of its GPUs, from 0 to 1: by memory, or as a fraction.
 
-    As for KAI, a container's own memory comes before the pod's annotations, and a limit without a request is the
+    As in KAI, a container's own memory comes before the pod's annotations, and a limit without a request is the
     request. An unreadable annotation stands for a whole GPU, and adds a doubt to `doubts`.
     """
     of_containers = {key: text for key, text in pod.annotations.items() if is_of_a_container(key)}

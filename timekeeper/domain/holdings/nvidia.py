@@ -238,13 +238,13 @@ def _single_profile(node: HostNode) -> str:
 
 
 def smallest_instance(model: str, memory: Fraction) -> tuple[Fraction, Fraction] | None:
-    """Returns the shares of time and memory of a GPU's smallest MIG instance that has a share of its memory.
+    """Returns the shares of a GPU's time and memory that belong to its smallest MIG instance with enough memory.
 
     None for a model that MIG does not divide, or that is not known.
 
     Args:
         model: the GPU's model.
-        memory: the share of the GPU's memory, from 0 to 1.
+        memory: the share of the GPU's memory that the instance must have, from 0 to 1.
     """
     key = best_key(DIVISIBLE, model)
     if not key:
@@ -260,8 +260,9 @@ def mig_part(
 ) -> tuple[Fraction, Fraction]:
     """Returns a MIG device's shares of the GPU's time and memory, each from 0 to 1.
 
-    The device's own memory and the GPU's count more than the profile if both are stated. A compute instance
-    `1c.3g.20gb` has a third of the memory of its GPU instance, since three such share that memory.
+    If the memory of the device and that of the GPU are both stated, they count, and not the memory in the profile's
+    name. A compute instance `1c.3g.20gb` has a third of the memory of its GPU instance, since three compute instances
+    share that memory.
 
     Args:
         profile: the MIG profile, such as `1g.5gb`.
@@ -269,8 +270,8 @@ def mig_part(
         own_mib: the memory of the MIG device in MiB; None if it is not known.
         whole_mib: the memory of the whole GPU in MiB; None if it is not known.
         doubts: the set that a doubt is added to: PROFILE_UNKNOWN if the profile is not known, and the device then
-            counts as the whole GPU; SIZE_UNKNOWN if the GPU's memory is not known, and the share of time then counts as
-            that of memory.
+            counts as the whole GPU; SIZE_UNKNOWN if the GPU's memory is not known, and the share of memory then equals
+            the share of time.
     """
     matched = _PROFILE.fullmatch(profile)
     if matched is None:
