@@ -1,13 +1,15 @@
 """Computes each container's memory and GPU time from the driver's figures of processes. Pure.
 
-The shim frees the memory that it has charged to a container for ended processes, down to the driver's figure. A figure
-that is too low would free memory that is still in use: memory may outlive its process, as long as a file descriptor
-holds it, and the driver may not name the container's process. Memory in use on the GPU that belongs to no known process
-therefore counts for each container to which the shim has charged more than its processes have.
+The shim frees the memory that it has charged for a container's ended processes, but never more than the driver's figure
+of the container allows. If a figure were too low, the shim would free memory that is still in use: memory may outlive
+its process, as long as a file descriptor holds it, and the driver may not name the container's process. So memory in
+use on the GPU that belongs to no known process counts for each container to which the shim has charged more than its
+processes have.
 
-Managed memory may be in no process's figure, and would then keep the memory of ended processes charged for ever. So a
-figure also has the time of the last sample in which the driver named no ended process of the container, by which the
-shim also frees. A container keeps its last figure while the driver gives no memory for one of its processes.
+Managed memory may be in no process's figure. It would then count as such memory, and keep the memory of ended processes
+charged for ever. So a figure also has the time of the last sample in which the driver named no ended process of the
+container: the shim frees memory by this time as well. A container keeps its last figure while the driver gives no
+memory for one of its processes.
 """
 
 from __future__ import annotations
@@ -16,8 +18,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 TRIM_STEP_PERMILLE = 5
-"""The part of its turns, in thousandths, that a container loses or regains with one sample: slower than any window that
-people watch."""
+"""The part of its turns, in thousandths, that a container loses or regains with one sample. It is small, so that no
+figure that people watch changes fast."""
 LEAST_TRIM_PERMILLE = 700
 """The least part of its turns that a container keeps, in thousandths, since samples of utilisation are coarse."""
 TRIM_EVERY_NS = 400_000_000

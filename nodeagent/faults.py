@@ -2,7 +2,7 @@
 
 `{"faults":{"GPU-...":{"why":"Xid 79","atSeconds":71.5}},"doubleBitErrors":{"GPU-...":0}}`. Times are seconds of the
 monotonic clock, which goes on through a restart of the agent; a boot voids the file (nodeagent.containers.folders). An
-admin who removes the file declares the GPUs whole: one that still fails is fenced again at the next look.
+admin who removes the file declares that the GPUs have no fault. One that still fails is fenced again at the next look.
 """
 
 from __future__ import annotations

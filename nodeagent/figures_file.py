@@ -16,7 +16,8 @@ from nodeagent.driver_figures import Figure
 NAME = "figures.json"
 
 Keyed = Mapping[tuple[int, int], Figure]
-"""Figures by slot and key."""
+"""The figures of the containers on one GPU, keyed by the container's slot on the GPU's schedule page and the key of its
+start."""
 
 
 def encode(gpus: Mapping[str, Keyed]) -> bytes:

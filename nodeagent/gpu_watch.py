@@ -2,8 +2,8 @@
 
 A program that asks how much memory is free gets the next look sooner.
 
-It runs in a thread of its own: a driver that hangs delays neither starts of containers nor writes of pages, and the
-figures on the pages show their age.
+GpuWatch runs in a thread of its own, so that a driver that hangs delays neither starts of containers nor writes of
+pages. The figures on the pages show their age.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ def turn_of(folder: Path) -> Iterator[None]:
 
 
 def note(descriptor: int, now_ns: int) -> None:
-    """Writes into a locked file when the holder of its lock was last at work; does nothing if the host is full.
+    """Writes the present time into a locked file, to show that the holder of its lock works; ignores a full host.
 
     Args:
         descriptor: the file descriptor that holds the lock.

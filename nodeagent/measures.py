@@ -1,4 +1,4 @@
-"""The agent's metrics. Series by pod are bounded by the pods of one node."""
+"""The agent's metrics. A node runs few pods, and so few series have a pod's name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The common base of the agent's mirrors of the API server's collections, with the functions that they call."""
+"""The common base of the agent's mirrors of collections of the API server."""
 
 from __future__ import annotations
 

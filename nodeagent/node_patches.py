@@ -1,8 +1,9 @@
 """Decides what the agent writes on its Node: the inventory, the capacity of FairGPU's resources, and no startup taint.
 
 The capacity is that of the resources beside the device plugin's slots. The kubelet computes `status.allocatable` from
-`status.capacity` at each sync. A kubelet that restarts checks its running pods again against it and fails the pods that
-no longer fit: so the capacity is never less than the amounts that the pods hold, even where a GPU has failed.
+`status.capacity` at each sync. A kubelet that restarts checks its running pods against `status.allocatable` again, and
+fails the pods that no longer fit. So the capacity is never less than the amounts that the pods hold, even where a GPU
+has failed.
 """
 
 from __future__ import annotations
@@ -35,7 +36,13 @@ def metadata_patch(node: Mapping[str, Any], offered: Inventory) -> dict[str, Any
 def status_patch(
     node: Mapping[str, Any], offered: Inventory, pods: Iterable[Mapping[str, Any]]
 ) -> dict[str, Any] | None:
-    """Returns a merge patch that writes the capacity of FairGPU's resources to a Node; None if it is right already."""
+    """Returns a merge patch that writes the capacity of FairGPU's resources to a Node; None if it is right already.
+
+    Args:
+        node: the Node as JSON.
+        offered: the node's GPUs.
+        pods: the node's pods as JSON, including those that hold no GPU.
+    """
     wrong = changes(capacity(offered.devices, pods), node.get("status") or {})
     return {"status": {"capacity": wrong}} if wrong else None
 

@@ -27,8 +27,8 @@ a second."""
 
 
 AHEAD_US = 60_000_000
-"""The time, in us, by which a sample's time must exceed the present one to be of before the clock was set back. NVML's
-times are of the calendar."""
+"""The time, in us, by which a sample must lie in the future to count as taken before the clock was set back. NVML's
+times are those of the calendar."""
 
 
 class Nvml:
@@ -81,9 +81,9 @@ class Nvml:
         return DriverSample(at_ns, int(memory.used), measured, percent, unmeasured)
 
     def _graphics(self) -> list[Any]:
-        """Returns NVML's processes with a context of graphics, which are apart from those of CUDA: as Vulkan makes one.
+        """Returns the processes that use the GPU for graphics, such as by Vulkan; NVML lists them apart from CUDA's.
 
-        It is empty if NVML does not list them.
+        The list is empty if NVML does not name them.
         """
         try:
             return list(self._nvml.nvmlDeviceGetGraphicsRunningProcesses(self._device))
@@ -93,7 +93,8 @@ class Nvml:
     def _percent(self) -> dict[int, float]:
         """Returns the percent of the time since the last call in which each process kept the GPU busy, keyed by pid.
 
-        It is empty if NVML has no samples. Once the clock was set back, NVML's history has later ones for a while.
+        It is empty if NVML has no samples. After the clock was set back, NVML's history still has samples of later
+        times for a while. They do not count.
         """
         now_us = self._wall_ns() // 1000
         if self._utilisation_us > now_us + AHEAD_US:
@@ -178,8 +179,8 @@ def unregistered(
 
     Args:
         slots: the slot of the container of each process on the GPU, keyed by the host's process id.
-        own: the id of each living process in its own PID namespace, keyed by the host's. No other process is in the
-            answer.
+        own: the id of each living process in its own PID namespace, keyed by the host's. A process without an entry is
+            not in the answer.
         registered: the ids, in their own PID namespaces, of the processes that each container's shim has registered. No
             process of a container without an entry is in the answer.
     """
@@ -253,8 +254,8 @@ class Figures:
     ) -> None:
         """Logs, once, each process of a container that no shim had registered at this sample and the one before.
 
-        At one sample alone, the process may be ending. `placed` has the container of each process, and `own` its id in
-        its own PID namespace, keyed by the host's id.
+        One sample is not enough, since the process may be ending. `placed` has the container of each process, and `own`
+        the id of each process in its own PID namespace, keyed by the host's id.
         """
         found = unregistered(placed.slots, own, registered_pids(containers))
         lasting = found & self._unregistered

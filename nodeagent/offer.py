@@ -15,9 +15,9 @@ second."""
 
 
 class DriverReplacedError(OSError):
-    """Raised if the driver was replaced by one that takes another library than this process has: it will never answer.
+    """Raised if the driver was replaced, and no longer answers the version of its library that this process has loaded.
 
-    A new process loads the library of the present driver.
+    Only a new process can ask the driver: it loads the present version of the library.
     """
 
 

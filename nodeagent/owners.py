@@ -80,7 +80,8 @@ def owner(
 ) -> Owned | None:
     """Returns a process on a GPU with its container; None while its pod's status does not name the container yet.
 
-    If no container of the pod has a record, the process has no share, and the name is not needed.
+    The name is needed only to find the container's record. If no container of the pod has a record, the process has no
+    share, and is returned without a name.
 
     Args:
         process: a process that the driver names on the GPU.

@@ -89,7 +89,10 @@ class PageWriter:
         self._process: subprocess.Popen[bytes] | None = None
         self._to_show: Mapping[str, frozenset[Shown]] = {}
         self._has: Mapping[str, int] = {}
-        """Since when the writer has had each page to keep, by the GPU's uuid. Both are replaced whole: need no lock."""
+        """The time from which the writer has had each page to write, in ns of CLOCK_MONOTONIC, keyed by the GPU's uuid.
+
+        `_to_show` and `_has` are replaced whole, so that they need no lock.
+        """
         self._since_ns = 0
         self._silence: Silence | None = None
 
@@ -122,7 +125,7 @@ class PageWriter:
     def keep(self) -> None:
         """Starts the process that writes the pages if it does not run, and ends it if it hangs.
 
-        The call after the end of a process starts another.
+        If the process has ended by itself, the call logs that, and starts another.
         """
         if self._process is not None and self._process.poll() is None:
             self._end_one_that_hangs(self._process)

@@ -52,8 +52,8 @@ CONTENDED_SECONDS = 0.02
 QUIET_EVERY = 2
 """The rounds between two writes of any other page: 40 ms, and less than 100 where the writer wakes late."""
 NOTED_EVERY = 5
-"""The rounds between two notes that the writer works: 100 ms, at most a tenth of the time that the agent waits for a
-note."""
+"""The rounds between two notes by which the writer shows that it works: 100 ms, at most a tenth of the time that the
+agent waits for a note."""
 CONTENDED = 2
 AGAIN_NS = 1_000_000_000
 """The time after which the writer repeats what the host refused, as when `/run` was full."""
@@ -112,7 +112,7 @@ class Gpu:
         self._clock = clock
         self._state: State = first_state(clock())
         self._rests_until_ns = 0
-        """Until when a page whose containers and figures stay the same gets new times alone."""
+        """The time until which a write changes only the page's times, if its containers and figures stay the same."""
         self._written: tuple[turns.Plan, tuple[Container, ...], Keyed] | None = None
         """The content of the page apart from its times."""
 
@@ -271,7 +271,7 @@ class Writer:
     def look(self) -> None:
         """Runs one round: reads an input file if it has changed, and writes the pages that are due.
 
-        Each round checks one of the two files in turn: the system call that does so takes long after a sleep.
+        A round checks only one of the two files, in turn, since such a system call takes long after a sleep.
         """
         quiet = self._round % QUIET_EVERY == 0
         self._round += 1

@@ -1,4 +1,4 @@
-"""Processes of the host as /proc shows them: the container of each, and the pid in its own PID namespace.
+"""Reads processes of the host from /proc: the container of each, and its pid in its own PID namespace.
 
 The agent shares the host's PID namespace, so the pids in the agent's /proc are those that NVML names. Every file that
 is read here is readable without rights over the process (proc(5)).
@@ -120,9 +120,10 @@ def process_names(proc: Path = PROC) -> dict[int, bytes]:
 
 
 def is_of_node(pid: int, administers: Callable[[str], bool], proc: Path = PROC) -> bool:
-    """Returns whether a process acts for who administers the node: outside all pods, or in a container made for that.
+    """Returns whether a process belongs to the admin of the node, so that its name can be trusted.
 
-    The author of any other pod may give a process any name.
+    It does if it runs outside all pods, or in a container that was made with the right to administer the host. The
+    author of any other pod may give a process any name.
 
     Args:
         pid: the process id, in the host's PID namespace.
@@ -177,7 +178,9 @@ def _stat(proc: Path, pid: int) -> str:
 
 
 def _content(path: str, most_bytes: int, folder: int | None = None) -> bytes:
-    """Returns the beginning of a file of /proc; a Path and a text file for each took twice as long as the system calls.
+    """Returns the first bytes of a file of /proc, at most `most_bytes`.
+
+    It makes the system calls itself: a Path and a text file for each file took twice as long.
 
     Args:
         folder: a descriptor of the folder to which the path is relative; None for the working directory.
@@ -202,7 +205,7 @@ def _start_time(stat: str) -> int:
 
 
 def _field(stat: str, number: int) -> int:
-    """Returns a numeric field of /proc/PID/stat, counted from 1; one after the program's name.
+    """Returns a numeric field of /proc/PID/stat; `number`, counted from 1, is that of a field after the program's name.
 
     Raises:
         ValueError: the text has no such field, or it is no number.

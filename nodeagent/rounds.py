@@ -329,15 +329,16 @@ def _count(state: State, activities: Mapping[int, Activity], elapsed_ns: int, si
 def _next_period(state: State, ended: _Counted, passed: int, late_ns: int) -> _Period:
     """Settles the period that ended, and returns the next.
 
-    A container's overrun is the one that its shim reports, which may be too low, or the time that the container used
-    beyond all its turns if that is more. If a shim reports work too late, the use is less than the container's turn in
-    one period and more in the next. That surplus counts in the period after, so that a late report gains nothing.
+    A container's overrun is the larger of two times: the one that its shim reports, which may be too low, and the time
+    that the container used beyond all its turns. If a shim reports work too late, the use is less than the container's
+    turn in one period and more in the next. That surplus counts in the period after, so that a late report gains
+    nothing.
 
     Turns repeat until the page is written again. So if a look comes periods late, the use that it finds is compared to
     the turns of all periods that have passed. The time that a container used beyond these turns counts in the next
-    period, as far as turns were granted between that period's beginning and the look; that part is no overrun. In which
-    of the passed periods a container wanted more is not known: it is owed time only if all its use is less than its
-    turns of one period.
+    period, as far as turns were granted between that period's beginning and the look; that part is no overrun. It is
+    not known in which of the passed periods a container wanted more. So it is owed time only if all its use is less
+    than its turns of one period.
 
     Args:
         state: the state after the last look of the period that ended.

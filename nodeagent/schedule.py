@@ -6,7 +6,7 @@ The containers file is JSON and read again when it changes: {"uuid": "GPU-...", 
 "corePercent": 30, "policy": "hard", "ledger": "/path/of/ledger", "device": 0}]}; the policy is hard, elastic or
 best_effort, device the GPU's index in the container's configuration. A container may have "memoryLimitBytes", a limit
 other than its configuration's, "noticeNs", when it will be evicted on CLOCK_MONOTONIC, and "cgroup", its folder in the
-host's cgroup hierarchy: from when one is named, NVML is asked what the driver holds for its processes. One with several
+host's cgroup hierarchy: once one is named, NVML is asked what the driver holds for its processes. One with several
 GPUs has "startNs" (nodeagent.turns.starts), where its turn begins in the period on each of them. One that may start
 again has a "name", by which its debts and claims outlive its key.
 
@@ -219,7 +219,7 @@ def run(page: Path, source: Path, stop: threading.Event, clock: Callable[[], int
 
 
 def _version(source: Path) -> tuple[int, int]:
-    """Returns what changes with each change of a file; the same while it cannot be looked at, since it is gone."""
+    """Returns a file's inode and time of change, which differ after each change; zeros while there is no file."""
     try:
         status = source.stat()
     except OSError:

@@ -248,9 +248,10 @@ class Agent:
         self._collection_due.set()
 
     def _round(self) -> None:
-        """Runs one round: says what the Node must have and whether containers have ended, passes on notices.
+        """Runs one round: checks what the node offers, publishes the containers with their notices, finds ended ones.
 
-        It waits for no server. Only what the Node offers waits for the driver: notices do not need it.
+        The round waits for no server and not for the driver: other threads ask these, write the Node, and remove the
+        files of ended containers.
         """
         self._writer.keep()
         self._log_why_no_shim()
@@ -272,7 +273,7 @@ class Agent:
             self._collection_due.set()
 
     def _collect(self) -> None:
-        """Removes what ended containers had on the host; an API server that is silent delays no round."""
+        """Removes the records and files of ended containers, in a thread: a silent API server delays no round."""
         while not self._stop.is_set():
             self._collection_due.wait()
             if not self._stop.is_set():
@@ -287,8 +288,8 @@ class Agent:
         """Offers the kubelet the GPUs that the driver last named, and has inventory and capacity written into the Node.
 
         If `withholdings` gives reasons, no GPU is offered, and a warning event is written for each reason. No GPU is
-        offered either at start, until the runtime, other drivers' offers and the shim are known; nor once a container
-        was made without its CDI spec; nor while another device plugin has taken the resource.
+        offered in three further cases: after the start, until the runtime, other drivers' offers and the shim are
+        known; once a container was made without its CDI spec; and while another device plugin has taken the resource.
         """
         silent_seconds = time.monotonic() - self._answered_at
         foreign = [*foreign_resources(node), *self._slices.offers]
@@ -418,7 +419,7 @@ class Agent:
             self._published = known
 
     def _not_published(self, error: OSError) -> None:
-        """Logs that the page writer's input was not written; it goes on by the last one until a round succeeds."""
+        """Logs that the page writer's input was not written; the writer uses the last one until a round succeeds."""
         _log.warning("schedule not written", error=str(error))
 
     def _serve(self) -> None:
@@ -688,7 +689,7 @@ class Agent:
                 )
 
     def _write_events(self) -> None:
-        """Writes the events by which the agent warns: an API server that is silent holds up no other part."""
+        """Writes the events by which the agent warns, in a thread: a silent API server delays no other part."""
         self._events.write()
 
     def _look_soon(self) -> None:

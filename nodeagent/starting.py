@@ -236,11 +236,12 @@ class Starter:
     def collect(self) -> None:
         """Removes the records and files of containers whose pods are deleted or have ended.
 
-        A container that goes on after its pod keeps them until it ends: a deletion by force leaves containers their
-        grace period, and a node that comes back may still run those of pods that were removed meanwhile.
+        A container that goes on after its pod keeps its record and files until it ends. There are such containers: a
+        deletion by force leaves containers their grace period, and a node that comes back may still run containers of
+        pods that were removed meanwhile.
 
         The records that are left are passed to `StartEnvironment.changed`. A pod that the watch has not shown is read
-        from the API server, since it may be newer: a server that is silent takes half a minute for each.
+        from the API server, since it may be newer. While the server is silent, this takes half a minute for each pod.
 
         Raises:
             OSError: the host has no room for the page writer's input; the ended containers' files are removed
@@ -285,7 +286,7 @@ class Starter:
             return list(self._unread)
 
     def _log_outliving(self, records: Iterable[Record]) -> None:
-        """Logs once of each container that it goes on after its pod."""
+        """Logs, once for each container, that it goes on after its pod has ended."""
         outliving = list(records)
         for record in outliving:
             if _holder(record) not in self._outliving:

@@ -105,8 +105,8 @@ class Plan:
             the container pays back time in this period, and longer if it is paid.
         balances: the GPU time in ns that other containers owe to each container after the period; below 0 if it owes
             them.
-        rotates: whether the next period of the same containers may have other turns, since idle time is lent to each
-            in turn, or time is paid back.
+        rotates: whether the next period may have other turns even if the containers stay the same: idle time is then
+            lent to other borrowers, or time is paid back.
     """
 
     period_ns: int
@@ -221,8 +221,9 @@ def settle(made: Plan, overruns: Mapping[int, int], used: Mapping[int, int]) -> 
     """Returns each container's balance after a period in which work ran past the end of turns, keyed by slot.
 
     A positive balance is GPU time in nanoseconds that the other containers owe to this one. Containers that ran over
-    owe those that had less than their turns and wanted more, in proportion on both sides; an overrun that took nothing
-    from others is owed to none. With turns of 30 and 70 ms of which the first ran 40, the second is owed 10 ms.
+    owe those that had less than their turns and wanted more, in proportion on both sides. No time is owed for an
+    overrun that took nothing from others. If two containers have turns of 15 and 35 ms, and work of the first takes 20
+    ms, the second is owed 5 ms.
 
     Containers report these figures: one that understates its use gains no more than the overruns that others report.
 
@@ -252,6 +253,11 @@ def _loans(ordered: Sequence[Tenant], idle_ns: int, period_number: int) -> dict[
     In each period only one half of the best-effort containers shares the time that is lent to them, so that a loan is
     long enough for a kernel and no container waits for more than one period. Fewer than half share it if a loan would
     be shorter than SHORTEST_LOAN_NS. The period's number decides which containers these are.
+
+    Args:
+        ordered: the containers on the GPU, sorted by slot.
+        idle_ns: the time of the period, in ns, that no active container owns.
+        period_number: the number of the period.
     """
     elastic = [tenant for tenant in ordered if tenant.active and tenant.policy is Policy.ELASTIC]
     best_effort = [tenant for tenant in ordered if tenant.active and tenant.policy is Policy.BEST_EFFORT]
@@ -273,9 +279,14 @@ def _payments(
 ) -> tuple[dict[int, int], dict[int, int]]:
     """Returns the ns that each debtor gives in this period, and that each creditor gets, keyed by slot.
 
-    The two sums are equal. `shares` has each container's own time, and `loans` what it borrows, in ns.
-    A debtor gives all that it borrows and up to half of its own turn. A debtor that owes a whole turn gives that turn
-    in every other period: a kernel longer than half a turn would run over a shortened one.
+    The two sums are equal. A debtor gives all that it borrows and up to half of its own turn. A debtor that owes a
+    whole turn gives that turn in every other period: a kernel longer than half a turn would run over a shortened one.
+
+    Args:
+        ordered: the containers on the GPU, sorted by slot.
+        shares: the time of the period that each container owns, in ns, keyed by slot.
+        loans: the time that each container borrows, in ns, keyed by slot.
+        period_number: the number of the period.
     """
     debts: dict[int, int] = {}
     claims: dict[int, int] = {}
@@ -307,10 +318,15 @@ def _divide(amount: int, parts: Mapping[int, int]) -> dict[int, int]:
 def _lay_out(
     ordered: Sequence[Tenant], lengths: Mapping[int, int], period_ns: int
 ) -> tuple[list[Turn], list[tuple[Turn, bool]]]:
-    """Returns the turns that active containers own, and the free time of the period; `lengths` has each turn's ns.
+    """Returns the turns that active containers own, and the free time of the period.
 
     Each part of the free time is a turn with a flag: True if an inactive container owns it, False if no container does.
     If the active containers, with the time that they receive, leave too little room, the turns of inactive ones shrink.
+
+    Args:
+        ordered: the containers on the GPU, sorted by slot.
+        lengths: the length of each container's turn, in ns, keyed by slot.
+        period_ns: the length of the period, in ns.
     """
     active_ns = sum(lengths[tenant.slot] for tenant in ordered if tenant.active and tenant.slot in lengths)
     idle_ns = sum(lengths[tenant.slot] for tenant in ordered if not tenant.active and tenant.slot in lengths)
@@ -403,8 +419,8 @@ def _lend(ordered: Sequence[Tenant], loans: Mapping[int, int], free: Sequence[tu
 def _fitting(owned: Sequence[Turn], others: Sequence[Turn]) -> tuple[Turn, ...]:
     """Returns the turns of a period: those that active containers own, and as many others as a page has room for.
 
-    The shortest of these are left out. An idle container whose turn is left out gets it once it wants work, in the plan
-    that is then made.
+    The shortest of the others are left out. An idle container whose turn is left out gets it in the plan that is made
+    once the container wants work.
     """
     turns = _merge([*owned, *others])
     if len(turns) <= MOST_TURNS:  # as nearly always

@@ -36,8 +36,8 @@ class Mount:
         target: the path in the container.
         writable: whether the container may write to it.
         executable: whether the container may load it as a program's code, even if the host's file system is mounted
-            `noexec`. Where the kernel does not let that be changed, as in a user namespace, the container does not
-            start: a loader that cannot load the shim would go on without it.
+            `noexec`. If the kernel does not let the runtime change that, as in a user namespace, the container does not
+            start: its program would otherwise run without the shim.
     """
 
     source: Path
@@ -53,7 +53,7 @@ def vendor_edits(
 
     The GPU's entry is the one whose name is its uuid. Without such an entry, it is the one whose name is its index, if
     that entry uses the device node `/dev/nvidiaMINOR`: in a spec that was made before GPUs were changed, the index may
-    stand for another GPU. Of entries in several folders that of the last folder counts, as in a runtime.
+    stand for another GPU. If several folders have an entry, the one in the last folder counts, as in a runtime.
 
     Args:
         folders: the vendor's CDI specs in each folder, as JSON objects.

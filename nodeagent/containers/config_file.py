@@ -30,7 +30,7 @@ class ConfigDevice:
         memory_mib: the container's limit of GPU memory, in MiB.
         core_percent: the container's share of GPU time, in percent.
         policy: how the container may use GPU time beyond its share.
-        task_priority: 0 to go before other containers on the GPU, 1 not to.
+        task_priority: 0 if the container goes before other containers on the GPU, else 1.
         slot: the container's place on the GPU's schedule page.
         key: a random number that marks this start of the container in that place.
     """

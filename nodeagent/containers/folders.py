@@ -183,8 +183,8 @@ def remove(folders: Folders, record: Record, keep: Record | None = None) -> None
     """Removes a container's files from the host; its CDI spec first, so that no container starts with missing files.
 
     Args:
-        keep: the record of a container of the same pod that now has the slots and so the same CDI spec, which then
-            stays; None if there is no such container.
+        keep: the record of a container of the same pod that has the slots now. If it has the same CDI spec, the spec
+            stays. None if there is no such container.
     """
     if keep is None or keep.cdi_device != record.cdi_device:
         remove_spec(folders, record)
@@ -281,8 +281,8 @@ def _specs(folders: Folders) -> list[Path]:
 def install_shim(folders: Folders, library: Path) -> Path:
     """Writes the shim to the host, unless it is there unchanged; returns its file, in a folder named after its digest.
 
-    A machine that loses its power may leave a file on disk without its bytes. A program goes on without a library that
-    its loader cannot read, and would then run without any limit.
+    The bytes of a file that is there are compared: a machine that loses its power may leave a file on disk without its
+    bytes. A program goes on without a library that its loader cannot read, and would then run without any limit.
 
     Args:
         library: the shim in the agent's image.

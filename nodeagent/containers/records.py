@@ -64,7 +64,7 @@ class Record:
         start: the number of its start, from 1; each start has its own folder.
         whole: whether no other container may use its GPUs, so that no shim limits it.
         policy: how it may use GPU time beyond its share.
-        task_priority: 0 to go before other containers on its GPUs, 1 not to.
+        task_priority: 0 if it goes before other containers on its GPUs, else 1.
         devices: its parts of GPUs, in the order in which it sees them.
     """
 
@@ -95,8 +95,8 @@ def given(
     """Checks that a container may start, and returns a new record of the parts of GPUs that it is given.
 
     No file is written. A container that starts again keeps its slot on each schedule page, and gets a new key, so that
-    a process of an earlier start has no effect. Init containers of the same pod whose slots passed on to this container
-    count as ended.
+    a process of an earlier start has no effect. If the kubelet has given the slots of an init container to a later
+    container of the same pod, the init container counts as ended.
 
     Args:
         claim: the container and its part of its pod's allocation.
@@ -106,7 +106,7 @@ def given(
         new_key: returns a random number that is not 0.
 
     Raises:
-        PlacementRefusedError: a GPU cannot be used, or other containers hold what the allocation gives, or the slots.
+        PlacementRefusedError: a GPU cannot be used, or other containers hold a part of the allocation, or the slots.
     """
     known = tuple(records)
     before = next((each for each in known if (each.uid, each.container) == (claim.uid, claim.container)), None)
@@ -145,10 +145,13 @@ def given(
 
 
 def _check_slots(claim: Claim, others: Iterable[Record]) -> None:
-    """Checks that a container has not the slots of one of another pod that has not ended yet, as far as is known.
+    """Checks that no other container has exactly the slots of a container that is about to start.
 
-    The slots name the CDI device. A runtime keeps the specs that it has read, and reads a changed one a moment later:
-    it could make this container with the GPUs and files of the other, if these were still there.
+    The slots name the CDI device. A runtime keeps the specs that it has read, and reads a changed one a moment later.
+    So it could make this container with the GPUs and files of the other one.
+
+    Args:
+        others: the records of the containers that have not ended yet, as far as the agent knows.
 
     Raises:
         PlacementRefusedError: another pod's container has the same slots.

@@ -126,7 +126,8 @@ def container_of(pod: Mapping[str, Any], listing: Iterable[Listed], slots: froze
 
     Raises:
         PlacementRefusedError: no container of the pod is listed with exactly these slots, and none of its init
-            containers can hold them; or several are; or the kubelet lists an earlier pod of this name as well.
+            containers can hold them; or several containers are listed with these slots; or the kubelet lists an earlier
+            pod of this name as well.
     """
     spec, identity = pod["spec"], identity_of(pod)
     of_pod = [each for each in listing if (each.namespace, each.pod) == identity[:2]]
@@ -179,7 +180,7 @@ def _ended_before(status: Mapping[str, Any], at: dt.datetime) -> bool:
 
 
 def start_is_certain(pod: Mapping[str, Any], container: str) -> bool:
-    """Returns whether a pod's status shows that an init container that has started before starts once more.
+    """Returns whether a pod's status proves that an init container, which has started before, starts once more.
 
     The status shows it by a failure, or by a wait for a restart, if it shows that for longer than the kubelet takes to
     report what came after. Any other status may be outdated for longer: the kubelet may start the next init container,

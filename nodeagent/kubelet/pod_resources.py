@@ -20,10 +20,10 @@ from nodeagent.kubelet.podresources_pb2 import ListPodResourcesRequest, ListPodR
 SOCKET = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
 LIMIT_SECONDS = 5.0
 TOO_MANY = "rejected by rate limit"
-"""The answer of a kubelet beyond 10 questions at once and 100 a second, those of other programs of the node included
+"""The error of a kubelet that gets more than 10 questions at once or 100 a second, questions of other programs included
 (k8s.io/kubernetes, pkg/kubelet/apis/podresources, DefaultQPS and DefaultBurstTokens)."""
 AGAIN_SECONDS = 0.02
-"""The time after which such a question is asked again: the kubelet takes two in it."""
+"""The time after which a refused question is sent again. The kubelet takes two questions in this time."""
 LARGEST_ANSWER = 16 << 20
 """The kubelet's own bound on a message (k8s.io/kubernetes/pkg/kubelet/apis/podresources, defaultMaxMsgSize)."""
 
@@ -36,7 +36,10 @@ class KubeletError(Exception):
 
 
 class Shared(Generic[T]):
-    """Asks one question at a time. An answer serves all callers that came before its question was sent."""
+    """Shares answers between threads, so that fewer questions are asked.
+
+    One question is asked at a time. Its answer serves all callers that came before it was sent.
+    """
 
     def __init__(self, ask: Callable[[], T]) -> None:
         """Begins without an answer; `ask` sends the question and returns its answer.
@@ -52,7 +55,10 @@ class Shared(Generic[T]):
         self._asking = False
 
     def answer(self) -> T:
-        """Returns the answer to a question that was sent after this call began."""
+        """Returns the answer to a question that was sent after this call began, by this caller or another.
+
+        So the answer is not older than the call.
+        """
         with self._changed:
             wanted = self._sent + 1
             while True:
@@ -104,8 +110,8 @@ class PodResources:
             resource: the resource's name, such as `fairgpu.io/gpu`.
 
         Raises:
-            KubeletError: the kubelet does not answer within LIMIT_SECONDS of the question, or takes none in that time.
-                A caller also waits for the answer to an earlier question, if one is on its way.
+            KubeletError: the kubelet does not answer within LIMIT_SECONDS of the question, or takes no question in that
+                time. A caller also waits for the answer to an earlier question, if one is on its way.
         """
         shared = self._listings.setdefault(resource, Shared(partial(self._asked, resource)))
         answer = shared.answer()

@@ -21,7 +21,7 @@ IN_FLIGHT_SECONDS: Final = 2.0
 """The time after a registration for which an answer of another plugin counts as earlier than the registration: the
 kubelet may have asked that plugin just before, and writes its file afterwards."""
 HIDDEN_SECONDS: Final = 60.0
-"""The time for which the Node must show other slots before they count as a sign. The kubelet checks every 10 seconds
+"""The time for which the Node must show other slots before that counts as a loss. The kubelet checks every 10 seconds
 whether its Node's status must be written, or less often if it is set so, and cannot write it while the API server is
 away. A status that was not written since says nothing about the slots that the kubelet has."""
 FIRST_DELAY_SECONDS: Final = 10.0
@@ -85,7 +85,7 @@ class Registration:
         kubelet: the identity of the socket of the kubelet that was registered with; None before the first registration,
             and after one that failed.
         at_seconds: the time of the last attempt to register.
-        delay_seconds: the least time from that to the next attempt with the same kubelet.
+        delay_seconds: the least time from `at_seconds` to the next attempt with the same kubelet.
         followed_seconds: when the kubelet last followed the slots.
         shown_seconds: when the Node last showed the slots.
         written: `Look.written` of the last status of the Node that showed the slots. If none has, it is that of the
@@ -119,8 +119,8 @@ def observed(registration: Registration, look: Look, now_seconds: float) -> Regi
     """Returns the last registration, with the signs added that the kubelet uses this plugin, or another in its place.
 
     Slots of another plugin of the same resource in the kubelet's checkpoint file are a sign that the other registered
-    later. Those that were there at this registration are none, until the file has been without them or the kubelet has
-    had time to call this plugin.
+    later. Slots that were in the file at this registration are no sign until the file has been without them, or the
+    kubelet has had time to call this plugin.
 
     Args:
         registration: the last registration, as the look before left it.

@@ -174,8 +174,8 @@ def _proof(document: Any) -> str:
 def administers(bundles: Path, container_id: str) -> bool:
     """Returns whether a container was made with CAP_SYS_ADMIN on the host, as a privileged one is.
 
-    It is false if the runtime keeps no configuration of the container. The kernel proves no such thing: in a user
-    namespace of its own any program may have all capabilities, and often maps all ids of the host there.
+    It is false if the runtime keeps no configuration of the container. The capabilities that the kernel shows of a
+    process prove no such right: in a user namespace of its own any program may have all of them.
 
     Args:
         bundles: the folder in which the runtime keeps the OCI configuration of each container.

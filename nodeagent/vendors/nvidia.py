@@ -1,4 +1,4 @@
-"""NVIDIA's GPUs, read through NVML and from the CDI specs of NVIDIA's container toolkit."""
+"""Reads NVIDIA's GPUs through NVML and from the CDI specs of NVIDIA's container toolkit."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ MOST_LINKS = 18
 MPS = b"nvidia-cuda-mps"
 """The name of the programs nvidia-cuda-mps-control and nvidia-cuda-mps-server, as the kernel cuts it."""
 TIERS = ((10, Link.ONE_SWITCH), (20, Link.SWITCHES), (40, Link.NODE))
-"""The links of two GPUs, each after the highest of NVML's topology levels (nvmlGpuTopologyLevel_t) that counts as this
-link."""
+"""Pairs of a topology level of NVML (nvmlGpuTopologyLevel_t) and a link. Two GPUs have the link of the first pair whose
+level is not below theirs."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,13 @@ class Nvidia:
     ) -> None:
         """Begins without knowing a GPU.
 
-        `refused` returns the reason why no GPU can be shared because of what else runs on the node; empty without one.
+        Args:
+            faults: stores the faults of the GPUs.
+            folders: the folders of the CDI specs of NVIDIA's toolkit.
+            recover_seconds: for how many seconds a GPU is fenced after a fault.
+            pci_devices: the folder in which the kernel lists PCI devices.
+            clock: returns seconds of a monotonic clock.
+            refused: returns why no GPU can be shared because of another program on the node; empty if they can.
         """
         self._specs = SpecFiles(folders, KIND)
         self._recover_seconds = recover_seconds
@@ -125,7 +131,7 @@ class Nvidia:
         """Returns NVML's handle of each GPU that answers, keyed by uuid, and why each other one is withheld.
 
         The reasons are keyed by the GPU's index, as text. A GPU that has answered before and does not now gets a fault
-        instead. Its index may be another's now: NVML counts anew when it is opened anew.
+        instead. Its index may be that of another GPU now, since NVML numbers the GPUs each time it is opened.
         """
         handles: dict[str, Any] = {}
         failed: dict[int, str] = {}
@@ -325,8 +331,8 @@ def mps_on_node(names: Mapping[int, bytes], is_trusted: Callable[[int], bool]) -
 def _register(nvml: Any, events: Any, followed: set[int]) -> None:
     """Adds the GPUs whose indexes are not in `followed` to a set of NVML's events, and their indexes to `followed`.
 
-    A GPU is asked for those events alone that NVML has of it: without ECC it has none of double-bit errors, and NVML
-    would refuse all the others with them.
+    Each GPU is registered only for events that NVML has for it. A GPU without ECC has no events of double-bit errors:
+    if these were asked for, NVML would refuse all events of the GPU.
 
     Raises:
         NVMLError: no GPU can be added, and none was before.
@@ -392,7 +398,10 @@ def _numa(nvml: Any, handle: Any, pci_device: Path) -> int | None:
 
 
 def _link(nvml: Any, one: Any, two: Any, pci_of_two: str) -> Link:
-    """Returns the nearest link between two GPUs, given by NVML's handles; SYSTEM, the farthest, if NVML knows none."""
+    """Returns the nearest link between two GPUs, given by NVML's handles; SYSTEM, the farthest, if NVML knows none.
+
+    `pci_of_two` is the PCI address of the second GPU.
+    """
     for number in range(MOST_LINKS):
         try:
             if nvml.nvmlDeviceGetNvLinkState(one, number):
