@@ -56,8 +56,8 @@ LEARN_AT = (100, 250, 500, 1000, 2000, 4000, 8000)
 LEARN_EVERY = 8000
 LEARN_LOOK_SECONDS = 1.0
 LEARN_PAUSE_SECONDS = 0.005
-"""The pause after each millisecond or so of learning. In the interpreter one thread runs at a time: a pod that is asked
-about meanwhile would wait for the learning whenever a call of the system or of numpy lets another thread run.
+"""The pause after each millisecond or so of learning. The interpreter runs one thread at a time. Without pauses, the
+thread that answers kube-scheduler would wait for the learning after each call of the system or of numpy.
 """
 GANG_LOOK_SECONDS = 1.0
 """The interval at which a bind that waits for its gang checks the gang's deadline."""
@@ -323,7 +323,7 @@ def keep_showing(state: State, measures: Measures, acts: Callable[[], bool], wai
 
 
 def _boot_seconds() -> float:
-    """Returns seconds of a clock that goes on while the machine is suspended, as the monotonic one does not."""
+    """Returns seconds of a clock that also counts while the machine is suspended; the monotonic clock does not."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 

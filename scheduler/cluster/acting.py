@@ -8,9 +8,9 @@ When this replica begins to lead, Bindings of another replica may still be on th
 first writes a mark, a random text, on its own pod. The watch shows changes of pods in order: once it shows the mark, it
 has shown all earlier Bindings.
 
-The replica that led before, or an earlier process of this pod, may have sent Bindings until its Lease would have run
-out: a kube-scheduler that is ended gives its Lease away sooner, and a killed extender leaves its pod's Lease as it is.
-So the mark is written once that time is over.
+The replica that led before, or an earlier process of this pod, may send Bindings until its Lease would have run out.
+This replica may have the Lease sooner: a kube-scheduler that ends gives it up, and if only the extender of this pod was
+killed, the pod's kube-scheduler keeps it. So this replica writes the mark only after that time.
 """
 
 from __future__ import annotations
@@ -121,6 +121,7 @@ def follow_lease(
     Errors of the API server are logged, and the Lease is read again.
 
     Args:
+        namespace, name: the Lease's namespace and name.
         acting: takes the Lease as it is read, and gives the mark to write.
         clock: returns seconds of a monotonic clock that counts the time in which the machine is suspended.
     """

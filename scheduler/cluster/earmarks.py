@@ -18,8 +18,8 @@ from scheduler.placement.request import Request
 VERSION = 1
 MAX_BYTES = 64 << 10
 MOST = 1 << 40
-"""The most percent, MiB or containers of one device that an earmark may state: the sum of a million such fits into 64
-bits."""
+"""The most percent, MiB or containers of one device that an earmark may state. The sum of a million such amounts fits
+into 64 bits."""
 MAX_LEFT_OUT = 64
 """The most nodes that an earmark names as left out. For a waiting pod with as many, no pod is evicted any more."""
 

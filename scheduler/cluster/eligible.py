@@ -1,10 +1,11 @@
 """Finds the nodes on which a pod may run once there is room, according to kube-scheduler's rules.
 
-kube-scheduler drops nodes that are short in aggregate before it asks an extender, so it never names a node that is full
-of victims. Its rules of unschedulable nodes, taints, node selectors and required node affinity are applied here
-(https://kubernetes.io/docs/concepts/scheduling-eviction/). A node must also offer, in all, as much as the pod requests
-of each other resource, such as `rdma/hca`; the plan subtracts later what pods hold of it. Rules that depend on other
-pods or on volumes are not applied: a pod with such rules is planned only on nodes that kube-scheduler has named for it.
+kube-scheduler asks an extender only about nodes with enough free in sum. So it does not name a full node, even if
+evictions would make room there. This module applies kube-scheduler's rules of unschedulable nodes, taints, node
+selectors and required node affinity (https://kubernetes.io/docs/concepts/scheduling-eviction/). A node must offer, in
+all, as much as the pod requests of each other resource, such as `rdma/hca`; the plan subtracts later what pods hold of
+it. Rules that depend on other pods or on volumes are not applied: a pod with such rules is planned only on nodes that
+kube-scheduler has named for it.
 """
 
 from __future__ import annotations
@@ -113,8 +114,8 @@ def others_of(amounts: Json) -> dict[str, int]:
 def others_asked(spec: Json) -> tuple[tuple[str, int], ...]:
     """Returns how much a pod asks for of each other resource, as kube-scheduler counts it; at most MOST of each.
 
-    What the pod asks for as a whole stands in place of its containers' requests; of other resources, these are
-    huge pages alone
+    Requests of the pod as a whole (`spec.resources`) replace the requests of its containers. Kubernetes knows such
+    requests of huge pages, and of no other resource that is counted here
     (https://github.com/kubernetes/kubernetes/blob/v1.34.2/staging/src/k8s.io/component-helpers/resource/helpers.go).
     """
     main = [_others_requested(container) for container in mappings(spec.get("containers"))]
@@ -204,7 +205,10 @@ class Sites:
         return flags
 
     def _add_term(self, term: Json, met: Flags) -> None:
-        """Sets, in `met`, the flag of each node that meets all of a term of the affinity; none meets an empty term."""
+        """Sets the flag in `met` of each node that meets all requirements of a term of the affinity.
+
+        No node meets a term without requirements.
+        """
         looks = [(self._labels, one) for one in mappings(term.get("matchExpressions"))]
         looks += [(self._fields, one) for one in mappings(term.get("matchFields"))]
         own = self._open
@@ -269,9 +273,9 @@ class _Values:
         return flags
 
     def _of(self, key: str) -> tuple[Ints, Ints]:
-        """Returns two arrays for a key: the indexes of the nodes that have it, and rows of index and number.
+        """Returns two arrays for a key: the nodes that have it, and the nodes whose value is a number.
 
-        The second array has a row for each node whose value is a number.
+        The first has the indexes of these nodes. The second has a row for each of its nodes: the index and the number.
         """
         if key not in self._places:
             return _NOWHERE

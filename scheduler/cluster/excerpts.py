@@ -2,8 +2,8 @@
 
 40,000 pods are 372 MB of JSON, most of it managedFields, probes, volumes and statuses that the scheduler does not read.
 A field that is not listed here does not exist for the scheduler. `Any` stands for a value of any type, with all that is
-in it. If a value in a document has another type than its field here, the document is decoded whole, so that every field
-means the same in it.
+in it. If a value in a document has another type than its field here, the document is decoded whole: the functions that
+read it then see the value as it is.
 """
 
 from __future__ import annotations

@@ -88,10 +88,10 @@ class Gang:
     forecast: GangRefusal | None = None
 
     def size(self, key: GangKey) -> int:
-        """Returns how many pods are to be placed at once: the number that they name, less those that are done.
+        """Returns how many pods of the gang must be placed at once: all that its key counts, less those that are done.
 
-        A pod that replaces another one does not wait for pods that have done their work. While no pod of the gang runs,
-        those that are done were of an earlier gang of that name.
+        So a pod that replaces another one does not wait for pods that have done their work. If no pod of the gang is
+        placed, no pod counts as done: such pods belong to an earlier gang of that name.
 
         Args:
             key: the gang's key.
@@ -103,8 +103,8 @@ class GangPods:
     """The gangs that pods name in their annotations, with their pods.
 
     Attributes:
-        version: a number that grows when devices are held for a gang, so that its pods are shown to kube-scheduler
-            again.
+        version: a number that grows when devices are held for a gang, so that its pods come back to kube-scheduler's
+            queue.
         membership: a number that grows when a pod joins a gang or leaves it.
         outcomes: how many holds of devices have ended, keyed by outcome: `placed` with the whole gang, `released`
             without it.
@@ -131,7 +131,7 @@ class GangPods:
         return set(self._of_pod)
 
     def count(self) -> dict[str, int]:
-        """Returns the number of gangs that wait without held devices (`waiting`), and with them (`held`)."""
+        """Returns the number of gangs that are not placed: `waiting` without held devices, `held` with them."""
         waiting = sum(bool(gang.waiting) and gang.hold is None for gang in self._gangs.values())
         return {"waiting": waiting, "held": len(self._held)}
 

@@ -60,7 +60,7 @@ class Inventories:
         return len(self._refused), sum(name not in self._fleet.rows for name in self._nodes)
 
     def shared(self, name: str) -> str | None:
-        """Returns the uuid of a device of the node of this name that another node offers as well; None for none."""
+        """Returns the uuid of a device that the node of this name and another one offer; None without such a device."""
         node = self._nodes.get(name)
         devices = node.inventory.devices if node is not None else ()
         return next((device.uuid for device in devices if len(self._offering[device.uuid]) > 1), None)

@@ -324,7 +324,7 @@ def host_demand(spec: Json) -> tuple[int, int]:
 
     Both are counted as kube-scheduler counts them
     (https://github.com/kubernetes/kubernetes/blob/v1.34.2/staging/src/k8s.io/component-helpers/resource/helpers.go):
-    what the pod requests as a whole stands in place of its containers' requests. Each is at most MOST.
+    requests of the pod as a whole (`spec.resources`) replace those of its containers. Each figure is at most MOST.
     """
     main = [_requests(container) for container in mappings(spec.get("containers"))]
     if not (spec.get("initContainers") or spec.get("overhead") or spec.get("resources")):

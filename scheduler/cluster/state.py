@@ -44,7 +44,8 @@ SETTLE_SECONDS = 65.0
 MAX_ASKED = 20_000
 """The most pods whose requests are remembered."""
 MAX_GONE = 20_000
-"""The most pods that are remembered as gone, the last ones: kube-scheduler sees each end within seconds, too."""
+"""The most pods that are remembered as ended or deleted, the latest ones. kube-scheduler sees such an end within
+seconds, so that older ones no longer matter."""
 MAX_RULES = 256
 """The most sets of rules for which the nodes that they allow are kept."""
 MAX_QUESTIONS = 16
@@ -58,8 +59,8 @@ class Reservation:
     Attributes:
         pod: the pod.
         placed: the chosen node, and the devices there.
-        until: when the devices are freed or, once a Binding was sent, its outcome is found out, in monotonic seconds.
-            None while the pod is being bound, and while devices are held for its gang.
+        until: when the devices are freed, in monotonic seconds. Once a Binding was sent, its outcome is found out at
+            this time instead. None while the pod is being bound, and while devices are held for its gang.
         site: the node's labels, taints and other resources when the devices were chosen; None if they were not known.
         sent: the allocation in the Binding that was sent. From then on only an answer of the API server frees the
             devices. Empty before.
@@ -672,7 +673,7 @@ class State:
         return any(overlap.gpu in uuids for overlap in overlaps(node, held))
 
     def binding(self, kept: Reservation, text: str) -> Reservation:
-        """Notes that a Binding is being sent for a reservation; returns the reservation, which has no time limit now.
+        """Stores that a Binding is being sent for a reservation; returns the reservation, now without a time limit.
 
         Args:
             text: the allocation in the Binding, as JSON.
@@ -690,7 +691,10 @@ class State:
             self._reservations[uid] = replace(kept, until=now + SETTLE_SECONDS)
 
     def forget(self, uid: str) -> None:
-        """Frees the reservation of the pod with this uid, unless the pod is bound; it waits again as it did before."""
+        """Removes the reservation of the pod with this uid.
+
+        If the pod is not bound, the devices of the reservation are free, and the pod waits again as it did before.
+        """
         kept = self._reservations.pop(uid, None)
         if kept is not None and uid not in self._bound:
             self.fleet.release(uid)

@@ -80,8 +80,8 @@ class WaitingPods:
         """Adds a pod that waits again, since it was not bound to the node that was found for it.
 
         Args:
-            text: the message of its condition fairgpu.io/Placeable. One that says that it fits counts as none: it is
-                written again once the pod fits again.
+            text: the message of its condition fairgpu.io/Placeable. A message that says that the pod fits counts as
+                none, so that it is written again once the pod fits again.
         """
         self.add(pod, text)
         one = self._pods[pod.uid]
@@ -133,9 +133,9 @@ class WaitingPods:
             self._pods[uid] = replace(self._pods[uid], text=text, outdated=False, shows_fit=False)
 
     def not_written(self, before: Waiting, text: str) -> None:
-        """Restores the message of a pod's condition, since the one that was being written could not be.
+        """Restores the earlier message of a pod's condition, since the new one could not be written.
 
-        If the pod was refused meanwhile, the condition stays outdated.
+        If the pod was refused meanwhile, nothing changes, and the condition stays outdated.
 
         Args:
             before: the pod as it was before `set_text`.

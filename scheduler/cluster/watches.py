@@ -174,7 +174,7 @@ class PodsView:
         self._faults.look(note.uid)
 
     def confirmed(self) -> None:
-        """Notes that ends of pods are seen."""
+        """Notes that the watch of pods is current, so that the ends of pods are seen."""
         self._state.blind = False
 
     def failed(self, error: ApiError) -> None:
@@ -269,9 +269,9 @@ class NodesView:
         _log.warning("nodes cannot be watched", error=str(error))
 
     def _put(self, item: Json) -> None:
-        """Stores a node whose inventory or capacity has changed; other programs change other fields all the time.
+        """Stores a node's labels and taints (`Site`) and, if its inventory or capacity has changed, its devices.
 
-        Such are the times of a kubelet's conditions, or annotations in which a program counts the node's pods.
+        Other fields change all the time, such as the times of a kubelet's conditions, and have no effect.
         """
         name = item["metadata"]["name"]
         self._state.put_site(read_site(item))

@@ -40,8 +40,8 @@ TOO_MANY = 429
 NOT_LEADING = "this replica of the scheduler does not lead any more"
 SETTLE_LOOK_SECONDS = 1.0
 GIVE_UP_SECONDS = 20.0
-"""The time after kube-scheduler's call, or after its gang is complete, after which a bind tries no more. kube-scheduler
-waits longer for an extender (its httpTimeout)."""
+"""The time for which a bind tries: from kube-scheduler's call or, for a pod of a gang, from the end of its wait for
+the gang. kube-scheduler waits longer for an extender (its httpTimeout)."""
 LATE = "the API server has not answered earlier Bindings in time, and this one was not sent"
 ATTEMPT_SECONDS = 5
 """The longest time that the API server works on one attempt: the parameter `timeout` of a request
@@ -201,7 +201,8 @@ def _settle(state: State, pods: Pods, kept: Reservation) -> None:
 def _reserved(state: State, pods: Pods, arguments: BindArguments, path: str, clock: Clock) -> tuple[Reservation, bool]:
     """Returns the pod's reservation on the node, and whether an earlier Binding of the pod may be under way.
 
-    The reservation has the allocation to send. It is made now if `filter` made none.
+    The reservation has the allocation to send. It is made now if `filter` made none. `path` is the pod's path in the
+    API.
 
     Raises:
         BindError: the devices are not free, the budget keeps the pod back, or the pod may be bound elsewhere.
@@ -316,11 +317,11 @@ def _definite(error: ApiError) -> bool:
 
 
 def _fate(pods: Pods, path: str, arguments: BindArguments, text: str, failed: Attempts) -> tuple[Fate, Json | None]:
-    """Returns the outcome of a Binding whose last attempt failed; and the pod (JSON) if it is found bound otherwise.
+    """Returns the outcome of a Binding whose last attempt failed, and the pod (JSON) if it is found bound otherwise.
 
-    The pod is read only if the last attempt was refused for certain. Otherwise the failed attempts decide: the outcome
-    is UNKNOWN if one of them may still succeed, else NOT_BOUND; the second value is then None, however the pod is
-    bound. "Bound otherwise" is to another node or with another allocation.
+    A pod is bound otherwise if it has another node or another allocation; the second value is None for any other pod.
+    The pod is read only if the last attempt was refused for certain. If it was not, the failed attempts decide: the
+    outcome is UNKNOWN if one of them may still succeed, and else NOT_BOUND.
 
     Args:
         path: the pod's path in the API.

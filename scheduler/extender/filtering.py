@@ -227,7 +227,8 @@ def _blocked(state: State, pod: WaitingPod, question: _Asked, block: BudgetBlock
 def _place(state: State, pod: WaitingPod, question: _Asked, now: float) -> tuple[list[str] | msgspec.Raw, str]:
     """Returns the names of the nodes to answer, none if the pod fits nowhere, and why its gang must wait, or "".
 
-    It is the best node alone, on which devices are then reserved; or, of a pod with soft preferences, each that fits.
+    Most pods get the best node alone, on which devices are then reserved. A pod with soft preferences and without a
+    gang gets all nodes on which it fits, and nothing is reserved.
     """
     if pod.gang is not None:
         return place_member(state, pod, question.rows, now)

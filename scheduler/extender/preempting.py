@@ -1,7 +1,7 @@
-"""Answers preempt: the pods to evict so that a pod's devices are free, if the admin allows preemption.
+"""Answers kube-scheduler's call preempt with the pods to evict for a pod, if the admin allows preemption.
 
-kube-scheduler proposes victims by sums over a node, which free no device in particular. A node in the answer without a
-victim fails its whole preemption
+kube-scheduler proposes victims by sums over a node, which free no device in particular. If the answer has a node
+without a victim, kube-scheduler gives up the whole preemption
 (https://github.com/kubernetes/kubernetes/blob/v1.34.2/pkg/scheduler/framework/preemption/preemption.go).
 """
 

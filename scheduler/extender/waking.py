@@ -112,8 +112,8 @@ def keep_waking(state: State, conditions: Conditions, clock: Clock) -> None:
 
     The end of a pod brings waiting pods back to kube-scheduler's queue without a condition. If kube-scheduler sees that
     end before the extender does, it asks too early, is refused, and does not ask again. Pods that were refused
-    shortly before the extender saw that end therefore get the condition. While the watch of pods is interrupted, all
-    that are refused count as such.
+    shortly before the extender saw that end therefore get the condition. While the watch of pods is interrupted, the
+    extender sees no end, and every refused pod gets the condition later.
 
     A pod whose condition says that it fits, and that is refused then, is shown the reason at the next look. All pods
     whose condition says so are looked at every CHECK_SECONDS: on a full node kube-scheduler refuses a pod by itself.
@@ -171,7 +171,7 @@ def _still_late(late: Mapping[str, Late], tried: AbstractSet[str], unwritten: Un
 
 
 def _versions(state: State) -> tuple[int, ...]:
-    """Returns numbers of which one changes whenever waiting pods may get another answer, but not if a pod ends."""
+    """Returns version numbers. One of them changes when waiting pods may get another answer, unless a pod has ended."""
     with state.lock:
         if state.budgets.any_over:
             state.lowest_in_budget()
@@ -222,9 +222,9 @@ def wake(
 
 
 def _wake_one(state: State, conditions: Conditions, uid: str, failed: set[str]) -> bool:
-    """Writes the condition of the pod with this uid if it still waits, and its text must change; returns if it tried.
+    """Writes the condition of the pod with this uid, if the pod still waits and the text must change.
 
-    If the write fails, the uid is added to `failed`.
+    If the write fails, the uid is added to `failed`. Returns whether a write was tried.
     """
     with state.lock:
         one = state.waiting.get(uid)
@@ -251,10 +251,10 @@ def _must_be_written(one: Waiting, text: str, block: BudgetBlock | None) -> bool
     """Whether `text`, why a pod waits now, must be written into its condition fairgpu.io/Placeable.
 
     A condition that was written before is kept current with all its figures. For a pod without one, kube-scheduler's
-    condition shows the extender's last answer. The first condition is written if a budget holds the pod back and
-    `text` differs from that answer; else if a node has room now, or this replica has refused the pod and `text` has a
-    cause that its answer lacks. A changed figure alone is not written: each pod that is placed changes figures, and
-    thousands of waiting pods would be asked about again.
+    own condition shows the extender's last answer. If a budget holds such a pod back, the first condition is written
+    once `text` differs from that answer. Otherwise it is written if a node has room now, or if this replica has refused
+    the pod and `text` has a cause that its answer lacks. A changed figure alone is not written: each pod that is placed
+    changes figures, and kube-scheduler would ask about thousands of waiting pods again.
 
     Args:
         block: how a budget holds the pod back; None if none does.

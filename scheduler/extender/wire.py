@@ -24,10 +24,10 @@ class ArgumentsError(ValueError):
 
 
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""The errors of msgspec at bytes that are no such JSON: the last two are none of its own."""
+"""The errors that msgspec raises for bytes that it cannot decode. Two of them are Python's own, not msgspec's."""
 
 NamesKey = tuple[int, int, int]
-"""Bytes of a list of names, number of names, and the sum of their hashes."""
+"""A key of a list of names: the bytes of the list's JSON, the number of names, and the sum of the names' hashes."""
 
 _FACTOR = 0x9E3779B97F4A7C15
 _MIX = np.uint64(0xBF58476D1CE4E5B9)
@@ -67,8 +67,8 @@ def key_of_names(text: bytes) -> NamesKey | None:
 
     A list with an escape character, without a name, or longer than MAX_RECOGNISED_BYTES has no key. Each name has a
     polynomial hash of 64 bits, which is mixed before all are added. A set of names is found by its key in half the time
-    of decoding the names, and in a fifth of that of looking each of them up. The hash guards against chance alone: an
-    admin names the nodes.
+    of decoding the names, and in a fifth of the time of looking each of them up. The hash guards against chance, and
+    not against names that are made to collide, since an admin names the nodes.
     """
     if len(text) > MAX_RECOGNISED_BYTES or b"\\" in text:
         return None

@@ -173,7 +173,10 @@ def _key(pod: WaitingPod) -> GangKey:
 
 
 def _missing(key: GangKey, gang: Gang) -> str:
-    """Returns why no devices may be held for a gang yet, such as a pod that does not exist; empty if they may."""
+    """Returns why no devices may be held for a gang yet: pods are missing, or kube-scheduler must ask about some first.
+
+    The text is empty if devices may be held.
+    """
     there, size = len(gang.placed) + len(gang.waiting), gang.size(key)
     if there < size:
         return f"gang: {there} of {size} pods are there"
@@ -183,7 +186,10 @@ def _missing(key: GangKey, gang: Gang) -> str:
 
 
 def _others_first(key: GangKey, gang: Gang, pod: WaitingPod) -> str:
-    """Returns why a pod must wait because its gang needs only pods other than it; empty for any other pod."""
+    """Returns why a pod must wait because its gang is complete without it; empty if the gang needs the pod.
+
+    A gang is complete if as many pods as it needs are placed or have devices held for them.
+    """
     held, size = 0 if gang.hold is None else len(gang.hold.uids - {pod.uid}), gang.size(key)
     return f"gang: {size} of its pods are placed before any other" if len(gang.placed) + held >= size else ""
 
@@ -208,8 +214,8 @@ def _try(state: State, key: GangKey, pod: WaitingPod, rows: Ints, now: float) ->
 def _hold(state: State, key: GangKey, gang: Gang, pod: WaitingPod, now: float) -> int:
     """Holds devices for all pods that a gang lacks, `pod` among them, or for none.
 
-    Returns the number of the gang's pods that fit, those that are placed included. It is `gang.size` if the devices are
-    held.
+    Returns the number of the gang's pods that fit, including the pods that are already placed. It equals `gang.size` if
+    the devices are held, and only then. `now` is in monotonic seconds.
     """
     hold = state.gangs.begin_hold(key, now + state.gang_seconds)
     # Those that arrived stay: kube-scheduler has counted them to their nodes.

@@ -17,9 +17,9 @@ from scheduler.placement.request import Request
 MAX_NAMED = 4
 """The most models or uuids of a list that a text names."""
 CHOICE_BYTES = 128
-"""The most bytes by which a text states what models or uuids to use and to avoid: two uuids of 40 characters fit."""
+"""The most bytes of the part of a text that names models or uuids. Two uuids of 40 characters fit."""
 SHORTENED = "..."
-"""The end of a name of which a text states only the beginning."""
+"""The text that stands for the rest of a name, where only the name's beginning fits."""
 
 
 class Cause(IntEnum):
@@ -28,23 +28,23 @@ class Cause(IntEnum):
     DEVICES = 0
     """The node offers too few GPUs in all."""
     MODEL = 1
-    """Too few of them are of a model that may be used."""
+    """Too few of the node's GPUs are of a model that may be used."""
     UUID = 2
-    """Too few of them have a uuid that may be used."""
+    """Too few of these GPUs have a uuid that may be used."""
     SIZE = 3
-    """Too few of them have the memory, were they empty."""
+    """Too few of the GPUs that may be used offer the memory, even if they were empty."""
     MEMORY = 4
-    """Too few of them have the memory free."""
+    """Too few of these GPUs have the memory free."""
     CORE = 5
-    """Too few of them have the GPU time free."""
+    """Too few of these GPUs have the GPU time free."""
     SLOTS = 6
-    """Too few of them take another container."""
+    """Too few of these GPUs take another container."""
     TOGETHER = 7
     """Memory, GPU time and containers are free, but not on the same GPUs."""
 
 
 LASTING = frozenset({Cause.DEVICES, Cause.MODEL, Cause.UUID, Cause.SIZE})
-"""The causes that no end of another pod removes."""
+"""The causes that remain even if all other pods end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +53,12 @@ class Shortage:
 
     Attributes:
         cause: the cause.
-        gpus: the number of GPUs that the container needs.
-        asked: the amount that the container needs: memory or percent of GPU time of each GPU, or a number of GPUs, as
-            the cause has it.
-        most: the largest such amount that any of these nodes has; of memory and GPU time, on each of `gpus` GPUs.
-        unit: the unit of amounts of memory, MiB or percent.
+        gpus: the number of GPUs that the container needs; 0 for TOGETHER.
+        asked: the amount that the container needs. It is the memory of each GPU for SIZE and MEMORY, the percent of
+            GPU time of each GPU for CORE, and a number of GPUs for the other causes.
+        most: the largest such amount on any of these nodes. Of memory and GPU time, it is the amount that each of
+            `gpus` GPUs of the node has.
+        unit: the unit of amounts of memory: `MiB` or `percent`.
         in_sum: the number of these nodes with enough free in sum, but in pieces on several GPUs.
         cut: the number of these nodes on which the search for devices of several containers reached its limit.
     """
@@ -72,10 +73,11 @@ class Shortage:
 
 
 def explain(shortage: Shortage, request: Request) -> str:
-    """Returns the text that says why a request fits on none of some nodes.
+    """Returns the text that says why a request does not fit on some nodes.
 
     Args:
-        shortage: the cause, with the amounts that are lacking on these nodes.
+        shortage: the cause that these nodes share, with the amounts.
+        request: the request, whose choice of models and uuids the text names.
     """
     wanted, asked, most = request.wanted, shortage.asked, max(shortage.most, 0)
     each = "one GPU" if shortage.gpus == 1 else f"each of {shortage.gpus} GPUs"
@@ -107,7 +109,7 @@ def _choice(use: tuple[str, ...], avoid: tuple[str, ...]) -> str:
 
 
 def _list(names: tuple[str, ...], limit: int) -> str:
-    """Returns the first names of a list in at most `limit` bytes, and the number of the others."""
+    """Returns a text of at most `limit` bytes with the first names of a list and the number of the other names."""
     for count in range(min(len(names), MAX_NAMED), 0, -1):
         text = " or ".join(names[:count]) + _others(names, count)
         if len(text) <= limit:

@@ -35,7 +35,9 @@ CALL_TRIES = 400
 """The most tries of the search for devices in one computation of gains, over all nodes. They take about 15 ms, in which
 no other pod is placed."""
 FAR_APART = 1e7
-"""The cost of one step of distance between devices where their links decide: it exceeds any gain."""
+"""The amount by which each step of distance between devices lowers a gain with the placement `topology`.
+
+It is larger than any gain, so that links decide first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +105,8 @@ class _Figures:
     def refresh(self, fleet: Fleet, compute: Callable[[Ints], _Computed]) -> None:
         """Computes the figures of the nodes that have changed since the last refresh, or that it did not reach.
 
-        `compute` takes these nodes' rows and returns the four arrays for them.
+        A refresh computes nothing if the fleet has not changed. `compute` takes the rows of these nodes, and returns
+        the four arrays of `_Computed` for them.
         """
         if self.version != fleet.version:
             new = fleet.size - len(self.of_row)
@@ -164,8 +167,8 @@ class Chooser:
         """Returns the gain of each node for a request, in the fleet's order: the larger, the better.
 
         The gain of a node is the change in the worth of its free parts if it takes the request. With the placement
-        `spread` it grows with the free part instead, and with `topology` the links between devices count first. It is
-        NONE if the request does not fit, or the search for devices reached its limit.
+        `spread` it is the mean free percent of the node's GPUs instead. With `topology` the links between devices count
+        first. It is NONE if the request does not fit, or the search for devices reached its limit.
         """
         return self._refreshed(request).of_row
 
@@ -234,7 +237,7 @@ class Chooser:
                 yield _placed(node, request, assignment)
 
     def why(self, request: Request, rows: Ints) -> list[tuple[Shortage, Ints]]:
-        """Returns the shortages that keep a request from nodes on which it does not fit, at most one of each cause.
+        """Returns why a request does not fit on some nodes: one shortage for each cause that keeps it from a node.
 
         Args:
             rows: the nodes' indexes in the fleet. A node on which the request fits is counted under TOGETHER.
@@ -332,8 +335,8 @@ class Chooser:
         """Groups nodes on which the request's containers get devices alike, so that one of each group is searched.
 
         Returns:
-            For each group, the position in `rows` of its first node, in order; and for each node, the index of its
-                group.
+            Two arrays. The first has, for each group, the position of its first node in `rows`, in increasing order.
+                The second has, for each node in `rows`, the index of its group.
         """
         wanted, everything = request.wanted, np.arange(len(rows))
         by_links = wanted.placement is Placement.TOPOLOGY
@@ -375,7 +378,8 @@ class Chooser:
     def _apart_of_several(self, request: Request, rows: Ints, taken: Flags) -> Floats:
         """Returns, for each node in `rows`, the distance between the devices within each container; less is nearer.
 
-        The worst link counts first, then the sum of links, then the number of NUMA nodes.
+        The distance grows first with the worst link within any container, then with the sum of all links within
+        containers, then with the number of NUMA nodes of each container.
 
         Args:
             taken: for each container, node and device, whether the container takes the device.
@@ -584,7 +588,10 @@ def _placed(node: Node, request: Request, assignment: Assignment) -> Placed:
 
 
 def _assignment(taken: Flags) -> Assignment:
-    """Returns the indexes of each container's devices, from flags for each container and device."""
+    """Returns the indexes of each container's devices.
+
+    `taken` has, for each container and device, whether the container takes the device.
+    """
     return tuple(tuple(np.flatnonzero(devices).tolist()) for devices in taken)
 
 
@@ -594,7 +601,10 @@ def _share(node: Node, at: int, need: Need) -> Share:
 
 
 def _taken(left: Left, after: Ints, request: Request) -> Left:
-    """Returns the free parts of nodes once each has taken the request, and its devices have `after` percent left."""
+    """Returns the free parts of nodes once each has taken the request.
+
+    `after` has the percent that is then free of each device of each node.
+    """
     return left._replace(idle=after, cpu=left.cpu - request.cpu_milli, host=left.host - request.host_mib)
 
 

@@ -2,8 +2,8 @@
 
 The containers that run together take their devices in turn, the largest container first, by a function that scores
 devices (Pick). If devices run out this way, each container takes the emptiest devices instead: that leaves devices for
-the containers that need several each. A node on which both ways fail, though no sum or count rules it out, is searched
-by itself (scheduler/placement/search.py).
+the containers that need several each. If both ways fail on a node, and sums and counts do not prove that the pod cannot
+fit there, scheduler/placement/search.py searches the node.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ NO_TOTAL = np.int64(1 << 60)
 MOST_IN_32_BITS = np.iinfo(np.int32).max // 100
 """The most MiB whose hundredfold is a whole number of 32 bits: 20 TiB."""
 LINKED, MORE, LENT, HELD = 10_000_000, 1e4, 1e8, 1e9
-"""The terms of an init container's score of a device: for one of the best linked set; for each percent beyond the part
-that the pod holds (it is subtracted); for one that an earlier init container takes; for one that the main containers
-hold."""
+"""The parts of a device's score for an init container that ends. HELD is added if a container that keeps running holds
+the device, and LENT if an earlier init container takes it. MORE is subtracted for each percent of the device that the
+pod would hold in addition. LINKED is the most that a Pick adds: it adds LINKED for a device of the best linked set."""
 
 
 class Free(NamedTuple):
@@ -237,7 +237,7 @@ def _search(request: Request, free: Free, rest: Ints, tries: Tries, given: Given
 
     Args:
         rest: the nodes, as their indexes in `free`.
-        tries: how many tries are left; each search uses some up. Nodes that get none are not `reached`.
+        tries: the tries that are left; each search uses some. A node for which none is left is not `reached`.
     """
     known: dict[tuple[tuple[object, ...], ...], tuple[Assignment | None, bool]] = {}
     for at in rest.tolist():
@@ -299,8 +299,8 @@ def _give_init(request: Request, free: Free, pick: Pick, taken: Flags) -> Flags:
     Args:
         free: the free parts of the nodes' devices before the pod.
         pick: scores the devices on which a container fits.
-        taken: for each container, node and device, whether the container takes the device; the rows of the init
-            containers that end are filled in.
+        taken: for each container, node and device, whether the container takes the device. The call writes the flags
+            of the init containers that end.
     """
     fits = np.ones(len(free.usable), np.bool_)
     held, lent = np.asarray(taken.any(axis=0)), np.zeros_like(free.usable)
@@ -368,7 +368,8 @@ def left_of(request: Request, free: Free, taken: Flags) -> Free:
 def may_fit(request: Request, free: Free) -> Flags:
     """Returns, for each node, whether all containers of a pod may fit, as far as sums and counts of devices can say.
 
-    On such a node they may still not fit, since the free parts may lie on the wrong devices.
+    On such a node they may still not fit, since the free parts may lie on the wrong devices. A node with false needs no
+    search.
     """
     needs = [request.steps[at][0] for at in turns(request)]
     core, memory, slots = (np.where(free.usable, amounts, 0).clip(0) for amounts in free[:3])
@@ -411,10 +412,15 @@ def _beside(request: Request, free: Free, taken: Flags, init: int) -> Free:
 
 
 def _top(scores: Scores, able: Flags, count: int) -> tuple[Flags, Flags]:
-    """Returns, for each node, flags of the `count` able devices with the highest scores, and whether so many are able.
+    """Returns the devices that one container takes on each node: the `count` devices with the highest scores.
 
-    `able` says on which devices the container fits. `scores` and `able` have a row for each node and a column for each
-    device.
+    Args:
+        scores: the score of each device; a row is a node, and a column is a device.
+        able: for each node and device, whether the container fits on the device.
+
+    Returns:
+        For each node and device, whether the container takes the device; and for each node, whether it fits on
+        `count` devices there.
     """
     width, kind = able.shape[1], scores.dtype
     if count > width:

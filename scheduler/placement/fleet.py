@@ -1,4 +1,4 @@
-"""All nodes with the free parts of their devices, as arrays: one row a node, one column a device.
+"""Keeps all nodes with the free parts of their devices in arrays: one row a node, one column a device.
 
 A question about all nodes then takes a few operations on arrays. Their cost grows with the number of devices, and not
 with the number of pods. If a node changes, only its row is computed again.
@@ -208,8 +208,8 @@ class Fleet:
     def alike(self) -> Ints:
         """Returns a number for each row, equal for rows whose devices, in order, have the same classes and free parts.
 
-        The numbers are at least 0. A node's processor time and memory, the links of its devices and their uuids are not
-        compared.
+        So a computation on one of these rows holds for the others, too. The numbers are at least 0. A node's processor
+        time and memory, the links of its devices and their uuids are not compared.
         """
         if len(self._alike_numbers) > 2 * len(self.nodes):
             # Most of the known contents are those of no row any more.

@@ -1,7 +1,7 @@
 """Computes the parts of devices that a placed pod holds during its life.
 
-Containers that run one after the other hold the largest of their shares, not the sum; this is computed for each figure
-by itself, as in `fairgpu.demand.peak`.
+Of containers that run one after the other, the largest share counts, not the sum. GPU time, memory and number of
+containers are each computed by themselves, as in `fairgpu.demand.peak`.
 """
 
 from __future__ import annotations

@@ -50,8 +50,8 @@ def plain_pick(request: Request, fleet: Fleet, worth: Worth | None) -> Pick:
 def linked_pick(request: Request, fleet: Fleet, plain: Pick, *, first: bool = False) -> Pick:
     """Returns a function (Pick) that scores a node's devices so that containers of several GPUs get well linked ones.
 
-    For containers of one GPU the scores are those of `plain`. For a container that takes whole GPUs, later containers
-    that take whole GPUs are considered, too: the two cannot share a GPU, and both are to get well linked ones.
+    For containers of one GPU the scores are those of `plain`. Two containers that take whole GPUs cannot share one. So
+    the scores for the first of them leave well linked GPUs for the later one, too.
 
     Args:
         plain: a Pick without regard to links, as `plain_pick` returns.
@@ -109,7 +109,8 @@ def spreads_of(fleet: Fleet, rows: Ints, taken: Flags) -> Ints:
         taken: for each of these nodes and each device, whether the container takes it.
 
     Returns:
-        Three numbers for each node, as in `Spread`: the worst link, the sum of all links, and the number of NUMA nodes.
+        An array with the three numbers of a `Spread` for each node: the worst link, the sum of all links, and the
+        number of NUMA nodes.
     """
     first, inverse = _alike_rows(fleet, rows, taken)
     found: list[Spread] = []
@@ -175,7 +176,8 @@ def _alike_rows(fleet: Fleet, rows: Ints, *flags: Flags) -> tuple[npt.NDArray[np
     """Groups nodes that have the same links and flags, so that one of each group is looked at.
 
     Returns:
-        For each group, the position in `rows` of its first node; and for each node, the index of its group.
+        Two arrays. The first has, for each group, the position of its first node in `rows`. The second has, for each
+        node in `rows`, the index of its group.
     """
     if len(rows) == 1:
         return np.zeros(1, np.intp), np.zeros(1, np.intp)
@@ -187,10 +189,10 @@ def _alike_rows(fleet: Fleet, rows: Ints, *flags: Flags) -> tuple[npt.NDArray[np
 
 
 def _counts(request: Request, at: int) -> tuple[int, ...]:
-    """Returns the number of GPUs of a container, then of each later container that cannot share any GPU with it.
+    """Returns the number of GPUs of a container, then of each later container that must get other GPUs.
 
-    Only if the container takes whole GPUs are there such later ones: those that take several whole GPUs. `at` is the
-    container's index in `Request.steps`.
+    Two containers that take whole GPUs cannot share one. So if the container takes whole GPUs, the later ones are those
+    that take several whole GPUs each; otherwise there are none. `at` is the container's index in `Request.steps`.
     """
     steps, order = request.steps, turns(request)
     need = steps[at][0]

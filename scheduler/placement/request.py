@@ -17,8 +17,9 @@ class Need(NamedTuple):
     Attributes:
         gpus: the number of GPUs, all different.
         core_percent: the percent of each GPU's time; 0 for best effort.
-        memory_mib: the memory of each GPU, in MiB; 0 if `memory_percent` says it.
-        memory_percent: the memory of each GPU, in percent of what the device offers; 0 if `memory_mib` says it.
+        memory_mib: the memory of each GPU, in MiB; 0 if it is given in percent.
+        memory_percent: the memory of each GPU, in percent of the memory that the device offers; 0 if it is given in
+            MiB.
     """
 
     gpus: int

@@ -1,8 +1,8 @@
 """Searches one node for the devices of a pod with several containers, by trying sets of devices.
 
 Main containers and native sidecars run together, so their shares of a device add up. An init container that ends runs
-before most of them. It takes devices that the pod will hold anyway, as far as these suffice, since the kubelet hands
-its slots on to later containers. It needs room beside the native sidecars that start before it, and beside no other
+before the main containers. It takes devices that the pod will hold anyway, as far as these suffice, since the kubelet
+gives its slots to later containers. It needs room beside the native sidecars that start before it, and beside no other
 container.
 
 To find the sets that fit together is a packing problem, for which no fast way finds every solution. Three things
@@ -32,8 +32,8 @@ class Room(NamedTuple):
         core_percent, memory_mib: the free percent of its GPU time, and the free MiB of its memory.
         slots: the number of containers that the device still takes.
         total_mib: the MiB of memory that the device offers in all.
-        holders: the indexes in `Request.steps` of the containers to which the search gave a share of it; empty if no
-            init container depends on them.
+        holders: the indexes in `Request.steps` of the containers to which the search gave a share of the device. They
+            are noted only if the request has an init container that ends, whose devices depend on them.
     """
 
     device: int
@@ -61,7 +61,7 @@ class Room(NamedTuple):
 
         Args:
             need: the container's need.
-            *holders: the container's index in `Request.steps`, if it is to be noted.
+            *holders: the container's index in `Request.steps`, to add to `holders`; nothing if it is not noted.
         """
         return self._replace(
             core_percent=self.core_percent - need.core_percent,
@@ -97,9 +97,10 @@ class Tries:
 
 
 def assign(rooms: Sequence[Room], request: Request, tries: Tries) -> Assignment | None:
-    """Returns the devices that a request's containers get on one node; None if the search found no way.
+    """Returns the devices that a request's containers get on one node; None if the search finds none in time.
 
-    None is also the answer if the tries are used up. The emptiest devices are tried first: so a way is found soonest.
+    The search ends without an answer once its tries are used up. It tries the emptiest devices first, since the
+    containers most often fit on these.
 
     Args:
         rooms: the free parts of the node's devices that may be chosen.
@@ -236,7 +237,10 @@ class _Search:
 
 
 def _sets(rooms: Sequence[Room], need: Need) -> Iterator[tuple[int, ...]]:
-    """Yields the sets of devices that a container may take, as indexes of `rooms`; of sets of equal devices, one."""
+    """Yields the sets of devices that a container may take, as indexes in `rooms`.
+
+    Devices with equal free parts count as one: of sets that differ only in such devices, one is yielded.
+    """
     alike: dict[tuple[object, ...], list[int]] = {}
     for place, room in enumerate(rooms):
         if room.takes(need):
@@ -255,10 +259,11 @@ def _of_groups(groups: Sequence[Sequence[int]], count: int) -> Iterator[tuple[in
 
 
 def _with_init(rooms: Sequence[Room], request: Request, chosen: dict[int, tuple[int, ...]]) -> Assignment | None:
-    """Returns the devices of all containers: the chosen ones, and devices for the init containers that end.
+    """Adds devices for the init containers that end; returns the devices of all containers, None if one does not fit.
 
-    None if an init container does not fit. `chosen` is keyed by the index in `Request.steps`; `rooms` are the free
-    parts of the devices before the pod takes any.
+    Args:
+        rooms: the free parts of the node's devices before the pod takes any.
+        chosen: the devices of the other containers, keyed by the container's index in `Request.steps`.
     """
     held = dict.fromkeys(device for devices in chosen.values() for device in devices)
     lent: set[int] = set()

@@ -29,8 +29,9 @@ LOOKED_AT = 8 * MAX_ROWS
 MAX_TRIES = 250
 """The most choices of devices that the search tries; about 30 ms, in which no other pod is placed."""
 MAX_SETS = 1000
-"""The most tries of searches for devices of several containers, for all requests together: so many while requests are
-placed one by one, and so many in the search after it. Each takes another 30 ms."""
+"""The most tries to find devices for pods of several containers, for all requests together.
+
+Placing the requests one by one may use as many, about 30 ms, and the search after it as many again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,7 @@ def _place_together(chooser: Chooser, parts: Sequence[Part]) -> tuple[dict[str, 
 
 
 def _is_exact(parts: Sequence[Part]) -> bool:
-    """Whether placing the requests one by one is certain to succeed if all of them fit at all."""
+    """Whether placing the requests one by one finds a way to place all of them if there is one."""
     one = parts[0]
     need = one.request.single
     return need is not None and need.gpus == 1 and all(_alike(one, other) for other in parts)
@@ -136,8 +137,8 @@ class _Search:
 
         Args:
             at: the index of the first request without a place.
-            first: the index of the first of its candidate nodes to try: of equal requests, a later one takes no node
-                before that of an earlier one.
+            first: the position, among that request's candidate nodes, of the first node to try. Of equal requests, a
+                later one tries no node before the node of an earlier one, since such ways were tried already.
         """
         if at == len(self._parts):
             return {}
@@ -165,7 +166,8 @@ class _Search:
     def _candidates(self, part: Part) -> list[int]:
         """Returns the rows of the nodes to try for a request, the fullest first, at most MAX_ROWS.
 
-        Of nodes that are alike, there are at most as many as there are requests.
+        Of nodes with the same choices (`_shape`), it has at most as many as there are requests, since more would add no
+        other way.
         """
         fleet, half = self._chooser.fleet, MAX_ROWS // 2
         rows = _roomy(self._chooser, part)
@@ -199,9 +201,9 @@ def holding_of(placed: Placed, request: Request) -> Holding:
 
 
 def _roomy(chooser: Chooser, part: Part) -> Ints:
-    """Returns the nodes of a request that have enough processor time and memory, as indexes in the fleet.
+    """Returns the indexes in the fleet of the nodes that have enough processor time and memory for a request.
 
-    kube-scheduler checks these for one pod at a time only.
+    kube-scheduler checks these for one pod at a time, and not for several pods that are placed together.
     """
     fleet, rows, request = chooser.fleet, part.rows, part.request
     return rows[(fleet.cpu[rows] >= request.cpu_milli) & (fleet.host[rows] >= request.host_mib)]

@@ -12,12 +12,13 @@ from itertools import combinations
 from typing import NamedTuple
 
 Links = tuple[tuple[int, ...], ...]
-"""The link between any two devices of a node, by the index of the one and then the other: a number of
-`fairgpu.inventory.Link`, the nearest first."""
+"""A table of the links between a node's devices: `links[a][b]` is the link between the devices of the indexes a and b.
+
+Each link is a number of `fairgpu.inventory.Link`: the smaller, the nearer."""
 MAX_TOGETHER = 8
 """The most devices for which all ways to divide them into several sets are compared."""
 MAX_LOOKS = 1 << 16
-"""The most sets, complete or partial, that are looked at for one choice. From 16 devices no more sets can be made."""
+"""The most sets, complete or partial, that one choice compares. 16 devices have no more sets than that."""
 
 
 class Spread(NamedTuple):
@@ -151,7 +152,7 @@ def best_sets(
         For each set, in the order of `counts`, the indexes of its devices on the node.
 
     Raises:
-        ValueError: there are fewer candidates.
+        ValueError: there are fewer candidates than the sets need devices.
     """
     if len(candidates) > MAX_TOGETHER or len(counts) == 1:
         sets: list[tuple[int, ...]] = []

@@ -27,7 +27,7 @@ STEP_PERCENT = 2 / 3
 order."""
 MAX_HOST_LEVELS = 40
 MAX_SEVERAL = 8
-"""Kinds that need several GPUs are weighed one by one, the most frequent of them alone."""
+"""The most entries of `Worth.several`: of the requests for several GPUs, only the most frequent kinds count."""
 KINDS_AT_ONCE = 16
 """The kinds that are read between two pauses of learning: about a millisecond of processor time."""
 
@@ -229,7 +229,8 @@ def host_parts(worth: Worth, left: Left) -> tuple[Ints, Ints]:
 def numbered(*parts: Ints) -> Ints:
     """Returns a number for each index of some arrays of the same length, equal where all arrays have equal values.
 
-    The numbers are at least 0, and less than the length of the arrays.
+    It serves to group nodes that agree in several properties, each of which is an array with an item for each node. The
+    numbers are at least 0, and less than the length of the arrays.
     """
     number = np.zeros(len(parts[0]), np.int64)
     for part in parts:
@@ -245,9 +246,9 @@ def rounded(gains: Floats) -> Floats:
 
 
 def _in_learned_classes(worth: Worth, left: Left) -> Left:
-    """Returns `left` without the devices whose class is newer than the learned figures.
+    """Returns `left` without the devices of classes that came after the learning.
 
-    No request is known to use them.
+    Such devices have no worth yet, since no request is known to use them.
     """
     unknown = left.cls >= worth.classes
     return left._replace(cls=np.where(unknown, NO_CLASS, left.cls)) if unknown.any() else left
@@ -273,12 +274,14 @@ def _used_by_several(worth: Worth, cls: Ints, idle: Ints, place: Ints) -> Floats
 
 
 def _used_by_several_but_one(worth: Worth, left: Left, then: Ints, place: Ints) -> Floats:
-    """Returns, for each device, what requests for several GPUs add to its node's worth if only it has changed.
+    """Returns, for each device, the worth that its node has for requests of several GPUs once that device has changed.
+
+    The other devices of the node stay as they are.
 
     Args:
         worth: the learned figures.
         left: the free parts before the change.
-        then: the free percent of each device after it has changed, and no other device of its node.
+        then: the free percent of each device after the change.
         place: the level of each node (`Worth.host_level`).
     """
     used = np.zeros(then.shape)
@@ -299,7 +302,10 @@ def _stranded(worth: Worth, total: Ints, cpu: Ints) -> Floats:
 
 
 def _levels(amounts: Sequence[int]) -> Ints:
-    """Returns the distinct amounts in increasing order; MAX_HOST_LEVELS quantiles of the amounts if there are more."""
+    """Returns the distinct amounts in increasing order, as the bounds of levels (`Worth.host_level`).
+
+    If there are more than MAX_HOST_LEVELS, it returns as many quantiles of the amounts instead.
+    """
     found = sorted(set(amounts))
     if len(found) > MAX_HOST_LEVELS:
         ranked = sorted(amounts)
@@ -322,7 +328,9 @@ def _usual(percents: tuple[int, ...], common: int) -> int:
 def _named(
     kinds: Sequence[tuple[Kind, float]], classes: Sequence[DeviceClass], capacity: Mapping[int, int], demanded: float
 ) -> Floats:
-    """Returns, for each device class, the fraction of it that requests for models by name take once no GPU is free.
+    """Returns, for each device class, the fraction of its devices that requests by model take when no GPU is free.
+
+    A request by model allows or excludes models of GPUs by their names.
 
     Args:
         kinds: each kind of requests with its fraction of all pods.

@@ -3,12 +3,13 @@
 A pod of a spent budget is evicted before any other. A pod within its budget is evicted only for a pod of high task
 priority, and only if its own task priority is normal. Of several sets that free the devices, the one with the fewest
 pods within their budget is chosen, then the one with the fewest of high priority, then the one whose eviction loses the
-least work. No set contains a pod that could stay: each pod of the set is put back, the costliest first, and is evicted
-only if the devices do not suffice with it.
+least work. No set contains a pod that could stay: the plan puts back each pod of the set, the costliest first, and
+keeps it in the set only if the waiting pods do not fit beside it.
 
-The cheapest devices are found for all nodes at once; the best nodes are then searched exactly, as `kube-scheduler's own
-preemption <https://github.com/kubernetes/kubernetes/blob/v1.34.2/pkg/scheduler/framework/preemption/preemption.go>`_
-does for all.
+The cost of each node is estimated for all nodes at once. The cheapest nodes are then searched exactly, as
+`kube-scheduler's own preemption
+<https://github.com/kubernetes/kubernetes/blob/v1.34.2/pkg/scheduler/framework/preemption/preemption.go>`_ searches
+every node.
 """
 
 from __future__ import annotations
@@ -35,12 +36,13 @@ Others = Mapping[str, int]
 NO_OTHERS: Others = {}
 NO_FREED: Mapping[int, Others] = {}
 SEARCHED = 32
-"""The number of nodes that are searched exactly: those whose cheapest devices cost least."""
+"""The number of nodes that are searched exactly at a time, those with the lowest estimated costs first."""
 MAX_TRIES = 2000
 """The most tries of searches for devices of several containers in one plan; about 60 ms."""
 HIGH_COST, IN_BUDGET_COST = 1e11, 1e13
-"""The costs of a pod of high priority and of one within its budget, by which nodes are ordered before the search. Each
-is more than any lost work, in percent of a GPU times seconds."""
+"""The costs of evicting a pod of high task priority and a pod within its budget, in the estimates that order the nodes.
+
+Each is more than any lost work, in percent of a GPU times seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +127,10 @@ class Cost(NamedTuple):
 
 
 class _Node(NamedTuple):
-    """The amounts of a node that the search takes for free: devices, thousandths of a core, MiB, and further pods.
+    """The free parts of a node, as they would be without some of its pods.
 
-    `others` has an amount for each other resource that the waiting pod asks for, in the pod's order.
+    They are the devices, the processor time (thousandths of a core), the memory (MiB), the number of further pods, and
+    an amount of each other resource that the waiting pod asks for, in the pod's order.
     """
 
     rooms: tuple[Room, ...]
@@ -140,7 +143,7 @@ class _Node(NamedTuple):
 def plan_reclaim(fleet: Fleet, victims: Victims, pods: Sequence[PodToPlace], spare: Spare) -> Plan | None:
     """Returns a plan to place all of some waiting pods, with the evictions that it needs; None if it finds no plan.
 
-    It chooses the evictions that cost least, as far as its search finds them, and none that is not needed.
+    The plan has the cheapest evictions that the search finds, and only evictions that are needed.
 
     Args:
         fleet: a copy of the fleet, which is changed. Devices of pods that are already ending are free in it.
@@ -211,7 +214,7 @@ class _Planner:
         self._evicted: dict[int, Holding] = {}
 
     def place(self, pod: PodToPlace) -> Placed | None:
-        """Places one more waiting pod, and adds the victims that it needs; returns its place, or None without one."""
+        """Places one more waiting pod, and adds the victims that it needs; returns its place, None if there is none."""
         fleet, request = self._fleet, pod.request
         rows = pod.rows
         roomy = (fleet.cpu[rows] >= request.cpu_milli) & (fleet.host[rows] >= request.host_mib)
@@ -282,9 +285,10 @@ class _Planner:
         return all(left.get(name, 0) + freed.get(name, 0) >= amount for name, amount in pod.others)
 
     def _freed_by(self, gone: Iterable[int]) -> Mapping[int, Others]:
-        """Returns the other resources that running pods hold in all, keyed by the node's index, then by resource.
+        """Returns how much of other resources each node gains if some running pods leave it.
 
-        `gone` has the pods as indexes into the arrays of `Holders`.
+        The amounts are keyed by the node's index, then by resource. `gone` has the pods as indexes into the arrays of
+        `Holders`.
         """
         freed: dict[int, dict[str, int]] = {}
         for at in gone:
@@ -345,9 +349,9 @@ class _Planner:
         return able[np.argsort(costs[able], kind="stable")].tolist()  # type: ignore[no-any-return]
 
     def _costs(self, need: Need, pieces: Pieces, usable: Flags) -> Floats:
-        """Returns, for each node, an estimate of the cost to free the GPUs that a need asks for; infinite if too few.
+        """Returns, for each node, an estimate of the cost to free the GPUs of a need; infinite if that is impossible.
 
-        On each device pods are evicted from the cheapest on, until the need fits.
+        The estimate evicts pods from each device, the cheapest first, until the need fits there.
 
         Args:
             pieces: the parts of devices of the pods that may be evicted.
@@ -366,7 +370,7 @@ class _Planner:
         lengths = np.diff(np.append(begins, len(device)))
 
         def summed(amounts: Floats | Ints) -> Floats | Ints:
-            """Returns, for each part of a device in `order`, the sum of it and those before it on the same device."""
+            """Returns running sums: for each part, the sum of the amounts up to that part on the same device."""
             total = np.cumsum(amounts[order])
             return np.asarray(total - np.repeat(total[begins] - amounts[order][begins], lengths))
 
@@ -418,7 +422,7 @@ class _Planner:
     def _on_device(
         self, need: Need, row: int, device: int, dearest_first: Sequence[int], pod: PodToPlace
     ) -> list[int] | None:
-        """Returns the victims on a device whose eviction makes room for one GPU of a need; None if all are too few.
+        """Returns the victims on a device whose eviction makes room there for one GPU of a need; None if none does.
 
         Args:
             need: the waiting pod's need.
@@ -448,7 +452,7 @@ class _Planner:
         return chosen
 
     def _needed_on(self, pod: PodToPlace, row: int, dearest_first: Sequence[int]) -> list[int] | None:
-        """Returns the running pods that must leave a node so that `pod` fits; None if all of them are too few.
+        """Returns the running pods that must leave a node so that `pod` fits; None if it does not fit even then.
 
         Args:
             pod: the waiting pod.
@@ -509,7 +513,9 @@ class _Planner:
         return _Node(rooms, cpu, host, node.pods - 1, others)
 
     def _places(self, at: int, row: int) -> list[tuple[int, int, int, int]]:
-        """Returns a running pod's parts of a node's devices: device's index, percent, MiB and number of containers.
+        """Returns a running pod's parts of a node's devices.
+
+        Each part is the device's index on the node, percent of GPU time, MiB, and number of containers.
 
         Args:
             at: the index of the pod in the arrays of `Holders`.

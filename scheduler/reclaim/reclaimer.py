@@ -1,7 +1,7 @@
 """Carries plans out step by step, from the API server's objects alone: earmark, notice, eviction.
 
 The earmark on the waiting pod is written first, and everything else follows from it. A pod that an earmark names gets a
-notice, and is evicted once the time in the notice has come. A notice is called off if no earmark names its pod. So a
+notice, and is evicted once the time in the notice has come. A notice is removed if no earmark names its pod. So a
 replica that takes over continues where the last one stopped.
 """
 
@@ -49,7 +49,7 @@ REST = 10
 RETRY_SECONDS = 5.0
 """The pause after an unknown error, and after the API server refused an eviction, or a write of a notice or earmark."""
 SHOWN_SECONDS = 10.0
-"""The longest time until the watch shows an earmark or a notice that was written."""
+"""The longest time that the reclaimer waits until the watch shows an earmark or a notice that it has written."""
 NOTICE_REASON = "PodReclaimNotice"
 NOTICE = "a pod within its GPU budget waits for the GPUs of this one, which goes first: it is evicted at {at}"
 
@@ -102,7 +102,7 @@ class _Fall(NamedTuple):
 
     Attributes:
         why: the reason, for the log.
-        in_vain: whether the freed devices, or the evictions, did not help the pod, so that the node is left out for it.
+        in_vain: whether the evictions did not help the waiting pod in time. Later plans for the pod leave the node out.
     """
 
     why: str
@@ -200,7 +200,10 @@ class Reclaimer:
             self._rest_until = ended + REST * (ended - began)
 
     def _apart(self, pod: WaitingPod | PodNote, *others: WaitingPod) -> AbstractContextManager[None]:
-        """Returns a context that logs an unexpected error about a pod; the pod and `others` then pause (`_pause`)."""
+        """Returns a context that logs an unexpected error about a pod and does not pass it on.
+
+        After an error, nothing is done about the pod and `others` for RETRY_SECONDS (`_pause`).
+        """
 
         def failed() -> None:
             self._pause(pod, *others)
@@ -278,7 +281,7 @@ class Reclaimer:
         return None if self._clocks.wall() < until else _Fall("the pods that were to go are still there", in_vain=True)
 
     def _why_kept(self, pod: WaitingPod, victim: PodNote) -> str:
-        """Returns why `victim`, which was to be evicted for a waiting pod, may not be any more; empty if it may."""
+        """Returns why `victim` may no longer be evicted for a waiting pod; empty if it may still be."""
         if self._in_budget(victim) and (victim.high_priority or not pod.high_priority):
             return "a pod that was to go is within its budget again"
         if not victim.labelled and not victim.leaving:
@@ -286,7 +289,7 @@ class Reclaimer:
         return ""
 
     def _fit_together(self, pods: Sequence[WaitingPod]) -> bool:
-        """Whether all pods of a gang fit now, by the devices kept for them or by others, without an eviction."""
+        """Whether all pods of a gang fit now without an eviction, on free devices or on those kept for them."""
         state, fleet = self._state, self._state.fleet.copy()
         for uid in {uid for pod in pods for uid in state.lifted_for(pod)}:
             fleet.release(f"{EARMARKED}{uid}")
@@ -326,7 +329,10 @@ class Reclaimer:
             self._pause(pod)
 
     def _free(self, uid: str, earmark: Earmark) -> None:
-        """Gives notice to the pods that an earmark names, and evicts those whose notice has passed."""
+        """Gives notice to the pods that an earmark names, and evicts those whose notice has passed.
+
+        `uid` is the uid of the waiting pod that has the earmark.
+        """
         now = self._clocks.now()
         self._noticed_until = {victim: at for victim, at in self._noticed_until.items() if at > now}
         for victim in earmark.victims:
@@ -463,7 +469,10 @@ class Reclaimer:
         return len(self._left_out(uid)) >= MAX_LEFT_OUT
 
     def _kind(self, pods: Sequence[WaitingPod]) -> _Kind:
-        """Returns the facts from which a plan for these pods follows, besides the fleet, the budgets and the nodes."""
+        """Returns the facts about waiting pods on which a plan for them depends.
+
+        A plan also depends on the fleet, the budgets and the nodes (`_versions`).
+        """
         with self._state.lock:
             return tuple(
                 (pod.request, repr(pod.rules), pod.high_priority, self._left_out(pod.uid), self._state.named(pod.uid))
@@ -595,7 +604,7 @@ class Reclaimer:
         return True
 
     def _stands(self, pods: Sequence[WaitingPod], plan: Plan) -> bool:
-        """Returns whether a plan still gives its pods a place, after all that was decided while it was made."""
+        """Returns whether a plan still gives its pods a place: others may have been placed while the plan was made."""
         if any(self._has_place(pod.uid) for pod in pods):
             return False
         fleet, _, _ = self._copy(pods)
@@ -618,7 +627,10 @@ class Reclaimer:
         return earmarks
 
     def _unwrite(self, uid: str) -> None:
-        """Frees the devices of a written earmark for the pod with this uid, if the watch has not shown the earmark."""
+        """Gives up an earmark that was written and that the watch has not shown: its devices are free again.
+
+        `uid` is the uid of the waiting pod. An earmark that the watch has shown stays.
+        """
         with self._state.lock:
             if self._written.pop(uid, None) is not None and uid not in self._state.earmarks:
                 self._state.fleet.release(f"{EARMARKED}{uid}")

@@ -1,4 +1,4 @@
-"""The running pods and their devices, as arrays over all nodes; a changed node's part is computed again."""
+"""Keeps the running pods and their devices as arrays over all nodes; only the parts of changed nodes are made anew."""
 
 from __future__ import annotations
 
@@ -52,12 +52,13 @@ class Holders:
     Attributes:
         uids: the pods' uids.
         row: the index in the fleet of each pod's node.
-        namespace: the index of its namespace in `Roster.namespaces`.
-        high_priority: whether its task priority is high.
-        since: the time from which it holds its devices, in seconds since 1970.
-        core_percent: the GPU time that it holds in percent of a GPU, at least 1.
-        cpu_milli, host_mib: the processor time (thousandths of a core) and memory (MiB) that it holds of its node.
-        pieces: the parts of devices that all pods hold.
+        namespace: the index of each pod's namespace in `Roster.namespaces`.
+        high_priority: whether each pod's task priority is high.
+        since: the time from which each pod holds its devices, in seconds since 1970.
+        core_percent: the GPU time that each pod holds, summed over its devices, in percent of a GPU; at least 1.
+        cpu_milli, host_mib: the processor time (thousandths of a core) and memory (MiB) that each pod holds of its
+            node.
+        pieces: the parts of devices that the pods hold.
     """
 
     uids: list[str]

@@ -120,7 +120,10 @@ def _of_events(api: KubernetesAPI, pod: dict[str, Any], namespace: str, name: st
 
 
 def _of_nodes(api: KubernetesAPI, pod: dict[str, Any], *, verbose: bool) -> list[str]:
-    """Returns the lines that say why a pod fits on no node, or where it fits, as far as the caller may see nodes."""
+    """Returns the lines that say why a pod fits on no node, or where it fits, as far as the caller may see nodes.
+
+    Unless `verbose` is true, each line names at most SHOWN nodes.
+    """
     try:
         cluster = read_cluster(api)
     except ApiError as error:
