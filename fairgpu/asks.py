@@ -25,8 +25,8 @@ MOST_UNITS: Final = 10**6
 """The most units of one resource that are charged; a larger request is charged as this many. No node has as many."""
 _NUMBERS: Final = frozenset({hami.COUNT, volcano.COUNT, volcano.WHOLE_GPUS, aliyun.COUNT})
 SIZES: Final = registry.FOREIGN.resources - _NUMBERS
-"""The resources of dialects that state a size, such as memory, that a container asks for of each GPU: no number of
-GPUs."""
+"""The dialects' resources that state how large the container's share of each GPU is, such as its memory, and not a
+number of GPUs."""
 _INTEL_SIZES: Final = frozenset({"gpu.intel.com/millicores", "gpu.intel.com/tiles", "gpu.intel.com/memory.max"})
 _ASCEND, _ASCEND_SIZES = "huawei.com/Ascend", ("-memory", "-core")
 """The names of sizes that a container requests beside the device itself: those of Intel's resource manager, and, by
@@ -98,6 +98,7 @@ def read_asked(pod: Mapping[str, Any], names: StackNames, dialects: DialectSetti
 
     Args:
         pod: the pod, as JSON.
+        names: the names by which pods ask for GPUs of other stacks.
         dialects: the admin's settings of the dialects.
         claims: the number of the pod's claims for GPUs.
     """
@@ -157,7 +158,7 @@ def _own_memory(
 
 
 def _without_own_memory(pod: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Returns a pod without the annotations that `_own_memory` counts, whose shares come beside all others here."""
+    """Returns a pod without the annotations that `_own_memory` counts, so that no dialect counts them again."""
     metadata = mapping(pod.get("metadata"))
     others = {
         key: value
@@ -176,7 +177,11 @@ def _mib(text: Any) -> int:
 
 
 def _together(own: UnplacedShare | None, beside: UnplacedShare | None) -> UnplacedShare | None:
-    """Returns the sum of a container's shares by annotations, `own`, and resources, `beside`; None if both are None."""
+    """Returns the sum of two shares of one container; None if both are None.
+
+    `own` is the share that the pod's annotations ask for by the container's name. `beside` is the share that the
+    container's resources ask for.
+    """
     if own is None or beside is None:
         return own or beside
     return UnplacedShare(

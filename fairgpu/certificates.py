@@ -115,7 +115,7 @@ def renewal_due(certificate_pem: bytes, now: datetime) -> bool:
 
 
 def has_begun(certificate_pem: bytes, now: datetime) -> bool:
-    """Returns whether a certificate's validity has begun; that of one made by a clock that was ahead may not have.
+    """Returns whether a certificate's validity has begun: a certificate may have been made by a clock that was ahead.
 
     Args:
         now: the present time, with a time zone.

@@ -24,7 +24,8 @@ class ContainerReading:
     Attributes:
         path: the container's field path, such as `("spec", "initContainers", 2)`.
         name: the container's name; empty if it has none.
-        dialect: the dialect's name; several joined by " and " if it has keys of several (which is a fault).
+        dialect: the dialect's name. If the container has keys of several dialects, which is a fault, their names are
+            joined by " and ".
         reading: the request, choices and faults that the dialect reads from the container.
         request: the canonical request; None if the container is faulty or requests no GPU.
         native_sidecar: whether it is a native sidecar: an init container that runs until the pod ends.

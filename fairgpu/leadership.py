@@ -118,6 +118,8 @@ def may_take(observation: Observation, identity: str, duration: float, now: floa
     """Returns whether a candidate may take the Lease: it was released, has expired, or is the candidate's own.
 
     Args:
+        observation: the Lease as the candidate last observed it.
+        identity: the candidate's identity.
         duration: the seconds for which a renewal keeps the Lease.
         now: the present time, in seconds of the observer's monotonic clock.
     """

@@ -37,11 +37,11 @@ class _Listener:
 
 
 def shared_ports(settings: BaseModel, variables: Mapping[Keys, str]) -> Iterator[str]:
-    """Yields one line for each setting that gives a server the port of a server before it.
+    """Yields one line for each setting that gives a server a port that an earlier server of the settings has already.
 
     The operating system refuses the second of two servers on one port, if both have the same address, or one of them
-    has all addresses of the machine. The first server runs by then. The servers of one section share their ports, since
-    their containers are in one pod.
+    has all addresses of the machine. The first server runs by then. All servers of a section are compared, since their
+    containers are in one pod.
 
     Args:
         settings: the settings of a service, whose ports are marked with `Listens`.

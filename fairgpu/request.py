@@ -93,8 +93,8 @@ class PodChoices:
         avoid_uuids: the uuids of the devices that it must not get.
         placement: the rule by which devices are chosen among those that fit.
         core_policy: whether the pod may use idle GPU time beyond its share.
-        task_priority: 0 to go before other pods on the same GPU, 1 not to.
-        gang: the pods that are placed together with this one.
+        task_priority: 0 if the pod goes before other pods on the same GPU, 1 if it does not.
+        gang: the gang whose pods are placed together with this one.
     """
 
     use_models: tuple[str, ...] = ()

@@ -82,8 +82,8 @@ _DIFFERS: Final = (
 _IMAGE: Final = "sidecarRepository"
 """The variable of fairgpu-spec in which an overlay writes the sidecar's image."""
 _LITERAL: Final = re.compile(r"'[^'\\]*'")
-"""An image written as a literal name. Another image than the sidecar's refuses all GPU pods; an expression could depend
-on the caller."""
+"""An image written as a literal name, which is not compared: a wrong name refuses all GPU pods, and is noticed. Any
+other expression is compared, since its value could depend on the caller."""
 _OF_THE_CLUSTER: Final = frozenset({"caBundle", "port"})
 """The fields of a webhook's address that the CA's rotation or an overlay writes; they are not compared."""
 _BY_DEFAULT: Final = {

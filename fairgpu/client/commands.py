@@ -175,7 +175,7 @@ def _correct(arguments: argparse.Namespace) -> int:
 def _order(path: str, body: Json, name: str | None) -> tuple[Json, bool]:
     """Posts a grant or a correction to its path of the REST API; returns the answer, and whether an order was made.
 
-    None is made if an order of this name exists already. A request without a name gets a random Idempotency-Key, so
+    No order is made if one of this name exists already. A request without a name gets a random Idempotency-Key, so
     that each call makes another order.
 
     Raises:
@@ -195,7 +195,12 @@ def _order(path: str, body: Json, name: str | None) -> tuple[Json, bool]:
 
 
 def _after_unknown(path: str, name: str | None) -> str:
-    """Returns what to do where the timekeeper may have made an order and did not say so."""
+    """Returns advice for people after a request for an order whose outcome is not known.
+
+    Args:
+        path: the path of the request in the REST API.
+        name: the name that the request gave the order; None if it gave none.
+    """
     unknown = "Whether the order was made is not known:"
     if name:
         return f"{unknown} run the command again, which with --name orders nothing twice."

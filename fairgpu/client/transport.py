@@ -172,7 +172,8 @@ def _whole_body(response: HTTPResponse) -> bytes:
     """Returns the body of an answer.
 
     Raises:
-        IncompleteRead: the connection ended before the body. http.client says so only where all is read at once.
+        IncompleteRead: the connection ended before the whole body came. http.client itself detects that only if a body
+            is read without a limit.
         CommandError: the body has more than MAX_ANSWER_BYTES.
     """
     data = response.read(MAX_ANSWER_BYTES + 1)

@@ -145,6 +145,8 @@ class RepeatedWarnings:
         """Makes an object without warnings.
 
         Args:
+            api: writes the events.
+            component, node: the names of the component and the node that the events give as their source.
             clock: returns seconds of a monotonic clock.
         """
         self._api = api

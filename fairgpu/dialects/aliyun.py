@@ -1,4 +1,6 @@
-"""Alibaba's gpushare: https://github.com/AliyunContainerService/gpushare-scheduler-extender and its form in ACK.
+"""Reads requests of Alibaba's gpushare, and of its form in Alibaba's Kubernetes service ACK.
+
+https://github.com/AliyunContainerService/gpushare-scheduler-extender
 
 `gpu-mem` is a sum over as many GPUs as `gpu-count` names; in ACK, `gpu-count` is a label of the pod
 (https://www.alibabacloud.com/help/en/ack/ack-managed-and-ack-dedicated/user-guide/multi-card-sharing-through-shared-gpu-scheduling).
@@ -62,7 +64,10 @@ def read(container: Container, settings: DialectSettings) -> Reading | None:
 
 
 def _count(container: Container, amounts: dict[str, int]) -> tuple[int, list[Fault]]:
-    """Returns the number of GPUs (of `amounts`, else of the pod's label, else 1), and the faults of the label."""
+    """Returns a container's number of GPUs and the faults of the pod's label for it.
+
+    The number is that of `amounts`, the container's resources. Without one, it is the label's, and else 1.
+    """
     if COUNT in amounts:
         return amounts[COUNT], []
     label = container.labels.get(COUNT)

@@ -25,8 +25,8 @@ class Ask:
         gpus_name: the key that states `gpus`. If a key is empty, faults name the container's limits as a whole.
         core_name: the key that states the time.
         memory_name: the key that states the memory.
-        annotations: those of these keys that are annotations of the pod; the others are limits of the container.
-        labels: those of these keys that are labels of the pod.
+        annotations: the keys among these three that are annotations of the pod.
+        labels: the keys among these three that are labels of the pod. The others are limits of the container.
         memory_unit_mib: the unit in which the author wrote the memory, in MiB.
         memory_is_summed: whether the author wrote the sum of the memory over all GPUs.
         memory_note: a remark on this unit, which ends the fault's advice; empty for none.

@@ -1,7 +1,9 @@
-"""HAMi: https://github.com/Project-HAMi/website/blob/master/docs/userguide/configure.md and its NVIDIA device.
+"""Reads requests of HAMi for NVIDIA's GPUs.
 
-NVIDIA's own device plugin and most manifests use `nvidia.com/gpu`, too. Without HAMi's other resources, it requests
-whole GPUs, or is left to NVIDIA's plugin if the admin chooses so.
+https://github.com/Project-HAMi/website/blob/master/docs/userguide/configure.md
+
+NVIDIA's own device plugin and most manifests use `nvidia.com/gpu`, too. Without HAMi's other resources, this resource
+requests whole GPUs, or is left to NVIDIA's plugin if the admin chooses so.
 """
 
 from __future__ import annotations
@@ -103,7 +105,7 @@ def read_whole_gpus(container: Container, settings: DialectSettings, reading: Re
 def with_priority(container: Container, reading: Reading) -> Reading:
     """Returns a reading with the choice of `nvidia.com/priority` added, or with the fault of an invalid value.
 
-    0 goes before other pods on the same GPU, 1 does not.
+    A pod with 0 goes before other pods on the same GPU. A pod with 1 does not.
 
     Args:
         container: the container, which may have the resource.

@@ -1,7 +1,10 @@
-"""NVIDIA's KAI-Scheduler: https://github.com/NVIDIA/KAI-Scheduler/blob/main/docs/gpu-sharing/README.md.
+"""Reads requests of NVIDIA's KAI-Scheduler.
 
-Its requests are annotations of the pod, for the first container or for the one that they name. Since its version 0.18,
-an annotation may have the name of its container within its own, and then states the memory as a quantity of bytes.
+https://github.com/NVIDIA/KAI-Scheduler/blob/main/docs/gpu-sharing/README.md
+
+These requests are annotations of the pod, for the first container or for the one that they name. Since KAI's version
+0.18, the key of an annotation may contain a container's name. The annotation then states the memory of that container,
+as a quantity of bytes.
 """
 
 from __future__ import annotations
@@ -87,9 +90,10 @@ def read(container: Container, settings: DialectSettings) -> Reading | None:
 
 
 def _read_own(container: Container, own: tuple[str, ...], settings: DialectSettings) -> Reading:
-    """Reads the memory that annotations with this container's name ask for; a limit alone asks for as much.
+    """Reads the memory for which annotations with this container's name ask.
 
-    `own` has those annotations, the request first.
+    A limit without a request counts as a request of the same amount. `own` has the keys of these annotations, that of
+    the request first.
     """
     annotations, key = container.annotations, own[0]
     faults: list[Fault] = []
@@ -129,7 +133,10 @@ def _own_memory(container: Container, key: str, faults: list[Fault]) -> int | No
 
 
 def _is_for_others(annotations: Mapping[str, str]) -> bool:
-    """Returns whether a pod's number of GPUs is for the container that another annotation names, not the first one."""
+    """Returns whether the annotation for a number of GPUs is for containers that other annotations name.
+
+    If it is not, it is for the container that `_is_meant` finds.
+    """
     if FRACTION in annotations or MEMORY in annotations:
         return False
     return any(key.startswith(begins) and key.endswith(ends) for key in annotations for begins, ends in OWN_MEMORY)

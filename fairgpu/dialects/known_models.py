@@ -1,4 +1,4 @@
-"""Names of NVIDIA's GPUs that contain one another: an author who names the shorter one is warned.
+"""Finds names of NVIDIA's GPUs that contain one another: an author who names the shorter one is warned.
 
 The names are the driver's (https://github.com/NVIDIA/open-gpu-kernel-modules#compatible-gpus), without the leading
 "NVIDIA", and without the form and the memory at the end.

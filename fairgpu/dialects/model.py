@@ -1,4 +1,6 @@
-"""nvidia-gpu-scheduler: whole GPUs of one model (https://github.com/caden2016/nvidia-gpu-scheduler).
+"""Reads requests of nvidia-gpu-scheduler, which are for whole GPUs of one model.
+
+https://github.com/caden2016/nvidia-gpu-scheduler
 
 Its annotation names the model of the GPUs that `nvidia.com/gpu` counts. In a container with HAMi's shares, the
 annotation names the model of the shares.

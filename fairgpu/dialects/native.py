@@ -1,4 +1,4 @@
-"""FairGPU's own resources, written by hand or by an earlier pass of admission."""
+"""Reads requests in FairGPU's own resources, which an author or an earlier admission wrote."""
 
 from __future__ import annotations
 

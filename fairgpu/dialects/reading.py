@@ -190,7 +190,8 @@ class Dialect:
         resources: the extended resources of the dialect.
         prefix: the prefix that only resources of this dialect have, so that a misspelt one is noticed; empty if none.
         requesting_annotations: the pod annotations that request a GPU by themselves.
-        around_names: the forms of further ones, which contain the name of the container that gets the GPU.
+        around_names: the forms of further requesting annotations: their keys contain the name of the container that
+            gets the GPU.
         other_annotations: the pod annotations that only refine such a request.
         unclaimed: returns the fault of annotations that request a GPU for a container that the pod does not have. Its
             arguments are the pod's annotations and field path.

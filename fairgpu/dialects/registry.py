@@ -1,4 +1,4 @@
-"""All dialects, and the choice of the one that reads a container."""
+"""Lists all dialects, and chooses the one that reads a container."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ class DialectSet:
         prefixes: the prefixes of resources that belong to one of them.
         dialects_of: the names of the dialects that a resource may belong to, keyed by resource.
         requesting_annotations: the pod annotations that request a GPU by themselves.
-        around_names: the forms of further ones, which contain the name of the container that gets the GPU.
+        around_names: the forms of further requesting annotations: their keys contain the name of the container that
+            gets the GPU.
         annotations: the requesting annotations, and those that only refine a request.
     """
 

@@ -1,9 +1,9 @@
-"""Tencent's gpu-manager: https://github.com/tkestack/gpu-manager#pod-template-example.
+"""Reads requests of Tencent's gpu-manager (https://github.com/tkestack/gpu-manager#pod-template-example).
 
 100 `vcuda-core` are one GPU and one `vcuda-memory` is 256 MiB. A container with less than 100 `vcuda-core` gets a share
-and must state both. From 100 on it gets whole GPUs with all of their memory, whatever memory it names: gpu-manager
-switches its limits off for those (pkg/services/virtual-manager/manager.go). The annotation `vcuda-core-limit` lets
-shares use idle time beyond their core.
+and must state both resources. A container with 100 or more gets whole GPUs with all of their memory, whatever memory it
+names: gpu-manager switches its limits off for those (pkg/services/virtual-manager/manager.go). The annotation
+`vcuda-core-limit` lets shares use idle time beyond their core.
 """
 
 from __future__ import annotations

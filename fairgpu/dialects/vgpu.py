@@ -1,4 +1,4 @@
-"""The common part of HAMi and Volcano: a count, and for each vGPU an amount of memory and a percentage of cores.
+"""Reads what requests of HAMi and Volcano have in common: a count, and memory and a percentage of cores of each vGPU.
 
 Both have the same defaults: without a count the container gets one GPU, without memory all memory of the GPU, and
 without cores no guaranteed time. An amount of 0 counts as not given, and an amount wins over a percentage.

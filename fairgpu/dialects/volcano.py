@@ -1,4 +1,4 @@
-"""Volcano's GPUs: vGPUs, and the older sharing by memory or by whole GPUs.
+"""Reads requests of Volcano: for vGPUs, or in the older way for memory of one GPU or for whole GPUs.
 
 vGPUs: https://github.com/volcano-sh/volcano/blob/master/docs/user-guide/how_to_use_volcano_vgpu.md. The older way is
 deprecated since version 1.9, and still documented: `gpu-memory` is MiB on one GPU

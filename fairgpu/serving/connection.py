@@ -1,4 +1,4 @@
-"""gunicorn's HTTP/1.1 connection, with limits on silent clients, unread answers, idle time, and on their number."""
+"""gunicorn's HTTP/1.1 connection, with limits on silent clients, unread answers, idle time and open connections."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Refuses requests whose end gunicorn's parser and a proxy in front of it might see differently.
 
-gunicorn_h1c counts lengths in 64 bits and lets longer numbers wrap, in Content-Length and in the sizes of chunks alike:
-of a body of 2^64 + 5 bytes it reads five, and takes the rest for the next request. A client could smuggle in a request
+gunicorn_h1c counts lengths in 64 bits and lets longer numbers wrap, in Content-Length and in the sizes of chunks. Of a
+body of 2^64 + 5 bytes it reads five bytes, and takes the rest for the next request. A client could smuggle in a request
 this way (RFC 9112 sections 6.3, 7.1 and 11.2).
 """
 

@@ -22,9 +22,12 @@ class ImmediateConnection(BoundedConnection):
     """An HTTP/1.1 connection of gunicorn that answers plain requests at once, if their answer waits for nothing.
 
     For every request, gunicorn creates a scope, a task and a future and wakes two coroutines, which often costs more
-    than the answer itself. These requests are still left to gunicorn: those with an unusual header, or with a body that
-    is too long or of unknown length; those on a connection that is to close, behind a request that is still being
-    answered, or of a client that is slow to read; and all requests while requests are logged or the worker is ending.
+    than the answer itself. These requests are still left to gunicorn:
+
+    - requests with an unusual header, or with a body that is too long or of unknown length;
+    - requests on a connection that is to close, behind a request that is still being answered, or of a client that is
+      slow to read;
+    - all requests while requests are logged or the worker is ending.
 
     The parser's callbacks run while it is fed, and must not change it: they only note the event.
     """

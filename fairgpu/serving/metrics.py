@@ -17,7 +17,7 @@ FOLDER_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 
 
 def share_metrics() -> tempfile.TemporaryDirectory[str]:
-    """Has metrics that are created from now on add up over all processes forked from this one.
+    """Makes metrics that are created from now on add up over all processes that are forked from this one.
 
     Returns:
         The folder that holds the metrics. It must outlive the processes; the caller removes it.

@@ -39,13 +39,19 @@ class Progress:
         self._last = threading.get_ident(), self._clock()
 
     def answered(self) -> None:
-        """Notes that a server answered the loop or did not in time; called in another thread, it does nothing."""
+        """Notes progress if the loop's thread calls it, once a server has answered or has not answered in time.
+
+        So a loop that waits for slow servers does not count as one that hangs. In any other thread it does nothing.
+        """
         last = self._last
         if last is not None and last[0] == threading.get_ident():
             self.note()
 
     def lasts(self) -> bool:
-        """Returns whether the last note is less than `most_seconds` ago; true before the first note."""
+        """Returns whether the loop still makes progress: its last note is less than `most_seconds` ago.
+
+        It is true before the first note.
+        """
         last = self._last
         return last is None or self._clock() - last[1] < self._most_seconds
 
@@ -88,7 +94,7 @@ class _QuietHandler(WSGIRequestHandler):
         """Logs nothing: probes and scrapes are no events."""
 
     def get_stderr(self) -> TextIO:
-        """Returns a stream that is dropped, for wsgiref's tracebacks of answers that cannot be sent."""
+        """Returns a stream that nothing reads: wsgiref writes tracebacks of answers that cannot be sent into it."""
         return io.StringIO()
 
 

@@ -86,7 +86,13 @@ def _server_context() -> ssl.SSLContext:
 
 
 def _load(context: ssl.SSLContext, chain: Chain) -> None:
-    """Loads a chain through a file in memory: the library takes paths, and the key must not reach a disk."""
+    """Loads a certificate chain and its key into a TLS context.
+
+    The library takes paths alone, and the key must not reach a disk: so both go through a file in memory.
+
+    Raises:
+        ChainError: the chain is invalid.
+    """
     descriptor = os.memfd_create("chain", os.MFD_CLOEXEC)
     try:
         with os.fdopen(descriptor, "wb", closefd=False) as file:

@@ -28,7 +28,7 @@ _COPIED: Final = (
     ("volumes", OUR_VOLUMES),
     ("schedulingGates", (names.BUDGET_GATE,)),
 )
-"""The lists of a pod's spec to which admission adds elements, with the names of these."""
+"""The lists of a pod's spec to which admission adds elements, each with the names of the elements that it adds."""
 MAX_VOLUMES: Final = 254
 MAX_GATES: Final = 63
 """The most volumes and scheduling gates beside FairGPU's own: the policy fairgpu-spec looks through 256 and 64."""

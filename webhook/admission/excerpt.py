@@ -3,7 +3,7 @@
 No check reads most of what an API server sends: managedFields, which are as long as the pod itself, probes, the status.
 A field that is not listed here does not exist for any check (tests/unit/webhook/test_excerpt.py compares the list with
 the fields that the checks read). `Any` stands for a value of any type, with all that is in it. If a value in a document
-has another type than its field here, the document is decoded whole, so that every field means the same in it.
+has another type than its field here, the document is decoded whole: the checks then see every value as it is.
 
 mypyc does not compile this module, since compiled classes keep no annotations, of which the decoder is made.
 """

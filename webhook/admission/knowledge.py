@@ -46,7 +46,7 @@ of the two names is None."""
 
 @dataclass(frozen=True, slots=True)
 class PriorityClass:
-    """A PriorityClass of Kubernetes. A pod of the class must have its value and policy, or the API server refuses it.
+    """A PriorityClass of Kubernetes. The API server refuses a pod of the class with another value or policy.
 
     Attributes:
         name: the name of the class.

@@ -1,4 +1,4 @@
-"""The pod templates of Kubernetes' own workloads, and of custom resources whose pods work together.
+"""Finds the pod templates of Kubernetes' own workloads, and of custom resources whose pods work together.
 
 The custom resources are JobSet (https://jobset.sigs.k8s.io/docs/reference/jobset.v1alpha2/), LeaderWorkerSet
 (https://lws.sigs.k8s.io/docs/reference/leaderworkerset.v1/), and Kubeflow's PyTorchJob and MPIJob

@@ -86,7 +86,10 @@ class NamespacesView(_Logged):
 
 
 class PriorityClassesView(_Logged):
-    """A view of PriorityClasses; it stores them in the cache, and logs if one of FairGPU's is missing or differs."""
+    """A view of PriorityClasses, which it stores in the cache.
+
+    It logs if one of FairGPU's classes is missing, or differs from the settings.
+    """
 
     def __init__(self, cache: AdmissionCache, settings: Priorities) -> None:
         self._cache = cache
@@ -183,7 +186,7 @@ class ClaimsView(_Logged):
         return (namespace, None, name) if self._kind == CLAIM_TEMPLATES else (namespace, name, None)
 
     def _asks_for_gpu(self, item: Json) -> bool:
-        """Whether a claim asks for a device of a class of GPUs. Administrative access costs nothing, and asks for none.
+        """Whether a claim asks for a device of a class of GPUs. Administrative access does not count: it costs nothing.
 
         In v1 the class is in the request's field `exactly`; in v1beta1 and v1beta2 it may be in the request itself.
         Alternatives are in `firstAvailable` in each version.

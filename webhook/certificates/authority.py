@@ -137,7 +137,7 @@ def _step_of_renewal(
 
 
 def first_authorities(published: Collection[bytes], settings: Certificates, now: datetime) -> Authorities:
-    """Returns the first authorities: a new one, which signs, and all that API servers trust now.
+    """Returns the first authorities: a new one, which signs certificates, and all authorities that API servers trust.
 
     Args:
         published: the bundles of CAs in the webhook configurations, in PEM.

@@ -58,7 +58,7 @@ class Places:
 
 @dataclass(frozen=True, slots=True)
 class _Snapshot:
-    """The certificates as they were read, with the versions of what holds them.
+    """The certificates as they were read, with the versions of the objects that hold them.
 
     A step passes a version on when it writes, so that it overwrites nothing that another process has changed since.
 

@@ -1,7 +1,8 @@
 """Reads YAML documents as Kubernetes' tools do, with limits on aliases, and finds repeated keys.
 
-`kubectl` reads YAML by sigs.k8s.io/yaml v1.6.0, and that by go.yaml.in/yaml/v2 v2.4.2. There `089`, `1e3` and `0o17`
-are numbers, `y` is true, and `1:30` and dates are text (https://github.com/yaml/go-yaml/blob/v2.4.2/resolve.go).
+`kubectl` reads YAML with the library sigs.k8s.io/yaml v1.6.0, which uses go.yaml.in/yaml/v2 v2.4.2. It takes `089`,
+`1e3` and `0o17` for numbers, `y` for true, and `1:30` and dates for text
+(https://github.com/yaml/go-yaml/blob/v2.4.2/resolve.go).
 """
 
 from __future__ import annotations
