@@ -146,7 +146,10 @@ class Reporter:
         return wait
 
     def _last_report(self) -> None:
-        """Sends one report of the final figures; an older report on its way has a lower number, and is ignored."""
+        """Sends one report of the final figures, and waits at most LAST_REPORT_SECONDS for its outcome.
+
+        If an older report arrives after it, the timekeeper ignores the older one, since its number is lower.
+        """
         deadline = time.monotonic() + LAST_REPORT_SECONDS
         self.sample()
         self._start_delivery(last=True)
