@@ -206,7 +206,7 @@ class ClusterVault:
         return True
 
     def publish(self, certificate_pem: bytes) -> None:
-        """Writes the authority's certificate (PEM) to a ConfigMap, unless the ConfigMap holds it already.
+        """Writes the authority's certificate (PEM) to a ConfigMap if the ConfigMap does not hold it yet.
 
         The ConfigMap is read each time, since anybody may delete it.
         """
@@ -252,7 +252,7 @@ _BETWEEN = b"-----BEGIN PRIVATE KEY-----"
 
 
 class FolderVault:
-    """Stores each certificate with its key in one file, which only its owner may read.
+    """Stores each certificate with its key in one file that only the file's owner can read.
 
     One rename replaces both at once. In the file, the certificate comes before the key.
     """

@@ -167,7 +167,7 @@ def judge(observed: Observed, version: str, lease_seconds: int, now: int) -> Ins
 
     Args:
         version: the version of this command; parts of another version are a fault.
-        lease_seconds: the duration of the leader's Lease; a leader that has not renewed it for long is a fault.
+        lease_seconds: the duration of the leader's Lease; not to renew it for LEASES_TO_WAIT times as long is a fault.
         now: nanoseconds since 1970.
     """
     return Installation(

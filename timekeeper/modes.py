@@ -157,7 +157,7 @@ def _lacked(api: KubernetesAPI, needed: Iterable[Needed]) -> tuple[str, ...]:
 
 
 def _review(api: KubernetesAPI, kind: str, spec: Mapping[str, Any]) -> bool | None:
-    """Returns whether an access review of this kind and spec allows its action; None if the caller may not ask."""
+    """Returns whether an access review of this kind and spec allows its action; None if asking is forbidden."""
     body: Json = {"apiVersion": "authorization.k8s.io/v1", "kind": kind, "spec": spec}
     try:
         status = mapping(api.create(f"{_REVIEWS}/{kind.lower()}s", body).get("status"))
@@ -235,12 +235,12 @@ class AskingPod:
 
 @dataclass(frozen=True, slots=True)
 class GPUQueue:
-    """A ClusterQueue of Kueue that gives GPUs to pods.
+    """A ClusterQueue of Kueue whose quota covers at least one GPU resource.
 
     Attributes:
         name: its name.
-        resources: the GPU resources that it covers, including FairGPU's.
-        namespaces: the namespaces that have a LocalQueue of it.
+        resources: the GPU resources that it covers, sorted by name; FairGPU's own are among them if it covers these.
+        namespaces: the namespaces with a LocalQueue that points to it, sorted by name.
     """
 
     name: str
@@ -263,7 +263,7 @@ class ModeChanges:
             behind a scheduling gate alone. Therefore the mode account refuses their pods while the state of the pods'
             budget is `held`, in which new pods wait behind such a gate until the budget has money.
         writers: keyed by stack, the service accounts, as NAMESPACE:NAME, that write the status or annotations by which
-            GPU pods are charged, and still lack the right to do so.
+            GPU pods are charged, and lack the right that FairGPU's policies require for that.
         nothing_yields: the names of the budgets that have no effect: they would only lower the priority of pods, but
             the settings give pods no priority classes.
         idle_quotas: the namespaces with a quota on FairGPU's own resources, which counts no pod in the mode account.
@@ -322,7 +322,7 @@ def read_mode_changes(
 
 
 def _lacking(api: KubernetesAPI, stacks: AbstractSet[str]) -> dict[str, tuple[str, ...]]:
-    """Returns the service accounts, keyed by stack, that may not write the fields of pods that decide their charge.
+    """Returns the service accounts, keyed by stack, that lack the right to write what GPU pods are charged by.
 
     The service accounts are those of WRITERS, of the given stacks alone.
     """
@@ -474,7 +474,7 @@ def _asking(stack: StackNames, pod: Json) -> Json | None:
 def _optional(api: KubernetesAPI, path: str, unreadable: list[str]) -> list[Json]:
     """Returns the objects of the collection at a path of the API; none if it cannot be read.
 
-    The name of a collection that cannot be read is added to `unreadable`, unless the API server does not have it.
+    The name of a collection that the API server has and that cannot be read is added to `unreadable`.
     """
     try:
         items, _ = list_collection(api, Collection(path, {}))

@@ -529,7 +529,10 @@ class TimekeeperSettings(Section):
 
     @property
     def gives_classes(self) -> bool:
-        """Whether all GPU pods get the priority class of their budget's state, unless they name one of their own."""
+        """Whether GPU pods that name no priority class get the one of their budget's state.
+
+        False in the mode account if `existing.classes` is `never`, else True. In the mode look no pod gets one.
+        """
         return self.mode != "account" or self._existing.classes != "never"
 
     def beside(self, existing: Existing) -> TimekeeperSettings:

@@ -79,7 +79,7 @@ GPU_CORRECTIONS = "gpucorrections"
 
 
 def may(access: AccessControl, action: Action) -> Caller:
-    """Returns the caller of the present HTTP request; raises an error if the caller may not do an action.
+    """Returns the caller of the present HTTP request; raises an error if the caller has no right to an action.
 
     Args:
         access: authenticates the caller and decides the caller's rights.
@@ -95,25 +95,25 @@ def may(access: AccessControl, action: Action) -> Caller:
 
 
 def may_read_namespace(access: AccessControl, namespace: str) -> Caller:
-    """Returns the caller; raises the errors of `may` unless the caller may read the namespace's budget."""
+    """Returns the request's caller if they may read the namespace's budget; raises the errors of `may` otherwise."""
     return may(access, Action("get", GPU_BUDGETS, namespace))
 
 
 def may_read_budget(access: AccessControl, name: str) -> Caller:
-    """Returns the request's caller; raises the errors of `may` unless the caller may read the budget."""
+    """Returns the request's caller if they may read the budget; raises the errors of `may` otherwise."""
     return may(access, Action("get", GPU_BUDGETS, name=name))
 
 
 def may_read_all(access: AccessControl) -> Caller:
-    """Returns the request's caller; raises the errors of `may` unless the caller may read all budgets."""
+    """Returns the request's caller if they may read all budgets; raises the errors of `may` otherwise."""
     return may(access, Action("list", GPU_BUDGETS))
 
 
 def may_grant(access: AccessControl) -> Caller:
-    """Returns the request's caller; raises the errors of `may` unless the caller may grant money."""
+    """Returns the request's caller if they may grant money; raises the errors of `may` otherwise."""
     return may(access, Action("create", GPU_GRANTS))
 
 
 def may_correct(access: AccessControl) -> Caller:
-    """Returns the request's caller; raises the errors of `may` unless the caller may correct spending."""
+    """Returns the request's caller if they may correct spending; raises the errors of `may` otherwise."""
     return may(access, Action("create", GPU_CORRECTIONS))

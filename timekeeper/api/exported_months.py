@@ -67,7 +67,7 @@ class ExportedMonths:
 
         Raises:
             MonthUnavailableError: a file is missing, cannot be read, or is not the one that was written.
-            ProblemError: the window takes too many files.
+            ProblemError: the window needs more than MOST_MONTHS files.
             redis.RedisError: the store does not answer.
         """
         if window.start >= self.kept_from(now):

@@ -738,7 +738,8 @@ class GPUWatches:
 
         Raises:
             VersionError: the text is no resourceVersion of this kind.
-            ExpiredError: not all changes since are known, or this worker does not learn of that version in time.
+            ExpiredError: not all changes since are known, or this worker does not learn of that version within
+                CATCH_UP_SECONDS.
         """
         await self._until(lambda: self.feed.position(kind, version) is not None, CATCH_UP_SECONDS)
         position = self.feed.position(kind, version)

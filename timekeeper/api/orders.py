@@ -276,7 +276,7 @@ def name_of_key(caller: str, key: str) -> str:
         key: the value of the header.
 
     Raises:
-        ProblemError: the key is empty or too long.
+        ProblemError: the key is empty or longer than MAX_KEY_LENGTH.
     """
     if not 0 < len(key) <= MAX_KEY_LENGTH:
         raise invalid("Idempotency-Key", key, f"1 to {MAX_KEY_LENGTH} characters, new ones for each order")
@@ -292,7 +292,7 @@ def order_name(caller: str, given: str | None, key: str | None, kind: str) -> st
         kind: the noun for the order in the error: grant or correction.
 
     Raises:
-        ProblemError: neither is given, or the key is empty or too long.
+        ProblemError: neither is given, or the key is empty or longer than MAX_KEY_LENGTH.
     """
     if given is not None:
         return given
@@ -344,7 +344,7 @@ def missing_key(alternative: str) -> ProblemError:
 
 
 def _same(spec: Json, wanted: Json) -> bool:
-    """Returns whether two specs order the same, apart from their users; False if a value cannot be parsed."""
+    """Returns whether two specs state the same order, but for who requested it; False if a value cannot be parsed."""
     try:
         return _plain(spec) == _plain(wanted)
     except (MoneyError, TimeError):

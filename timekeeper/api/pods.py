@@ -83,7 +83,10 @@ class _Answer(NamedTuple):
 
 
 class EndedPods:
-    """Finds out whether all containers of a pod but the one that asks have ended; caches the answers. Thread-safe."""
+    """Finds out whether all containers of a pod but the one that asks have ended. Thread-safe.
+
+    It caches an answer for ANSWER_SECONDS, and the answer that they have ended for longer.
+    """
 
     def __init__(self, pods: PodReader, clock: Callable[[], float]) -> None:
         """Makes an empty cache; `clock` is monotonic, in seconds."""
@@ -95,9 +98,9 @@ class EndedPods:
         self._reading: set[str] = set()
 
     def ended(self, pod: PodIdentity) -> bool:
-        """Returns whether all containers of a pod but the one that asks have ended, as of at most a few seconds ago.
+        """Returns whether all containers of a pod but the one that asks have ended, as of at most ANSWER_SECONDS ago.
 
-        While another thread reads the pod, the last answer counts; without one, the result is False.
+        While another thread reads the pod, the last answer counts, however old; without one, the result is False.
 
         Raises:
             ApiError: the API server cannot be asked now.
@@ -122,7 +125,7 @@ class EndedPods:
 
 
 def others_have_ended(pod: Json | None) -> bool:
-    """Returns whether containers of a pod have ended, and at most one still runs or waits: the one that asks.
+    """Returns whether at least one container of a pod has ended, and at most one has not: the one that asks.
 
     The request does not say which container asks. FairGPU's own sidecar does not ask this way, so it does not count. A
     pod that does not exist any more, or is in a terminal phase, has ended.

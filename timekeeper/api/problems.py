@@ -56,7 +56,7 @@ _log = structlog.get_logger()
 
 
 class OverloadedError(RuntimeError):
-    """A request is not accepted because too many others wait for the store."""
+    """A request is not accepted because as many others as allowed already wait for the store."""
 
 
 class ProblemError(Exception):

@@ -54,7 +54,7 @@ class Batcher(Generic[Item, Result]):
         """Submits one item and waits for its result, or raises the item's error.
 
         Raises:
-            OverloadedError: too many items are waiting.
+            OverloadedError: MAX_WAITING items are waiting already.
         """
         if len(self._waiting) >= MAX_WAITING:
             raise OverloadedError(f"{MAX_WAITING} requests are waiting for the store already")
@@ -88,7 +88,7 @@ class Batcher(Generic[Item, Result]):
 
 
 class ReportExecutor:
-    """Stores pods' reports in a separate thread, so that neither the event loop nor other reads of the store wait."""
+    """Stores pods' reports in a separate thread, so that neither the event loop nor reads of the store wait."""
 
     def __init__(self, reports: ReportIntake) -> None:
         self._reports = reports

@@ -509,7 +509,7 @@ def _in_loop(parts: Dependencies, authorization: str | None) -> PodIdentity:
     Raises:
         UnauthenticatedError: the token is not valid.
         IdentityUnavailableError: the keys that verify tokens are not known yet.
-        TimeoutError: the event loop has not answered in time.
+        TimeoutError: the event loop has not answered within LOOP_SECONDS.
         RuntimeError: the worker has not started.
     """
     return asyncio.run_coroutine_threadsafe(parts.recognise(authorization), parts.loop()).result(LOOP_SECONDS)

@@ -292,7 +292,7 @@ class ClosedDays:
     def remember(self, key: PartKey, part: Part) -> None:
         """Caches the sums of a group of accounts and drops the least recently used ones.
 
-        Sums that are too large for the cache are not cached.
+        Sums with more entries than one PARTS-th of the cache holds are not cached.
 
         Args:
             key: the number of the group, and the dimensions by which usage is added up.
@@ -505,7 +505,7 @@ def find(
 
     Raises:
         MonthUnavailableError: an exported file cannot be read.
-        ProblemError: the query needs too many exported files.
+        ProblemError: the query needs more exported files than `exported_months.MOST_MONTHS`.
         redis.RedisError: the store does not answer.
         StoreError: the store refuses.
         FoldedHoursError: the query asks for shorter steps than those in which the store still keeps the usage.
@@ -672,7 +672,7 @@ def _in_order(client: Store, query: Query, divided_window: Steps, now: Instant) 
         now: the instant as of which the query is answered.
 
     Returns:
-        Sums with all items of the page, and with at least one more unless the page is the last one. None if
+        Sums with all items of the page; if another page follows, with at least one item of it, too. None if
         STEPS_IN_ORDER time steps do not fill the page and others follow: the caller then reads all accounts at once.
     """
     after = query.after
@@ -715,7 +715,7 @@ def _add(
 
 
 def _are_enough(sums: UsageSums) -> bool:
-    """Returns whether a query needs no hours of a packed value, but only the sums over all hours that the value has.
+    """Returns whether the sums that a packed value has over all its hours are enough to answer a query.
 
     This is so if it has one time step, and groups by no dimensions but namespace, budget, model and user.
 
@@ -824,7 +824,7 @@ PACES = ("lastHour", "lastDay")
 
 
 def _measured(forecast: UsageForecast) -> dict[str, Any]:
-    """Returns the JSON of a UsageForecastAnswer: a forecast's end, the windows that it extrapolates, late accounts."""
+    """Returns the JSON of a UsageForecastAnswer: a forecast's end, windows, and accounts that are not settled."""
     until = format_instant(forecast.until)
     since = zip(PACES, forecast.since, strict=True)
     times = {pace: None if at is None else {"start": format_instant(at), "end": until} for pace, at in since}
@@ -853,7 +853,10 @@ RETRY_AFTER_SECONDS = 2
 
 
 class Asking:
-    """Limits the queries about all namespaces that a caller may have under way at once. Thread-safe."""
+    """Limits the queries about all namespaces that are answered at once for one caller. Thread-safe.
+
+    The limit is `most_at_once`.
+    """
 
     def __init__(self, most_at_once: int = MOST_OF_A_CALLER) -> None:
         self._most_at_once = most_at_once
@@ -865,7 +868,7 @@ class Asking:
         """Counts a query of a caller as under way until the block ends.
 
         Raises:
-            TooManyRequestsError: the caller has as many queries under way as allowed.
+            TooManyRequestsError: the caller already has `most_at_once` queries under way.
         """
         with self._lock:
             if self._of_callers[caller] >= self._most_at_once:

@@ -90,8 +90,8 @@ class Difference:
         period: the period's start; None for a figure of no period.
         figure: the kind of figure.
         subject: the session, grant, namespace or field of the figure; empty for a figure of the account itself.
-        stored: the value in the store or in a status.
-        expected: the value that was recomputed.
+        stored: the value in the store or in a status, as text; its unit depends on the figure.
+        expected: the value that was recomputed, as text in the same unit.
         reason: the data from which it was recomputed.
     """
 

@@ -259,7 +259,7 @@ def check_burning(snapshot: Snapshot, item: Json) -> Iterator[Difference]:
 
 
 def burned(own: int, period_credits: list[_Credit], end: Instant, spent: int) -> dict[str, int | None]:
-    """Returns the amount left of each credit after an amount is spent, keyed by grant; None for an expired credit.
+    """Returns the unspent amount of each credit after an amount is spent, keyed by grant; None for an expired credit.
 
     Amounts are microGPU-seconds. The money that expires soonest is spent first.
 

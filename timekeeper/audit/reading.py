@@ -48,7 +48,7 @@ def present_periods(client: Store, accounts: Sequence[str], now: Instant) -> dic
 def read_snapshots(client: Store, wanted: Mapping[str, int], *, whole_ledger: bool = False) -> Iterator[Snapshot]:
     """Yields a snapshot of each wanted period, each as of one moment.
 
-    One script reads the hashes of a snapshot. If the account has too many rows of hours for one script, the rows are
+    One script reads the hashes of a snapshot. If the account has more rows of hours than one script reads, the rows are
     read afterwards, and their revisions show whether they have changed. The ledger, whose entries never change, is read
     up to the entry that was the last at the moment of the script.
 
@@ -133,10 +133,10 @@ def _call(name: str, start: int, most_rows: int) -> Call:
 
 
 def _with_rest(client: Store, name: str, start: int, answer: Any) -> tuple[Any, Rest, Rest]:
-    """Returns the answer of the script that reads a snapshot, and the rows and the sums of hours that it left unread.
+    """Returns the answer of the script that reads a snapshot, and the rows and the sums of hours that it did not read.
 
-    The script reads a limited number of rows. If the rows that it left unread have changed since, it is run again with
-    a higher limit (see ATTEMPTS).
+    The script reads a limited number of rows. If the others have changed since, the script is run again with a higher
+    limit (see ATTEMPTS).
 
     Args:
         name: the account's name.
@@ -152,7 +152,7 @@ def _with_rest(client: Store, name: str, start: int, answer: Any) -> tuple[Any, 
 
 
 def _rest(client: Store, name: str, unread: Unread) -> tuple[Rest, Rest] | None:
-    """Reads the rows of usage, also packed ones, and the sums by hour that the snapshot's script left unread.
+    """Reads the rows of usage, also packed ones, and the sums by hour that the snapshot's script did not read.
 
     `unread` names them. The result is None if some of them have changed since the script ran.
     """

@@ -90,7 +90,7 @@ def _totals_between(record: SessionRecord, reports: AuditedReports, low: int, hi
 
 
 def _reached(record: SessionRecord, moment: Moment) -> tuple[int, int]:
-    """Returns the earliest and the latest instant of a session's last settlement, in nanoseconds since 1970."""
+    """Returns the earliest and the latest instant (ns since 1970) up to which a session can have been settled last."""
     if record.end is not None:
         return record.end, record.end
     is_confirmed = moment.settled is not None and record.node not in moment.silent

@@ -367,7 +367,7 @@ def _key_of(caller: Caller) -> str:
 
 
 def require(access: AccessControl, token: str, action: Action, origin: str = "") -> Caller:
-    """Returns the caller whom a token identifies; raises an error if that caller may not do an action.
+    """Returns the caller whom a token identifies; raises an error if that caller has no right to an action.
 
     Args:
         access: authenticates the caller and decides the caller's rights.

@@ -97,8 +97,8 @@ class KeySet:
     def wants_refresh(self, key_id: str) -> bool:
         """Returns whether the keys should be fetched again before a key is looked up.
 
-        They should if the key is unknown or the keys are older than MAX_AGE_SECONDS, unless a fetch was tried within
-        MIN_REFRESH_SECONDS (within FIRST_RETRY_SECONDS as long as no fetch has succeeded).
+        They should if the key is unknown or the last successful fetch is MAX_AGE_SECONDS ago. The result is False,
+        however, if a fetch was tried in the last MIN_REFRESH_SECONDS (FIRST_RETRY_SECONDS before the first success).
 
         Args:
             key_id: the id that the token names.
@@ -109,7 +109,10 @@ class KeySet:
         return key_id not in self._keys or self._fetched_at is None or now - self._fetched_at >= MAX_AGE_SECONDS
 
     def refresh(self) -> None:
-        """Fetches the issuer's keys, unless that was tried just now; if it fails, the previous keys stay in use."""
+        """Fetches the issuer's keys; if that fails, the previous keys stay in use.
+
+        Nothing is fetched so soon after the last attempt that `wants_refresh` returns False for every key.
+        """
         with self._refreshing:
             now = self._clock()
             if self._tried_lately(now):

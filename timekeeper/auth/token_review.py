@@ -74,8 +74,8 @@ class ClusterReviewer:
     def authenticate(self, token: str) -> Caller:
         """Returns the caller whom a token identifies.
 
-        The token's audience must be the timekeeper. That of the API server is accepted, too, unless
-        `own_audience_alone` is set.
+        The token's audience must be the timekeeper. If `own_audience_alone` is False, a token for the API server is
+        accepted, too.
 
         Raises:
             UnauthenticatedError: the token is forged, or the API server does not accept it.

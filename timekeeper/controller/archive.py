@@ -1,7 +1,7 @@
 """Compacts old records and deletes those past retention: hours become days, ledger entries become segments.
 
-Accounts of namespaces that no longer exist are deleted with their last record. A run compacts only a few accounts, so
-that it delays no settlement.
+Accounts of namespaces that no longer exist are deleted with their last record. A run compacts at most AT_ONCE accounts,
+so that it delays no settlement.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class _Run:
     Attributes:
         now: nanoseconds since 1970.
         ends: returns True once the run's time is up.
-        unfolded: the uids of the sessions whose amounts are not folded: sessions that the leader finalized lately, and
+        unfolded: the uids of the sessions whose amounts are not folded: those in `Books.finalized`, and
             sessions that ended because their pods are not observed, since these may be metered again.
         cutoffs: the instants before which hours and entries are compacted.
         due: the accounts that hold hours or entries from before the cutoffs.
@@ -151,7 +151,7 @@ class Archivist:
         self._prune(account, month_start(run.now, -self._retention.months))
 
     def _compact(self, account: Account, run: _Run) -> bool:
-        """Compacts an account's hours and ledger entries in steps; returns False if some are left for the next run."""
+        """Compacts an account's hours and ledger entries in steps; returns False if some remain for the next run."""
         client, fencing_token, name, cutoffs = self._client, self._fencing_token, account.name, run.cutoffs
         edges = edges_of((period.start, period.end) for period in account.periods)
         steps: tuple[Callable[[], bool], ...] = (
@@ -162,7 +162,7 @@ class Archivist:
         return all(self._step_by_step(step, run.ends) for step in steps)
 
     def _prune(self, account: Account, due: int) -> None:
-        """Deletes an account's records past retention, once a month; drops the account if nothing is left of it.
+        """Deletes an account's records past retention, once a month; drops the account if it has no other records.
 
         `due` is the instant before which records are past retention, in nanoseconds since 1970. Records of a month
         whose export is not confirmed stay.
@@ -213,9 +213,9 @@ class Archivist:
         shared.forget_unmetered(self._client, self._fencing_token, old)
 
     def _step_by_step(self, step: Callable[[], bool], ends: Callable[[], bool]) -> bool:
-        """Repeats a step until it returns True, which means that nothing is left to do; returns whether it did.
+        """Repeats a step until the step returns True, as its work is done; returns whether it is done.
 
-        Returns False if the run's steps reach MOST_STEPS before, or `ends` returns True.
+        The result is False if the run reaches MOST_STEPS steps, or `ends` returns True, before that.
         """
         while not step():
             self._steps += 1

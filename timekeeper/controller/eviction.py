@@ -74,9 +74,9 @@ def due(budget: Budget, figures: Figures, pods: Iterable[PodFacts], now: Instant
 
 
 def ends_anyway(pod: PodFacts) -> bool:
-    """Returns whether a pod ends soon without an eviction.
+    """Returns whether a pod is being deleted with a grace period of at most MAX_TERMINATION_SECONDS.
 
-    A pod ends soon if it is being deleted with a grace period of at most MAX_TERMINATION_SECONDS.
+    Such a pod ends soon without an eviction.
 
     The author of a deletion sets its grace period, and a process may ignore the signal to end: with a year of grace it
     could run on for a year. The deletionTimestamp proves nothing: with three centuries of grace it lies in the past.
@@ -107,7 +107,7 @@ def eviction_writes(
 ) -> tuple[PodWrite, ...] | None:
     """Returns the writes to pods, for the pod writer, by which all spent budgets evict their pods.
 
-    A write puts a notice on a pod, evicts it, or takes off the notice of a pod that may go on.
+    A write puts a notice on a pod, evicts it, or removes the notice of a pod that is to run on.
 
     Args:
         books: the leader's state, with the figures of all budgets.
@@ -119,7 +119,7 @@ def eviction_writes(
 
     Returns:
         The writes; None if nothing can be decided: the figures are older than FRESH, or the local clock was ahead of
-            the store's, so that pods were charged for time that may not have passed. No later charge brings an evicted
+            the store's, so that pods were perhaps charged for time to come. No later charge brings an evicted
             pod back.
     """
     if now - settled_at > FRESH or settled_at - surely_past > SKEW:
@@ -149,8 +149,8 @@ def _pods_by_account(books: Books) -> dict[str, list[PodFacts]]:
 def _write(step: Due, books: Books, name: str, without_notice_seconds: float) -> PodWrite:
     """Returns the write that is due on a pod of the account `name`, with the events to write after it.
 
-    The write of a notice also names an eviction, which is done instead if the notice cannot be written, but no sooner
-    than the notice would have allowed. The pod's owner may not be the person who prevents the notice.
+    If a notice cannot be written, the pod is evicted without it, no sooner than the notice would have allowed. The pod
+    and the GPUBudget, if any, then get an event: somebody other than the pod's owner can prevent a notice.
     """
     budget, figures, pod = books.accounts[name].budget, books.figures[name], step.pod
     written = partial(PodWrite, pod.uid, pod.namespace, pod.name, name)

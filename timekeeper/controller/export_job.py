@@ -125,7 +125,10 @@ class Exporter:
         self._measures.pending.set(sum(month in self._suspect or not left.is_confirmed(month) for month in due))
 
     def _check_files(self, records: Exports, now: Instant) -> None:
-        """Finds files that are not as last written, and makes their months due; once a day, and as a term begins."""
+        """Makes those months due whose files are missing, or differ from what was last written.
+
+        It looks once a day, and as a term begins; any other call does nothing.
+        """
         if now // DAY == self._looked_day:
             return
         try:

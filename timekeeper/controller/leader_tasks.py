@@ -231,7 +231,10 @@ class LeaderTasks:
         )
 
     def write_on(self) -> None:
-        """Writes the budgets' statuses that the last `write` left, if it stopped so that other tasks could run."""
+        """Runs `write` again if the last run ended before all statuses of budgets were written.
+
+        A run ends early so that other tasks can run. Without such a run before, this does nothing.
+        """
         if self._leader_term is not None and self._leader_term.statuses.waiting:
             self.write()
 

@@ -82,8 +82,8 @@ class _HandedOver:
 class PodWriter:
     """Does the writes to pods that the leader has planned, in threads of its own. Thread-safe.
 
-    The failures of a pod's writes delay the next attempt, and are known for as long as a plan names the pod. After a
-    success the pod is left alone for DONE_SECONDS, until the watch shows the write.
+    Failures of a pod's writes delay the next attempt; they are forgotten once no plan names the pod. After a success,
+    the same write is not repeated for DONE_SECONDS, in which the watch shows its effect.
 
     Args:
         source: the cluster, where pods and events are written.
@@ -336,7 +336,7 @@ def event_of(
     A pod gets one event when a PodDisruptionBudget blocks its eviction, and one when its writes keep failing.
 
     Args:
-        write: the write that was tried; it differs from the planned one if the planned one had failed for too long.
+        write: the write that was tried: the planned one, or its `instead` once it had failed for `instead_seconds`.
         trouble: the failures of the pod's writes so far.
         item: the pod as JSON; empty if it is not known.
         error: the error that the API server answered.

@@ -184,7 +184,7 @@ class Progress:
     """The outcomes of a plan's earlier writes to pods, on which the leader's next decisions are based.
 
     Attributes:
-        released: the uids of pods whose scheduling gate was just removed; the mirror may not show it yet.
+        released: the uids of pods whose scheduling gate was just removed; perhaps the mirror does not show it yet.
         failing: the uids of pods whose writes keep failing.
     """
 

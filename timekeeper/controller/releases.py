@@ -52,9 +52,11 @@ def pods_to_release(
 ) -> list[Candidate]:
     """Returns the pods to release from their budget's scheduling gate now, the oldest first.
 
-    A pod for which too little money is left holds back the pods behind it, however small they are: otherwise a large
-    pod would wait for ever. A pod that needs more than a whole period's money waits for a grant, and holds back no
-    other. If money decides, the pods of one group are released together, in the place of their first, or not at all.
+    While the published state is held, none is released. Otherwise all are, if the budget has no limit or no gate. If it
+    has both, its money decides. A pod that costs more than the remaining money holds back the pods behind it, however
+    small they are: otherwise a large pod would wait for ever. A pod that needs more than a whole period's money waits
+    for a grant, and holds back no other. The pods of one group are released together, in the place of their first, or
+    not at all.
 
     Args:
         waiting: the pods that the gate holds.
@@ -133,7 +135,7 @@ def in_order(waiting: Iterable[Candidate]) -> list[Candidate]:
 
 
 def first_minutes(running: Sequence[tuple[int, int]], min_runtime: int, now: Instant) -> int:
-    """Returns the amount that young sessions may still spend in their first minutes, in microGPU-seconds.
+    """Returns the amount that sessions younger than `min_runtime` spend until they reach it, in microGPU-seconds.
 
     Args:
         running: for each running session of the account, its rate (microGPU-seconds a second) and its start
@@ -170,8 +172,9 @@ class WaitReporter:
     _reported: dict[str, _Reported] = field(default_factory=dict)
 
     def notices(self, waiting: Iterable[tuple[str, Sequence[Candidate]]], now: Instant) -> list[ObjectEvent]:
-        """Returns events for waiting pods that had none recently, or whose budget got money that does not suffice.
+        """Returns events for the waiting pods that are due for one, at most MAX_EVENTS_PER_RUN.
 
+        A pod is due if it had none for EVENT_REPEAT_INTERVAL, or if its budget has another amount available since.
         Accounts take turns, so that an account with many waiting pods does not use up the events of a run.
 
         Args:

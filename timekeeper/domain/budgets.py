@@ -63,10 +63,10 @@ class Budget:
         allowance: the amount that each period may spend; None for no limit.
         period: the rule that sets when periods start.
         rollover: the most that an unspent allowance adds to the next period.
-        grace_amount: the most that spending may exceed the allowance before new pods are treated by `on_exhausted`;
-            None sets no limit.
-        grace_duration: the longest time after exhaustion for which spending may exceed the allowance; None sets no
-            limit. There is no grace if `grace_amount` and `grace_duration` are both None.
+        grace_amount: the most by which spending may exceed allowance and grants before new pods are treated by
+            `on_exhausted`; None sets no limit.
+        grace_duration: the longest time after exhaustion before new pods are treated so; None sets no limit. There is
+            no grace if `grace_amount` and `grace_duration` are both None.
         on_exhausted: the treatment of new pods after grace.
         enforcement: the effect of the budget's state: shown only, applied to new pods, or to running pods too.
         min_runtime: the run time that the budget's money must pay for before a held pod is released.

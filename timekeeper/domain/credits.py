@@ -40,11 +40,11 @@ class Credit:
 
 @dataclass(frozen=True, slots=True)
 class Burned:
-    """The money that is left in a period. Amounts are microGPU-seconds.
+    """The unspent money of a period. Amounts are microGPU-seconds.
 
     Attributes:
-        own: the amount that is left of the money that ends with the period.
-        credits: the amount that is left of each credit, keyed by name.
+        own: the unspent part of the money that ends with the period.
+        credits: the unspent part of each credit, keyed by name.
         debt: the spending that no money paid for.
     """
 
@@ -54,7 +54,7 @@ class Burned:
 
 
 def burn(own: int, period_credits: Iterable[Credit], end: Instant, spent: int) -> Burned:
-    """Computes the money that is left in a period. Amounts are microGPU-seconds.
+    """Returns the unspent money of a period. Amounts are microGPU-seconds.
 
     Spending uses up first the money that expires first. Of two credits that expire at once, the one whose name sorts
     first is used up first. A credit that expires at the period's end is used up after the money that ends with the

@@ -192,7 +192,7 @@ class UsageForecast:
         until: the instant up to which the use was settled; the measured time ends with it.
         end: the instant up to which the forecast goes.
         since: the instants from which the spending of the last hour and of the last day is measured; None if that is
-            less than SHORTEST_MEASURE before `until`, or `until` is too long ago.
+            less than SHORTEST_MEASURE before `until`, or `until` is longer ago than LONGEST_LAG.
         spent: the microGPU-seconds that pods spent since the two instants of `since`, in the same order, keyed by key.
         not_settled: the accounts whose settlement has failed for longer than LONGEST_LAG.
         unknown: the keys of the use of these accounts. They have no forecast: the amounts billed since are not known.

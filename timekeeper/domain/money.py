@@ -31,7 +31,7 @@ def from_gpu_hours(value: Any) -> int:
     The value is a whole number, or a quoted decimal of at most six places.
 
     Raises:
-        MoneyError: the value is anything else. A float is refused unless it is whole: 0.1 has no exact double.
+        MoneyError: the value is anything else. A float that is not whole is refused: 0.1 has no exact double.
     """
     if isinstance(value, float) and value.is_integer():
         value = int(value)

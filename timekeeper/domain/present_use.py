@@ -1,4 +1,4 @@
-"""Present use: how busy pods keep their GPUs now, as a Prometheus answers the admin's query.
+"""Present use: how busy pods keep their GPUs now, as a Prometheus answers the query that the admin configures.
 
 It is advisory: it is shown beside what pods reserve, and no settlement, bill or audit reads it.
 """

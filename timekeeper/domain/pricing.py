@@ -33,7 +33,7 @@ def billed(bill: Bill, reserved: int, used: int, ceiling: int) -> int:
         reserved: the cost of the session's reservation, in microGPU-seconds.
         used: the price of the use that the session's reports state, in microGPU-seconds.
         ceiling: the price of the most that the session can have used, in microGPU-seconds: `reserved`, or the cost of
-            its whole devices if it may use the GPU time that others leave.
+            its whole devices if it may use the GPU time that other pods do not use.
     """
     if bill is Bill.RESERVED:
         return reserved
@@ -185,7 +185,7 @@ def device_rate(device: DeviceShare, price: Fraction, best_effort_floor_percent:
     Args:
         price: GPU-hours charged for an hour of the whole device.
         best_effort_floor_percent: the least share of GPU time, in percent, that a best-effort vGPU (core 0) is charged
-            for, since it uses the GPU time that others leave.
+            for, since it uses the GPU time that other pods do not use.
     """
     core = device.core_percent or best_effort_floor_percent
     held, whole = core, 100

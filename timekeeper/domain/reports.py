@@ -44,7 +44,7 @@ class Course:
 
 
 def extended(bases: Bases, course: Course, total_at: Callable[[int], int]) -> Bases:
-    """Returns the bases of a session's segments, to which the bases of new segments are added.
+    """Returns `bases` with a base added for each new segment of a session.
 
     A base's total is the GPU time of all reports, or its price, in microGPU-seconds.
 
@@ -65,14 +65,14 @@ def extended(bases: Bases, course: Course, total_at: Callable[[int], int]) -> Ba
 
 
 def begun_by(bases: Bases, course: Course, past: Instant) -> Bases:
-    """Returns bases without the bases of segments that begin after an instant.
+    """Returns `bases` without those of segments that begin after `past`.
 
     A clock that was ahead set the start of such a segment. Its base is not final, since more reports may come before
     that start.
 
     Args:
         bases: the bases that `extended` returned for this course, or the bases that it was given.
-        past: the instant: the present by the local clock or by the store's, whichever is earlier.
+        past: the present by the local clock or, if earlier, by the store's, in nanoseconds since 1970.
     """
     coming = [(segment.account, segment.period) for segment in course.segments if segment.start > past]
     kept = len(bases)
@@ -127,7 +127,7 @@ def parts(bases: Bases, total: int) -> dict[Key, int]:
 
 
 def _without_past(bases: Bases, keys: Collection[Key]) -> Bases:
-    """Returns the bases of periods that may still change (`keys`), and the bases before and after each of them.
+    """Returns the bases of the periods in `keys`, which may still change, and the bases before and after each of these.
 
     The base before is needed if a session turns out to have ended before the period in which it was settled last.
     """
@@ -178,7 +178,7 @@ class ReportLimits:
         billed: whether use is billed, so that the price of the use is added up.
         rate: the rate of the session's reservation when it opens, in microGPU-seconds a second.
         most: the highest rate of its use, in the same unit: `rate`, or the rate of its whole devices if it may use the
-            GPU time that others leave.
+            GPU time that other pods do not use.
     """
 
     start: Instant
@@ -214,7 +214,7 @@ class Counter(NamedTuple):
         uuid: the device's uuid.
         busy_ns: the time for which the container kept the device busy, in nanoseconds.
         span_ns: the time that the counter covers, in nanoseconds.
-        memory_peak_mib: the most device memory that the container held.
+        memory_peak_mib: the most memory of the device that the container held at one time, in MiB.
         earlier_busy_ns: the part of `busy_ns` that the sidecar found when it started. The sidecar may have reported it
             already, after an earlier start.
         earlier_span_ns: the same part of `span_ns`.

@@ -193,8 +193,8 @@ def end_with_finalizer(session: Session, pod: PodFacts, now: Instant, silent_sin
     """Returns a session with its end set, for a pod that FairGPU's finalizer keeps on the API server.
 
     The end is read from the pod object if it states one, and not from the time of this observation, so that every later
-    leader finds the same end. Otherwise the end is the deletionTimestamp. On a silent node the end is no later than the
-    last sign of life, unless a finishedAt states it.
+    leader finds the same end. Otherwise the end is the deletionTimestamp. On a silent node, an end that no finishedAt
+    states is no later than the last sign of life.
 
     Args:
         pod: the pod, which is in a terminal phase, or has ended but for its finalizers.

@@ -42,11 +42,11 @@ class Limits:
 
     Attributes:
         available: allowance and grants, in microGPU-seconds; None for no limit.
-        grace_amount: the most that spending may exceed the available amount, in microGPU-seconds; None sets no limit.
+        grace_amount: the most by which spending may exceed `available`, in microGPU-seconds; None sets no limit.
         grace_duration: the length of grace after exhaustion, in nanoseconds; None sets no limit.
         on_exhausted: the treatment of new pods after grace.
 
-    There is no grace at all if neither amount nor duration is given.
+    There is no grace at all if `grace_amount` and `grace_duration` are both None.
     """
 
     available: int | None
@@ -72,7 +72,7 @@ def exhaustion(limits: Limits, spend: int, exhausted_at: int | None, now: int) -
 
 
 def state(limits: Limits, spend: int, exhausted_at: Instant | None, now: Instant) -> BudgetState:
-    """Computes a budget's state at an instant.
+    """Returns a budget's state at an instant: unlimited, open, in grace, and then held or over by `on_exhausted`.
 
     Args:
         spend: microGPU-seconds spent in this period.

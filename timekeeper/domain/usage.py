@@ -401,7 +401,7 @@ class Steps:
 
 
 class _CellsOfHours(dict[tuple[int, int], Cells | None]):
-    """A cache of the sums of the time step that holds some consecutive hours, keyed by (first hour, number of hours).
+    """A cache keyed by (first hour, number of hours): the sums of the time step that holds these hours.
 
     The value is None for hours outside the query's window.
     """

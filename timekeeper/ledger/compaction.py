@@ -81,8 +81,8 @@ def forget_payer(
     """Writes the remaining payers of namespaces after an account was removed.
 
     Args:
-        changed: keyed by namespace, the payers that are left.
-        removed: the namespaces that have no payer left; the store forgets them.
+        changed: keyed by namespace, the remaining payers.
+        removed: the namespaces without a remaining payer; the store forgets them.
 
     Raises:
         StoreError: the store refused the write, or Redis does not answer.
@@ -278,7 +278,7 @@ class _Packing(NamedTuple):
 
 
 def fold_hours(client: Store, fencing_token: FencingToken, account: str, before: Instant, edges: Sequence[int]) -> bool:
-    """Folds an account's hours of use that end before an instant into days; returns True once none is left to fold.
+    """Folds an account's hours of use that end before an instant into days; returns True once all are folded.
 
     One call folds hours of about MOST_ROWS rows and one packed value. It returns False as well if the hours changed
     while they were read.
@@ -312,7 +312,7 @@ def fold_hours(client: Store, fencing_token: FencingToken, account: str, before:
 
 
 def pack_hours(client: Store, fencing_token: FencingToken, account: str, before: Instant) -> bool:
-    """Packs an account's hours of use that end before an instant, still as hours; returns True once none is left.
+    """Packs an account's hours of use that end before an instant, still as hours; returns True once all are packed.
 
     One call packs hours of about MOST_ROWS rows. It returns False as well if the hours changed while they were read.
     """
@@ -385,11 +385,11 @@ def _with_room(client: Store, names: keys.AccountKeys, parts: Sequence[PackedPar
 def _packed(
     client: Store, names: keys.AccountKeys, stored: _StoredHours, packing: _Packing
 ) -> tuple[list[PackedPart], dict[str, bytes]]:
-    """Packs rows into one value; returns the stored values that it replaces, and the new value, keyed by its name.
+    """Returns the stored values to replace, and the packed value that replaces them, keyed by its name.
 
-    A stored value of the same name is replaced, too, and the new value contains its rows. Two values get the same name
-    if they cover the same hours, such as the rows of each half of a day once they are folded into that day. Without
-    rows nothing is replaced.
+    The new value has the rows of `packing`, and of the stored values that it replaces. These are `packing.target`, and
+    a value that would have the name of the new one, since it covers the same hours, such as the other half of a day
+    that is folded in two parts. Without rows nothing is replaced.
     """
     rows, merged, to_merge = list(packing.rows), list[PackedPart](), list(packing.target)
     while rows:

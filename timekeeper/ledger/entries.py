@@ -323,7 +323,12 @@ def _entries(tables: Sequence[Sequence[_Column]], uids: bytes) -> Iterator[Ledge
 
 
 def _sessions(named: Iterable[_Row], uids: bytes) -> Iterator[_Who]:
-    """Yields sessions from the names in a segment; a session whose names lack its uid has the next uid of `uids`."""
+    """Yields the sessions of a segment, whose uids are stored apart if they have the API server's form.
+
+    Args:
+        named: the uid, namespace and pod of each session; a session whose uid is stored apart has None here.
+        uids: the uids that are stored apart, as bytes, in the order of their sessions.
+    """
     offset = 0
     for session, namespace, pod in named:
         uid = session
@@ -367,7 +372,7 @@ def _uid_bytes(text: str) -> bytes:
 
 
 def pack_ledger(client: Store, fencing_token: FencingToken, account: str, before: Instant) -> bool:
-    """Packs ledger entries of an account that were written before an instant; returns True once none is left to pack.
+    """Packs ledger entries of an account that were written before an instant; returns True once all are packed.
 
     One call packs at most SEGMENT_ENTRIES entries.
 

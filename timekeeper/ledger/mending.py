@@ -37,7 +37,7 @@ _PROBES = {
     keys.STATES_VALUES: "hlen",
     keys.STATES_CHANGES: "zcard",
 }
-"""For each shared key, a command of its type that changes nothing. The timekeeper's user in Redis may not use TYPE.
+"""For each shared key, a command of its type that changes nothing. The timekeeper's user in Redis has no right to TYPE.
 
 Keys that each write replaces whole are left out, and so is the count of late changes, which exports.py replaces.
 """

@@ -1,6 +1,6 @@
 """The present use of sessions in the store: advisory figures beside the books, which no fencing token guards.
 
-Each figure states the instant up to which it may be shown: a figure that is not renewed disappears by itself. Every
+Each figure states the instant from which it is not shown any more: one that is not renewed disappears by itself. Every
 function but `shown` may raise redis.RedisError.
 """
 
@@ -84,7 +84,7 @@ def write(client: Store, uses: Mapping[str, PresentUse], namespaces: Mapping[str
 def of_namespaces(client: Store, names: Sequence[str], now: Instant) -> dict[str, NamespaceUse]:
     """Returns the present use of these namespaces, keyed by name.
 
-    A namespace without a stored figure, or whose figure is too old at `now` to be shown, is left out.
+    A namespace without a stored figure is left out, and also one whose figure's `until` is not after `now`.
     """
     if not names:
         return {}
@@ -101,10 +101,13 @@ def _field(namespace: str) -> str:
 
 
 def shown(text: Any, now: Instant) -> PresentUse | None:
-    """Parses a session's stored present use; returns None if it cannot be read, or may not be shown any more at `now`.
+    """Returns a session's present use from its stored text.
 
     Args:
-        text: the stored value, in bytes; None for none.
+        text: the stored text, in bytes; None if nothing is stored.
+
+    Returns:
+        None if there is no text, it cannot be read, or `now` has reached the instant `until` that it states.
     """
     return _read(_STORED, PresentUse, text, now)
 

@@ -199,7 +199,7 @@ class IntakeOutcome(Enum):
     OLDER = "older"
     """A later report of the same start was taken before. Nothing changed."""
     EARLY = "early"
-    """The pod's previous report was taken too short a time ago. Nothing changed."""
+    """The pod's previous report was taken less than the intake's `pause` ago. Nothing changed."""
     FULL = "full"
     """The store has no memory left for reports. Nothing changed."""
     NOT_RUNNING = "not-running"

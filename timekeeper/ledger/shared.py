@@ -242,7 +242,7 @@ def forget_unmetered(client: Store, fencing_token: FencingToken, uids: Iterable[
 
 
 def write_past(client: Store, fencing_token: FencingToken, until: Instant) -> None:
-    """Writes the instant of a reconciliation that is about to settle: the leader's time or, if earlier, the store's.
+    """Writes the instant of a reconciliation before it settles: the leader's time or, if earlier, the store's.
 
     Raises:
         FencedError: the store has given a fencing token to a later leader.

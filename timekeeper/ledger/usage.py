@@ -67,7 +67,7 @@ the script must read more.
 
 @dataclass(frozen=True, slots=True)
 class Unread:
-    """The pieces of an account's use that a script left unread, and the state of the account in which to read them.
+    """The pieces of an account's use that a script did not read, and the state of the account in which to read them.
 
     Attributes:
         version: the account's version.
@@ -85,7 +85,7 @@ class Unread:
 
     @property
     def nothing(self) -> bool:
-        """Whether nothing is left unread."""
+        """Whether the script read everything."""
         return not (self.hours or self.parts or self.sessions)
 
 
@@ -107,10 +107,10 @@ class Rest:
 def read_rest(
     client: Store, account: str, unread: Unread, periods: Sequence[bytes | None], *, details: bool = True
 ) -> Rest | None:
-    """Reads the pieces of an account's use that a script left unread; returns None if one has changed since then.
+    """Returns the pieces of an account's use that a script did not read; None if one has changed since that script.
 
     Args:
-        periods: the starts of the periods in which the sessions' amounts are read; None for a period that is missing.
+        periods: the starts of the periods in which open sessions' amounts are read; None for a missing period.
         details: whether to read each row of an hour; otherwise the sums of its rows for each namespace and model.
     """
     names = keys.AccountKeys(account)
@@ -533,7 +533,7 @@ def _run_script(
 def _complete(
     client: Store, name: str, answer: _Answer | None, within: Window, read_before: UsageReadBefore, view: View
 ) -> _Answer | None:
-    """Returns an account's usage with the pieces that the script left unread; None if the store lacks the account.
+    """Returns an account's usage with the pieces that the script did not read; None if the store lacks the account.
 
     If a piece has changed meanwhile, the script is run again, with larger bounds.
     """

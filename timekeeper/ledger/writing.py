@@ -440,7 +440,7 @@ def apply_corrections(
 def close_balances(
     client: Store, fencing_token: FencingToken, now: Instant, balances: Sequence[ClosingBalance]
 ) -> list[PeriodTotals | StoreError]:
-    """Writes closing balances: money left in a period becomes credits of the next period, or a credit expires.
+    """Writes closing balances: a period's unspent money becomes credits of the next period, or a credit expires.
 
     A credit that has expired does not change any more.
 

@@ -205,7 +205,7 @@ class ObservedUntil:
         self.deletions, self.seen = past, min(past, self.seen)
 
     def advance_to(self, watched: Instant) -> None:
-        """Adopts the instant up to which an earlier leader observed the collection, unless a later one is known."""
+        """Raises both instants to that up to which an earlier leader observed the collection; later ones stay."""
         self.deletions, self.seen = max(self.deletions, watched), max(self.seen, watched)
 
     def bounded(self, departures: Iterable[Departure], now: Instant) -> list[Departure]:
@@ -422,7 +422,7 @@ class Source(Protocol):
         """
 
     def evict(self, pod: Json) -> None:
-        """Evicts a pod, unless a PodDisruptionBudget forbids it.
+        """Evicts a pod.
 
         Raises:
             BlockedError: a PodDisruptionBudget forbids the eviction for now.

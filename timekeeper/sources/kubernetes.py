@@ -453,7 +453,7 @@ class OptionalView:
         self._mirror.confirmed()
 
     def failed(self, error: ApiError) -> None:
-        """Handles a failed request: a missing or forbidden collection counts as empty, unless it was read before."""
+        """Handles a failed request: a missing or forbidden collection that was never read counts as empty."""
         self.not_served = error.not_found
         if error.not_found or error.status == FORBIDDEN:
             self.absent()
@@ -461,7 +461,7 @@ class OptionalView:
             self._mirror.failed(error)
 
     def absent(self) -> None:
-        """Makes the mirror empty and current, unless the collection was read before."""
+        """Makes the mirror empty and current if the collection was never read; otherwise it does nothing."""
         if self._mirror.confirmed_at is None:
             self._mirror.replaced([])
             self._mirror.confirmed()
@@ -722,7 +722,7 @@ class KubernetesSource:
         start_thread("watch-pods", partial(self._reflect_pods, collection, wait), wait)
 
     def _reflect_pods(self, collection: Collection, wait: Wait) -> None:
-        """Keeps the mirror of pods current; first waits a little for Kueue's queues, which label the first pods."""
+        """Keeps the mirror of pods current; first waits up to FIRST_QUEUES_SECONDS for Kueue's queues to be listed."""
         if self._queues is not None:
             self._queues.wait_for_an_answer(FIRST_QUEUES_SECONDS)
         reflect(self.api, collection, self._mirrors.pods, wait, self._random)
@@ -739,8 +739,8 @@ class KubernetesSource:
     def lift_gate(self, pod: Json) -> None:
         """Removes the budget's scheduling gate from a pod.
 
-        The API server refuses the write unless the pod has the same uid as when it was read, and the gate at the same
-        index.
+        The API server refuses the write if the pod has another uid now than when it was read, or no longer has the gate
+        at the same index.
         """
         metadata = pod["metadata"]
         gates = (pod.get("spec") or {}).get("schedulingGates") or []
@@ -757,8 +757,8 @@ class KubernetesSource:
     def remove_finalizer(self, pod: Json) -> None:
         """Removes the meter's finalizer from a pod.
 
-        The API server refuses it unless the pod has the same uid as when it was read, and the finalizer at the same
-        index.
+        The API server refuses the write if the pod has another uid now than when it was read, or no longer has the
+        finalizer at the same index.
 
         Raises:
             ChangedMeanwhileError: the pod as it was read has no such finalizer.
@@ -941,7 +941,8 @@ def _path_of(metadata: Json) -> str:
 def _termination_seconds(pod: Json) -> int | None:
     """Returns the grace period that an eviction must name, in seconds; None if the API server would choose the same.
 
-    A pod that is being deleted already keeps its grace period, unless the eviction names a shorter one.
+    For a pod that is being deleted already, the result is never None: its deletion may have set a longer grace period,
+    which only an eviction with a shorter one changes.
     """
     own = int((pod.get("spec") or {}).get("terminationGracePeriodSeconds") or 0)
     if pod["metadata"].get("deletionTimestamp") is not None:

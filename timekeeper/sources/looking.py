@@ -234,7 +234,7 @@ class StatusesView:
         self._budgets = budgets
 
     def replaced(self, items: list[Json]) -> None:
-        """Takes the ConfigMap of statuses from a list.
+        """Passes the statuses in the listed ConfigMap of statuses on to the view of budgets.
 
         Args:
             items: the ConfigMap alone; empty if there is none.

@@ -457,7 +457,7 @@ def _known_use(inputs: _Inputs, course: Course, bill: Bill) -> RecordedUse:
 
 
 def _bounded(inputs: _Inputs, course: Course) -> RecordedUse:
-    """Returns the recorded use; a total above the most that the session can have used by its instant is cut to that.
+    """Returns the recorded use, each total reduced to the most that the session can have used by the total's instant.
 
     Earlier versions of FairGPU accepted such totals from reports.
     """

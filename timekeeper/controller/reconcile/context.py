@@ -184,10 +184,11 @@ class ReconcileContext:
         return now if silent is None else max(session.start, alive_until(now, silent, self.reported(session.uid)))
 
     def replicated(self, what: str, accounts: Sequence[str]) -> bool:
-        """Waits for the store's replicas to hold the last writes to these accounts; returns whether they do in time.
+        """Waits until the store's replicas hold the last writes to these accounts; returns whether they do.
 
-        If the result is False, the caller must send the writes again. It is also False if a server of the store was
-        replaced meanwhile, and True if the store has no replicas.
+        It waits at most the rules' `replica_wait_seconds` for each server. If the result is False, the caller must send
+        the writes again. It is also False if a server of the store was replaced meanwhile, and True if the store has no
+        replicas.
 
         Args:
             what: the kind of write, for the log.

@@ -168,7 +168,7 @@ def _phases_after(rule: PeriodRule, end: Instant) -> tuple[int, ...]:
 def _final_until(metered: MeteredSession, until: Instant) -> Instant:
     """Returns the instant up to which a session's periods are final.
 
-    Reports are kept apart at the ends of all later periods.
+    The caller keeps the session's reports apart at the end of each later period.
 
     Args:
         until: the instant up to which it is charged. On a silent node the session may be settled further than that.
@@ -295,11 +295,11 @@ def close_due_balances(context: ReconcileContext, now: Instant, names: Iterable[
 
 
 def take(account: Account, change: ClosingBalance, answer: PeriodTotals) -> None:
-    """Updates an account in memory after the store took a closing balance.
+    """Stores in an account in memory what a closing balance changed in the store: totals and credits of its period.
 
     Args:
         change: the closing balance that was sent.
-        answer: the totals of its period as the store answered them.
+        answer: the totals of that period after the change, as the store answered them.
     """
     account.period_totals[change.period] = answer
     account.credits.setdefault(change.period, {}).update({entry.credit.name: entry.credit for entry in change.credits})
@@ -367,9 +367,10 @@ def _is_unsettled(metered: MeteredSession, period: Period) -> bool:
 
 
 def _since_settled(books: Books, account: Account, period: Period, metered: MeteredSession, until: int) -> int:
-    """Returns how much more a session's reservation costs in a period up to an instant than the store holds.
+    """Returns the cost of a session's reservation in one period up to `until`, less the session's stored amount there.
 
-    The result is in microGPU-seconds; `until` is nanoseconds since 1970.
+    The result is in microGPU-seconds, and below 0 if the store holds an amount up to an instant after `until`, which is
+    in nanoseconds since 1970.
     """
     session, key = metered.session, (account.name, period.start)
     payers = books.assignments[session.namespace]

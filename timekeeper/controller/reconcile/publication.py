@@ -21,7 +21,7 @@ from timekeeper.ledger.writing import Publication, publish_accounts
 
 
 def publish(context: ReconcileContext, now: Instant, names: Iterable[str]) -> None:
-    """Publishes the figures of settled accounts, and the states of their namespaces that changed.
+    """Publishes the figures of settled accounts, and the changed states of the namespaces for which they pay.
 
     Raises:
         StoreError: the store refused or does not answer; the next call publishes everything again.

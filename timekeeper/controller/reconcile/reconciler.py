@@ -392,8 +392,8 @@ class Reconciler:
     def _observe(self, now: Instant, *, full: bool) -> set[str]:
         """Updates the leader's state from the mirrors of the cluster; returns the accounts to reconcile.
 
-        These accounts have changed, or their figures are due by `now`. If `full` is set, the holdings of young sessions
-        of other stacks are corrected, too.
+        These accounts have changed, or their figures are due by `now`. If `full` is set, the holdings of sessions of
+        other stacks are corrected, too, while the sessions are younger than `other_stacks.PROVISIONAL`.
         """
         context, books, mirrors = self._context, self.books, self._context.source.mirrors
         books.budgets.refresh(mirrors, books.rules.overhead)

@@ -327,7 +327,7 @@ def _is_there(account: Account) -> bool:
 
 
 def _mark_lost_budgets(context: ReconcileContext) -> None:
-    """Marks budgets as unreadable, in the store and in memory, of which the store has lost the last valid version.
+    """Marks those budgets as unreadable, in the store and in memory, whose last valid version the store has lost.
 
     Budgets of which the leader has a valid version are left out. The others stay marked until their objects are valid.
     """

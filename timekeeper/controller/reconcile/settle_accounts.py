@@ -117,8 +117,9 @@ def _write(context: ReconcileContext, work: Work, now: Instant) -> list[Prepared
 
 
 def _with_room(context: ReconcileContext, sessions: list[MeteredSession]) -> list[MeteredSession]:
-    """Returns the sessions that may be settled now; if the store has no free memory, running sessions new to it wait.
+    """Returns the sessions that can be settled now.
 
+    These are all; if the store has no free memory, all but the running sessions that it does not hold yet.
     Amounts are cumulative, so a session that is opened later is still charged from its start.
     """
     if context.held_back:
@@ -316,7 +317,7 @@ def _send_batches(
 
 
 def _note_unanswered(work: Work, actions: AbstractSet[LedgerAction]) -> None:
-    """Adds accounts to sessions' `also_open`: the store may have opened them there by items that it did not answer.
+    """Adds to sessions' `also_open` the accounts of items without an answer: perhaps the store opened sessions there.
 
     A later settlement removes a session from an account that the session turns out not to have reached.
     """

@@ -391,7 +391,7 @@ class EventRecorder:
     def record_changes(self) -> int:
         """Writes events for the budgets whose state changed, for at most TURN_SECONDS; returns the number of events.
 
-        At least one event is written, however busy the machine is. The next call writes the events that are left.
+        If events are due, at least one is written, however busy the machine is. The next call writes the others.
         """
         until = self.clock() + TURN_SECONDS
         objects, budgets = self.books.budgets.objects, self.books.budgets.budgets

@@ -171,7 +171,7 @@ def conditions_of(
 
 
 def deprioritizes(budget: Budget) -> bool:
-    """Returns whether a budget whose money is spent only gives new pods a lower priority: it holds and evicts none."""
+    """Returns whether a budget, once its money is spent, only lowers new pods' priority: it holds and evicts none."""
     return (
         budget.allowance is not None
         and budget.on_exhausted is OnExhausted.DEPRIORITIZE

@@ -119,7 +119,7 @@ class StatusWriter:
     def write(self, settled_at: Instant) -> int:
         """Writes the statuses of GPUBudgets that have changed, for about TURN_SECONDS; returns how many were written.
 
-        It waits LAST_SECONDS longer if only answers are missing. The next call continues with the rest.
+        Once all are sent, it waits up to LAST_SECONDS longer for their answers. The next call continues with the rest.
 
         Args:
             settled_at: the instant of the last reconciliation.
@@ -222,7 +222,11 @@ class StatusWriter:
         return _Draft(name, uid_of(item), now, status, checkpoint, version)
 
     def _forget_left(self, now: Instant) -> None:
-        """Drops from memory the finalized sessions that written checkpoints include; after a day, all others, too."""
+        """Drops finalized sessions from memory that are not needed to restore a store any more.
+
+        A session is kept for FORGOTTEN_BY_A_KILLED_REDIS after it was finalized, and up to a day as long as a written
+        checkpoint does not include it.
+        """
         accounts = self.books.accounts
         self.books.finalized = [
             (left_at, metered)

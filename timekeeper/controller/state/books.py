@@ -155,8 +155,8 @@ class Books:
         since: the instant from which pods of other stacks are metered; 0 if they are not.
         figures: keyed by account, the figures that were last published.
         published: keyed by namespace, the state that was last published.
-        finalized: pairs of an instant and a session that was finalized at that instant and that a checkpoint may not
-            include yet.
+        finalized: pairs of an instant and a session that was finalized at that instant and that perhaps no
+            checkpoint includes yet.
         snapshot: the state before the store was read again; None once it is not needed.
         unanswered: the namespaces whose payers were sent to the store without an answer. The store may hold other
             payers than `assignments`, so they are sent again.

@@ -49,7 +49,7 @@ class ClaimFacts:
         pods: the uids of the pods that reserve it.
         unlisted: whether it has devices of drivers that are not metered.
         owner_pod: the uid of the pod for which Kubernetes generated it; empty for a claim that pods share.
-        origin: the owner and labels that its use is attributed to, unless a pod owns it.
+        origin: the owner and labels that its use is attributed to if no pod owns it; else those of that pod count.
     """
 
     uid: str

@@ -70,7 +70,9 @@ def committed(books: Books, names: Iterable[str], now: Instant) -> dict[str, int
 
 
 def overdue(books: Books, names: Iterable[str], now: Instant) -> dict[str, int]:
-    """Returns the numbers of pods that have waited for a node longer than safe admission reserves money for them.
+    """Returns the number of pods that have waited for a node for longer than their budget's `pending_commit`.
+
+    Safe admission keeps no money for these any more.
 
     Args:
         names: the accounts; those without safe admission are left out.

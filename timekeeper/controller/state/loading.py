@@ -447,7 +447,7 @@ def _take_sessions(client: Store, fencing_token: FencingToken, books: Books, sto
 
 
 def _keep(books: Books, record: Session, unread: Mapping[str, MeteredSession]) -> MeteredSession:
-    """Adds the session of a record to the books, unless the books have it; returns the session in the books.
+    """Adds the session of a record to the books if they lack it; returns the session in the books.
 
     If the leader could not read the record before, it began the pod's session anew; the record now replaces that
     session. The end in the record counts. If the record has no end and the pod was deleted, the end of the session that
@@ -671,9 +671,9 @@ def bring_rates_up(books: Books, since: Instant) -> None:
 def catch_rates_up(books: Books, now: Instant) -> None:
     """Corrects the rates of sessions that missed price changes because their account could not be settled.
 
-    The store then has the new prices, and the sessions' records have the old rates. If a session's reservation is
-    known, its rates are corrected only if they follow from the old prices: otherwise rules other than the present rules
-    set them. A session with GPUs of several models whose pod is deleted keeps its rates, too.
+    The store then has the new prices, and the sessions' records have the old rates. A session with a known reservation
+    keeps its rates if they do not follow from the old prices: they were set by other rules. A session with GPUs of
+    several models whose pod is deleted keeps its rates, too.
 
     Args:
         now: later changes do not count.

@@ -317,10 +317,10 @@ class PodView:
             del self._pods_in[facts.namespace]
 
     def _note_ahead(self, fresh: Mapping[str, PodFacts], seen_at: Instant) -> None:
-        """Sets `ahead` from the creation timestamps of the pods that may be ahead of the local clock.
+        """Sets `ahead`: by how many nanoseconds the latest creation timestamp of a pod is ahead of the local clock.
 
-        These are the pods that changed, and the pods that were ahead at the last call. If the local clock has gone back
-        since then, every pod may be ahead.
+        It compares the pods that changed, and those that were ahead at the last call. If the local clock has gone back
+        since then, it compares all pods.
 
         Args:
             fresh: the pods that changed, keyed by uid.

@@ -255,7 +255,7 @@ class Meters:
         return set(self._by_namespace)
 
     def keep(self, metered: MeteredSession) -> MeteredSession:
-        """Adds a metered session, unless a session has its uid already; returns the session that has the uid then."""
+        """Adds a metered session if no session has its uid yet; returns the session that has the uid then."""
         known = self._by_uid.setdefault(metered.session.uid, metered)
         self._by_namespace.setdefault(known.session.namespace, {})[known.session.uid] = known
         return known

@@ -103,7 +103,7 @@ def _share(pod: BoundPod, node: HostNode, doubts: set[Doubt]) -> Fraction:
 
 
 def _has_request(key: str, of_containers: Mapping[str, str]) -> bool:
-    """Returns whether `key` is the annotation of a container's memory limit, and `of_containers` has its request."""
+    """Returns whether `key` names a container's memory limit whose request, which counts instead, is given, too."""
     return key.endswith(MEMORY_LIMITED) and key.removesuffix(MEMORY_LIMITED) + MEMORY_REQUEST in of_containers
 
 
