@@ -151,7 +151,7 @@ class Acts(Protocol):
     """A function that returns whether this replica may act: answer kube-scheduler, and change objects."""
 
     def __call__(self, seconds: float = 0.0) -> bool:
-        """Returns whether this replica may act now, and its leader Lease lasts for at least `seconds` more."""
+        """Returns True if this replica may act now and its leader Lease lasts for `seconds` or longer; else False."""
 
 
 class Routes:
@@ -219,8 +219,8 @@ class Routes:
     async def bind(self, request: Request) -> Response:
         """Answers kube-scheduler's call `bind`: binds a pod to a node.
 
-        A thread sends the requests to the API server. The bind of a gang's pod waits until kube-scheduler is about to
-        bind all pods of the gang.
+        A thread sends the requests to the API server. If devices are held for the pod with others of its gang, the bind
+        first waits until kube-scheduler has called `bind` for all of them.
 
         Returns:
             Status 200 with an error text that is empty if the pod is bound, 400 for a body that cannot be read, or 503
@@ -241,12 +241,13 @@ class Routes:
         return Response(200, encode(BindResult(error_text)))
 
     async def _wait_for_gang(self, arguments: BindArguments) -> str:
-        """Waits until kube-scheduler is about to bind all pods of a pod's gang.
+        """Waits until kube-scheduler has called `bind` for every pod for which devices are held in a pod's gang.
 
-        If that takes too long, the devices held for the gang are freed. A pod without a gang does not wait.
+        After the deadline of the hold, which is checked every GANG_LOOK_SECONDS, these devices are freed, and the wait
+        ends with a reason. If no devices are held for the pod, it does not wait.
 
         Returns:
-            The reason why the pod must not be bound; empty if it may be.
+            The reason why the pod must not be bound; empty if the bind can go on.
         """
         hold = arrive(self._state, arguments.pod_uid, arguments.node, self._clock.now())
         if hold is None:
@@ -281,11 +282,11 @@ def keep_worth_current(state: State, wait: Wait) -> None:
     """Keeps the figures by which nodes are scored current, until the process ends.
 
     The figures say how useful a free part of a GPU is for the requests that usually come; they are computed from the
-    requests of all pods so far. Every LEARN_LOOK_SECONDS it is checked whether they must be computed again: after many
-    more requests, or when a new model of GPU has appeared.
+    requests of all pods so far. Every LEARN_LOOK_SECONDS it is checked whether they must be computed again: after as
+    many requests as LEARN_AT and LEARN_EVERY state, or when a new device class (`DeviceClass`) has appeared.
 
     Args:
-        state: counts the requests and knows the models of GPUs; stores the figures.
+        state: counts the requests and knows the device classes; stores the figures.
     """
     learned = learned_classes = 0
     generator = np.random.default_rng()
@@ -303,7 +304,7 @@ def keep_worth_current(state: State, wait: Wait) -> None:
 
 
 def keep_looking_for_overlaps(faults: AllocationFaults, wait: Wait) -> None:
-    """Reports the pods whose allocations exceed a GPU, every OVERLAP_LOOK_SECONDS, until the process ends."""
+    """Calls `look_for_overlaps`, which reports overlaps, every OVERLAP_LOOK_SECONDS until the process ends."""
     while not wait(OVERLAP_LOOK_SECONDS):
         faults.look_for_overlaps()
 

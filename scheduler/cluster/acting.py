@@ -1,4 +1,4 @@
-"""Decides whether this extender may act: kube-scheduler's Lease names its pod, and its watch has caught up.
+"""Decides whether this extender may act: kube-scheduler's Lease must name its pod, and its watch must be current.
 
 The kube-scheduler in the same pod elects its leader by that Lease. This replica times the renewals of the Lease by its
 own clock, as it observes them: no clock of another machine decides
@@ -31,7 +31,7 @@ CONDITION = "fairgpu.io/Leads"
 
 
 class Acting:
-    """Follows kube-scheduler's leader Lease and the watch of pods, and says from both whether this replica may answer.
+    """Decides by kube-scheduler's leader Lease and the watch of pods whether this replica may answer kube-scheduler.
 
     A replica that begins to lead writes a random text, its mark, into a condition of its own pod. Once its watch of
     pods shows the mark, the watch has shown every earlier change of a pod, and the replica may answer.
@@ -90,13 +90,14 @@ class Acting:
         self._shown = mark
 
     def acts(self, now: float, seconds: float = 0.0) -> bool:
-        """Returns whether this replica may answer kube-scheduler at a time, and its Lease lasts for some seconds more.
+        """Returns True if this replica may answer kube-scheduler at a time, and from then on for some seconds.
 
-        A replica that no longer may needs a new mark before it may answer again.
+        It returns False otherwise. Once the Lease has run out or names another pod, this replica needs a new mark
+        before it may answer again.
 
         Args:
             now: the time, in seconds of a monotonic clock.
-            seconds: the seconds for which the Lease must last after that time.
+            seconds: the seconds after that time for which the Lease must last.
         """
         if now >= self._until:
             self._mark = ""

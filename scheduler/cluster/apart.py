@@ -1,4 +1,4 @@
-"""Keeps an error at one pod apart from all other pods."""
+"""Logs an error about one pod, so that the work on all other pods goes on."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ class Budgets:
         self.timekeeper_ca = pem
 
     def learn_states(self, document: StatesDocument, now: float) -> None:
-        """Stores the budget states that the timekeeper has answered.
+        """Stores the budget states in an answer of the timekeeper.
 
         A stored state stays in force until a later answer changes it.
 

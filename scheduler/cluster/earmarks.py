@@ -98,7 +98,10 @@ def fallen(left_out: tuple[str, ...]) -> str | None:
 
 
 def encode(earmark: Earmark) -> str:
-    """Returns an earmark as the JSON value of the annotation `fairgpu.io/earmark`."""
+    """Returns an earmark as the JSON value of the annotation `fairgpu.io/earmark`.
+
+    Of the nodes in `left_out`, the value has only the last MAX_LEFT_OUT.
+    """
     devices = [_Device(*piece) for piece in earmark.pieces]
     left_out = list(earmark.left_out[-MAX_LEFT_OUT:])
     document = _Document(VERSION, earmark.node, devices, list(earmark.victims), earmark.until, left_out)
@@ -106,10 +109,11 @@ def encode(earmark: Earmark) -> str:
 
 
 def decode(text: str) -> Earmark:
-    """Returns the earmark in the JSON value of an annotation `fairgpu.io/earmark`.
+    """Returns the earmark in the JSON value of an annotation `fairgpu.io/earmark`, as `encode` makes it.
 
     Raises:
-        EarmarkError: the text is not an earmark, is too long or of another version, or has an amount out of range.
+        EarmarkError: the text is not an earmark, has more than MAX_BYTES characters or another version, or has an
+            amount that is below 0 or above MOST.
     """
     if len(text) > MAX_BYTES:
         raise EarmarkError(f"{len(text)} characters, and at most {MAX_BYTES} are read")

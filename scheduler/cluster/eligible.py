@@ -45,7 +45,7 @@ class Site:
         labels: the node's labels.
         taints: the node's taints, as in its spec.
         unschedulable: whether the node is cordoned.
-        pods: the most pods that the node takes.
+        pods: the largest number of pods that the node takes.
         others: how much the node offers of each other resource, such as `rdma/hca`; `others_of` returns it.
     """
 
@@ -112,7 +112,9 @@ def others_of(amounts: Json) -> dict[str, int]:
 
 
 def others_asked(spec: Json) -> tuple[tuple[str, int], ...]:
-    """Returns how much a pod asks for of each other resource, as kube-scheduler counts it; at most MOST of each.
+    """Returns pairs of another resource and how much of it a pod asks for, sorted by resource.
+
+    The amounts are those that kube-scheduler counts, at most MOST of each resource.
 
     Requests of the pod as a whole (`spec.resources`) replace the requests of its containers. Kubernetes knows such
     requests of huge pages, and of no other resource that is counted here
@@ -133,7 +135,11 @@ def others_asked(spec: Json) -> tuple[tuple[str, int], ...]:
 
 
 def _others_requested(item: Json) -> dict[str, int]:
-    """Returns the amounts of other resources that a container requests, or a pod as a whole, from its JSON."""
+    """Returns the amounts of other resources in the requests of a container or of a whole pod, keyed by resource.
+
+    Args:
+        item: the container or the pod's spec, as JSON.
+    """
     return others_of(mapping(mapping(item.get("resources")).get("requests")))
 
 
@@ -221,7 +227,7 @@ class Sites:
 
 
 class _Values:
-    """The labels, or the fields, of all nodes, by which the nodes that meet a requirement are found."""
+    """Finds the nodes whose labels, or whose fields, meet a requirement of a node affinity."""
 
     def __init__(self, count: int, of_nodes: Iterable[Mapping[str, str]]) -> None:
         self._none = np.zeros(count, np.bool_)
@@ -291,7 +297,7 @@ _NOWHERE: tuple[Ints, Ints] = (np.zeros(0, np.int64), np.zeros((0, 2), np.int64)
 
 
 def _number(text: Any) -> int | None:
-    """Returns a label's value as a number; None if it is no number, or not below 2^62 in size."""
+    """Returns a label's value as a number; None if it is no number, or its size is 2^62 or more."""
     try:
         number = int(text)
     except (TypeError, ValueError):

@@ -28,12 +28,13 @@ class GangKey(NamedTuple):
 
 @dataclass(slots=True)
 class Hold:
-    """The devices that are held for pods of a gang until kube-scheduler is about to bind all of them.
+    """The devices that are held for pods of a gang until kube-scheduler has called `bind` for all of them.
 
     Attributes:
         until: when the devices are freed, in monotonic seconds.
         uids: the uids of the pods for which devices are held.
-        arrived: the uids of the pods that kube-scheduler is about to bind. Their binds continue once all have arrived.
+        arrived: those of these pods for which kube-scheduler has called `bind`. Their binds continue once it has done
+            so for all.
         outcome: completes when the hold ends: with an empty text once all pods have arrived, else with the reason why
             the devices were freed.
     """
@@ -46,7 +47,7 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class GangRefusal:
-    """The reason why a gang could not be placed, and the state of the cluster for which the reason holds.
+    """The result of an attempt to place a gang, or of its forecast, and the state of the cluster for which it holds.
 
     Attributes:
         text: the reason; empty if the gang could be placed.
@@ -160,8 +161,8 @@ class GangPods:
     def put(self, note: PodNote) -> None:
         """Adds a pod to its gang, as placed or waiting, from the facts about the pod.
 
-        A pod without a gang, or that kube-scheduler may not place, is ignored. A pod that is bound without devices is
-        removed from its gang.
+        A pod without a gang is ignored, and so is a waiting pod that kube-scheduler must not place or that is in its
+        gang already. A pod that is bound without devices is removed from its gang.
         """
         if note.gang is None:
             return

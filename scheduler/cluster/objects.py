@@ -150,7 +150,7 @@ class PodNote:
 
 
 def read_waiting(pod: Json) -> WaitingPod:
-    """Returns the facts about a pod that placing it takes, read from the pod's JSON object.
+    """Returns the facts about a pod that are needed to place it, read from the pod's JSON object.
 
     Raises:
         PodError: the pod requests no GPU by FairGPU's resources, or its request is impossible.

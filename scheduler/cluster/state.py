@@ -434,7 +434,7 @@ class State:
         return self._others
 
     def spare_others(self, resources: AbstractSet[str]) -> dict[int, dict[str, int]]:
-        """Returns the amounts that nodes have left of other resources, keyed by the node's index, then by resource.
+        """Returns the amounts of other resources that are free on nodes, keyed by the node's index, then by resource.
 
         Args:
             resources: the names of the resources; without any, the answer is empty.
@@ -484,7 +484,9 @@ class State:
             return [self._pods[uid] for uid in self.fleet.holders(name) if uid in self._bound and uid in self._pods]
 
     def overlaps(self) -> list[tuple[PodNote, Overlap]]:
-        """Returns each bound pod that holds more of a GPU than the pods bound before it have left, with that overlap.
+        """Returns each bound pod whose part of a GPU, added to those of the pods bound before it, exceeds the GPU.
+
+        The pod comes with that overlap, one pair for each such GPU.
 
         Reservations and devices that are kept for waiting pods do not count: pods that are to be evicted may still hold
         the same parts.

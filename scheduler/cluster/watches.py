@@ -60,8 +60,8 @@ NODES = Collection("/api/v1/nodes", {}, _slim, excerpt(NodeList), excerpt(NodeEv
 class AllocationFaults:
     """Reports bound pods whose allocation is not counted, names a GPU that their node does not offer, or exceeds a GPU.
 
-    Each pod is reported once while its fault lasts: in the log, and by an event about the pod. If more than MAX_WARNED
-    pods are faulty at once, the others are only logged. Any thread may call the methods but `look_for_overlaps`, which
+    Each pod is reported once while its fault lasts: in the log, and by an event about the pod. If MAX_WARNED pods are
+    faulty already, a further one is only logged. Any thread may call the methods but `look_for_overlaps`, which
     one thread calls.
     """
 
@@ -102,7 +102,11 @@ class AllocationFaults:
             self.look(note.uid)
 
     def look_for_overlaps(self) -> None:
-        """Reports, in the log and by events, pods that newly hold more of a GPU than earlier bound pods have left."""
+        """Reports each bound pod whose part of a GPU, added to those of the pods bound before it, exceeds the GPU.
+
+        A pod is reported once while that lasts: in the log, and by an event about the pod. With more than MAX_WARNED
+        such pods, the further ones are only logged.
+        """
         found = {note.uid: (note, overlap) for note, overlap in reversed(self._state.overlaps())}
         count = len(self._overlapping & found.keys())
         for note, overlap in (found[uid] for uid in found.keys() - self._overlapping):

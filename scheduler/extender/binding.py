@@ -7,7 +7,7 @@ earlier attempts are over. The uid in a Binding is a precondition, so that it ne
 (https://github.com/kubernetes/kubernetes/blob/v1.34.2/pkg/registry/core/pod/storage/storage.go).
 
 Each attempt is sent only while this replica leads for longer than the API server may work on the attempt. So no Binding
-of a replica is made after another one has begun to lead, unless the API server exceeds the time that it was given.
+of a replica is made after another one has begun to lead, as long as the API server keeps to the time that it was given.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Clock:
 
 
 class BindError(RuntimeError):
-    """Raised if a pod is not bound, or may not be; the message becomes an event of the pod."""
+    """Raised if a pod is not bound, or if that is not known; the message becomes an event of the pod."""
 
 
 class Fate(Enum):
@@ -112,7 +112,7 @@ class Attempts:
 def bind(
     state: State, pods: Pods, arguments: BindArguments, clock: Clock, leads: Callable[[], bool], deadline: float
 ) -> None:
-    """Binds a pod to a node, with devices there.
+    """Binds a pod to a node, with the devices of its reservation there.
 
     Args:
         state: the scheduler's state, with the pod's reservation.
@@ -161,11 +161,11 @@ def keep_settling(state: State, pods: Pods, clock: Clock, failed: Callable[[], N
 
 
 def settle(state: State, pods: Pods, now: float, failed: Callable[[], None] = lambda: None) -> None:
-    """Reads pods whose Binding had no definite answer long ago, and frees the devices of those that are not bound.
+    """Frees the devices of each pod that is not bound, among those whose Binding's outcome is not known in time.
 
-    The holding of a pod that is bound is stored. No attempt at such a Binding is under way any more, so the API
-    server's present answer is final. The answer is ignored if the pod was bound anew, or the watch has shown the
-    pod, after the read began.
+    It reads each pod of `State.doubtful` from the API server. The holding of a pod that is bound is stored. No attempt
+    at such a Binding is under way any more, so the API server's present answer is final. The answer is ignored if the
+    pod was bound anew, or the watch has shown the pod, after the read began.
 
     Args:
         state: the scheduler's state, with the reservations.
@@ -205,7 +205,8 @@ def _reserved(state: State, pods: Pods, arguments: BindArguments, path: str, clo
     API.
 
     Raises:
-        BindError: the devices are not free, the budget keeps the pod back, or the pod may be bound elsewhere.
+        BindError: the devices are not free, the budget keeps the pod back, the pod is gone or cannot be read, or it is
+            not known whether the pod is bound.
     """
     uid = arguments.pod_uid
     with state.lock:

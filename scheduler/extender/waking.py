@@ -63,7 +63,10 @@ class Late:
     at: float
 
     def again(self, now: float) -> Late:
-        """Returns the record after one more failure at `now`, in monotonic seconds; each failure doubles the pause."""
+        """Returns the record after one more failure at `now`, in monotonic seconds.
+
+        Each failure doubles the pause before the next try, from RETRY_SECONDS up to MAX_RETRY_SECONDS.
+        """
         return Late(self.failures + 1, now + min(RETRY_SECONDS * 2**self.failures, MAX_RETRY_SECONDS))
 
 
@@ -96,7 +99,7 @@ class Conditions:
     measures: Measures
 
     def write(self, pod: WaitingPod, text: str) -> bool:
-        """Writes `text` into a pod's condition; returns whether that succeeded, or need not be tried again."""
+        """Writes `text` into a pod's condition; returns False if the write must be tried again, else True."""
         outcome = _patch(self.api, pod, text, self.stamp())
         self.measures.condition(outcome)
         return outcome != "failed"
@@ -108,7 +111,7 @@ def keep_waking(state: State, conditions: Conditions, clock: Clock) -> None:
     It writes the condition `fairgpu.io/Placeable` on each: a pod whose status changes comes back to the queue.
 
     It looks every LOOK_SECONDS for changes of budgets, inventories, gangs, earmarks and reservations. It also frees
-    overdue reservations, as `filter` does: kube-scheduler may not call `filter` for a long time.
+    overdue reservations, as `filter` does: perhaps kube-scheduler does not call `filter` for a long time.
 
     The end of a pod brings waiting pods back to kube-scheduler's queue without a condition. If kube-scheduler sees that
     end before the extender does, it asks too early, is refused, and does not ask again. Pods that were refused
@@ -118,8 +121,8 @@ def keep_waking(state: State, conditions: Conditions, clock: Clock) -> None:
     A pod whose condition says that it fits, and that is refused then, is shown the reason at the next look. All pods
     whose condition says so are looked at every CHECK_SECONDS: on a full node kube-scheduler refuses a pod by itself.
 
-    A pod whose condition cannot be written is left out for RETRY_SECONDS, and longer after each further failure. No
-    other pod waits for it.
+    A pod whose condition cannot be written is left out for RETRY_SECONDS, and for twice as long after each
+    further failure, up to MAX_RETRY_SECONDS. No other pod waits for it.
 
     Args:
         clock: the clock; the loop ends when its wait reports that the process ends.
@@ -171,7 +174,10 @@ def _still_late(late: Mapping[str, Late], tried: AbstractSet[str], unwritten: Un
 
 
 def _versions(state: State) -> tuple[int, ...]:
-    """Returns version numbers. One of them changes when waiting pods may get another answer, unless a pod has ended."""
+    """Returns version numbers; one of them changes when waiting pods may get another answer.
+
+    The end of a pod is left out: it changes none of them.
+    """
     with state.lock:
         if state.budgets.any_over:
             state.lowest_in_budget()

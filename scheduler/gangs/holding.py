@@ -1,4 +1,4 @@
-"""Holds devices for all pods of a gang at once; no pod is bound before kube-scheduler is about to bind all.
+"""Holds devices for all pods of a gang at once; none is bound before kube-scheduler has called `bind` for all.
 
 kube-scheduler places one pod at a time. So when it first asks about a pod of a gang, all pods of the gang are placed,
 or none is. Each pod then gets the node that is held for it, and its bind waits for the binds of the others, as permit
@@ -52,9 +52,10 @@ def place_member(state: State, pod: WaitingPod, rows: Ints, now: float) -> tuple
 
 
 def arrive(state: State, uid: str, node: str, now: float) -> Hold | None:
-    """Notes that kube-scheduler is about to bind a pod of a gang.
+    """Stores that kube-scheduler has called `bind` for a pod of a gang.
 
-    Once all pods for which devices are held have arrived, the hold ends and their binds continue.
+    After the call for the last pod for which devices are held, the hold ends and all their binds continue. If one of
+    the pods can no longer go to its node, the devices are freed instead, and the binds fail.
 
     Args:
         uid: the pod's uid.
@@ -96,7 +97,7 @@ def _withdrawn(state: State, hold: Hold) -> str:
 
 
 def release_overdue(state: State, now: float) -> None:
-    """Frees the devices that are held for gangs whose pods did not all reach their bind in time.
+    """Frees the devices of each gang whose hold has reached its deadline (`Hold.until`); its waiting binds fail.
 
     Args:
         now: the present time, in seconds of a monotonic clock.

@@ -92,7 +92,7 @@ class _Figures:
         version: the version of the fleet for which the figures were computed.
         of_row: the figures: worths in percent of a GPU, or gains (see `Chooser.gains`).
         cut: for each node, whether the search for devices reached its limit, so that the node counts as not fitting.
-        unreached: for each node, whether no try was left for it, so that the next refresh searches it.
+        unreached: for each node, whether the tries were used up before its search; the next refresh searches it.
         device: for each node, the index of the device that a request for one GPU takes; 0 for any other request.
     """
 
@@ -138,7 +138,7 @@ class Chooser:
     Attributes:
         fleet: the nodes with the free parts of their devices.
         worth: the learned figures that say which free parts are most useful to later requests. None before the first
-            learning: unless the placement says more, the first node that fits is then chosen.
+            learning: without the placement `spread` or `topology`, the first node that fits is then chosen.
         tries: the tries that all searches for devices together may still use; None if each call has CALL_TRIES of its
             own.
         cut: how often a node counted as not fitting because the search for its devices reached its limit.
@@ -164,7 +164,7 @@ class Chooser:
         self._now = _nothing()
 
     def gains(self, request: Request) -> Floats:
-        """Returns the gain of each node for a request, in the fleet's order: the larger, the better.
+        """Returns the gain of each node for a request, in the fleet's order: the larger the gain, the better the node.
 
         The gain of a node is the change in the worth of its free parts if it takes the request. With the placement
         `spread` it is the mean free percent of the node's GPUs instead. With `topology` the links between devices count
@@ -369,7 +369,10 @@ class Chooser:
         return [*first, linked_pick(request, fleet, plain), plain, linked_pick(request, fleet, emptiest)]
 
     def _gained(self, request: Request, rows: Ints, after: Ints) -> Floats:
-        """Returns the gain of each node in `rows` if it takes the request and its devices have `after` percent left."""
+        """Returns the gain of each node in `rows` if it takes the request.
+
+        `after` has the percent of each device that is then free.
+        """
         if self._worth is None:
             return np.zeros(len(rows))
         left = _taken(self._left(rows), after, request)
@@ -456,7 +459,10 @@ class Chooser:
         return np.asarray(room & (fleet.slots[rows] >= 1) & self.usable(request, rows))
 
     def _after(self, need: Need, rows: Ints) -> Ints:
-        """Returns the percent that each device of the nodes in `rows` would have left if a container took its share."""
+        """Returns the percent that would be free of each device of the nodes in `rows` beside a container with a need.
+
+        `need` is the container's need. The result is 0 where its GPU time or memory does not fit.
+        """
         fleet = self.fleet
         core = fleet.core[rows] - need.core_percent
         memory = (fleet.memory[rows] - self._mib(need, rows)) * 100 // np.maximum(fleet.total[rows], 1)

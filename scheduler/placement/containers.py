@@ -99,7 +99,9 @@ class Free(NamedTuple):
         return np.asarray(self.usable & (self.core >= need.core_percent) & (memory_after >= 0) & (self.slots >= 1))
 
     def less(self, need: Need, taken: Flags, memory_after: Ints, then: Ints) -> Free:
-        """Returns the free parts after a container took its share of some devices, from figures computed before.
+        """Returns the free parts after a container with this need took its share of some devices.
+
+        It uses figures that were computed before.
 
         Args:
             taken: for each node and device, whether the container takes the device.
@@ -114,7 +116,7 @@ class Free(NamedTuple):
         )
 
     def percent_after(self, need: Need, memory_after: Ints) -> Ints:
-        """Returns the percent that would be free of each device after a container took its share.
+        """Returns the percent that would be free of each device after a container with this need took its share.
 
         It is the smaller of GPU time and memory, and 0 if no slot would be left.
 
@@ -129,7 +131,7 @@ class Free(NamedTuple):
         return np.asarray(np.maximum(left, 0).astype(self.idle.dtype) * (self.slots > 1))
 
     def without(self, need: Need, taken: Flags) -> Free:
-        """Returns the free parts after a container took its share of some devices.
+        """Returns the free parts after a container with this need took its share of some devices.
 
         Args:
             taken: for each node and device, whether the container takes the device.
@@ -161,7 +163,7 @@ class Given(NamedTuple):
     Attributes:
         fits: for each node, whether every container gets its devices.
         taken: for each container, node and device, whether the container takes the device.
-        idle: the percent that is left free of each device of each node on which the containers fit.
+        idle: for each node on which the containers fit and each device, the percent that is free beside them.
         first: for each node, whether the first Pick that `give_all` got placed the containers.
         reached: for each node, whether the answer is final. If it is not, more tries may place the containers.
         cut: for each node, whether the search for devices reached its limit.
@@ -183,7 +185,7 @@ class Way(NamedTuple):
     Attributes:
         fits: for each node, whether every container gets its devices.
         taken: for each container, node and device, whether the container takes the device.
-        idle: for each node and device, the percent that is left free.
+        idle: for each node and device, the percent that is free beside the containers.
     """
 
     fits: Flags

@@ -39,7 +39,8 @@ class Kind(NamedTuple):
     def percent_of(self, device: DeviceClass) -> int:
         """Returns the percent that a request of this kind takes of one GPU: the larger of its GPU time and its memory.
 
-        The result is NEVER, more than a GPU has, if the kind may not use the device, or the device is too small.
+        The result is NEVER, which is more than a GPU has, if the kind must not use the device, or if the device has
+        less memory than the kind needs.
 
         Args:
             device: the class of the GPU. A request for several GPUs takes this percent of each.

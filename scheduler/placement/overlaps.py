@@ -1,4 +1,4 @@
-"""Finds the pods that exceed a GPU beside the pods that were bound before them.
+"""Finds the pods whose part of a GPU, added to those of the pods bound before them, exceeds the GPU.
 
 The extender gives no part of a GPU twice. But another process may bind a pod, and a GPU may come to offer less memory
 than pods hold of it.
@@ -15,12 +15,12 @@ from scheduler.placement.holding import Piece
 
 @dataclass(frozen=True, slots=True)
 class Overlap:
-    """A bound pod that holds more of a GPU than the pods bound before it have left.
+    """A bound pod whose part of a GPU, added to those of the pods bound before it, exceeds the GPU.
 
     Attributes:
         uid: the pod's uid.
         gpu: the GPU's uuid.
-        excess: how much of the GPU the pods hold together with this one, and how much there is, as a text for people.
+        excess: the sum of these parts, and how much of the GPU there is, as a text for people.
     """
 
     uid: str
@@ -29,7 +29,7 @@ class Overlap:
 
 
 def overlaps(node: Node, held: Iterable[tuple[str, Sequence[Sequence[Piece]]]]) -> list[Overlap]:
-    """Returns each pod on a node that holds more of a GPU than the pods bound before it leave free, with that GPU.
+    """Returns each pod on a node whose part of a GPU, added to those of the pods bound before it, exceeds the GPU.
 
     The node agent refuses to start a container that exceeds a GPU. So the parts of that container do not count against
     later containers, on this GPU or another. The other containers of its pod may run, and count.

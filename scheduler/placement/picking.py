@@ -76,7 +76,7 @@ def relinked(request: Request, fleet: Fleet, free: Free, assignment: Assignment)
 
     The containers of several GPUs exchange devices in turn, the largest first, until no exchange gives one of them
     better links. With `topology` a container may take any device on which it fits beside the others. Without it, a
-    container exchanges a device only for one of the same model of which as much is left, so that nothing but links
+    container exchanges a device only for one of the same model of which as much is free, so that nothing but links
     changes. A pod with an init container that ends keeps its devices, since that container runs on devices of others.
 
     Args:
@@ -151,7 +151,7 @@ def _exchangeable(
     """Returns groups of devices of one node; a container may exchange a device for one of the same group.
 
     The container fits on each of them beside the other containers. With `topology` there is one group. Otherwise the
-    devices of a group are of the same model, and as much is left of each. Devices are given as indexes on the node.
+    devices of a group are of the same model, and as much is free of each. Devices are given as indexes on the node.
 
     Args:
         free: the free parts of the node's devices, before the pod takes any.

@@ -80,7 +80,7 @@ class Tries:
     """The number of tries that one or more searches for devices may still use.
 
     Attributes:
-        left: the number of tries that are left.
+        left: the number of tries that may still be used.
         cut: the number of searches that ended without an answer because no try was left.
     """
 

@@ -90,7 +90,7 @@ def _alike(one: Part, other: Part) -> bool:
 
 
 def _enough(fleet: Fleet, parts: Sequence[Part]) -> bool:
-    """Whether as much GPU time is free on all nodes in sum as the requests ask for."""
+    """Whether the GPU time that is free on all nodes, in sum, suffices for the requests."""
     rows = np.unique(np.concatenate([part.rows for part in parts]))
     free = int(np.where(fleet.offered[rows], fleet.core[rows], 0).clip(0).sum())
     return free >= sum(need.gpus * need.core_percent for part in parts for need in part.request.containers)

@@ -1,4 +1,4 @@
-"""Computes the worth of a node's free parts: the larger, the more of the coming requests it can take.
+"""Computes the worth of a node's free parts: the larger it is, the more of the coming requests they can take.
 
 The worth is V = U - 8 W - 0.2 S + 0.1 R, in percent of a GPU. U is the free part that fits a kind of requests, summed
 over the kinds, each weighted by its share of all requests. W is the part of shared GPUs that is expected to stay free
@@ -246,7 +246,7 @@ def rounded(gains: Floats) -> Floats:
 
 
 def _in_learned_classes(worth: Worth, left: Left) -> Left:
-    """Returns `left` without the devices of classes that came after the learning.
+    """Returns the free parts of nodes (`left`) without the devices of classes that came after the learning.
 
     Such devices have no worth yet, since no request is known to use them.
     """
@@ -317,7 +317,7 @@ def _usual(percents: tuple[int, ...], common: int) -> int:
     """Returns the percent of a GPU that a kind of requests takes, on the most common class of device that it may use.
 
     Args:
-        percents: the percent on each class; NEVER on one that the kind may not use.
+        percents: the percent on each class; NEVER on one that the kind cannot use.
         common: the index of the class of which there are the most devices.
     """
     if common < len(percents) and percents[common] < NEVER:

@@ -85,12 +85,12 @@ class Victims:
 
 @dataclass(frozen=True, slots=True)
 class Spare:
-    """The amounts that each node has left, besides its GPUs, processor time and memory.
+    """The amounts that are free on each node, besides its GPUs, processor time and memory.
 
     Attributes:
         pods: the number of further pods that each node takes, in the fleet's order.
-        others: the amounts of other resources that are left, keyed by the node's index in the fleet. A node that is
-            absent has none left.
+        others: the free amounts of other resources, keyed by the node's index in the fleet, then by resource. On a node
+            that is absent, none is free.
     """
 
     pods: Ints
@@ -149,7 +149,7 @@ def plan_reclaim(fleet: Fleet, victims: Victims, pods: Sequence[PodToPlace], spa
         fleet: a copy of the fleet, which is changed. Devices of pods that are already ending are free in it.
         victims: the pods that may be evicted.
         pods: the waiting pods, in the order in which they are placed.
-        spare: the other amounts that the nodes have left once the pods that are already ending are gone.
+        spare: the other amounts that are free on the nodes once the pods that are already ending are gone.
     """
     planner = _Planner(fleet, victims, spare)
     places: dict[str, Placed] = {}
@@ -168,7 +168,7 @@ def victims_on(fleet: Fleet, victims: Victims, pod: PodToPlace, spare: Spare) ->
         fleet: a copy of the fleet, which is not changed.
         victims: the pods that may be evicted.
         pod: the waiting pod, with the nodes to look at.
-        spare: the other amounts that the nodes have left.
+        spare: the other amounts that are free on the nodes.
 
     Returns:
         The uids, keyed by the node's index in the fleet. A node is left out if no eviction makes the pod fit there, or
@@ -263,7 +263,7 @@ class _Planner:
         return self._victims.others.get(self._holders.uids[at], NO_OTHERS)
 
     def _take_others(self, row: int, amounts: Others, times: int = 1) -> None:
-        """Subtracts amounts of other resources from those that a node has left; with `times` -1, adds them."""
+        """Subtracts amounts of other resources from those that are free on a node; with `times` -1, adds them."""
         if amounts:
             left = self._spare_others.setdefault(row, {})
             left.update({name: left.get(name, 0) - times * amount for name, amount in amounts.items()})
@@ -272,7 +272,7 @@ class _Planner:
         """Returns the nodes among `rows` that have the other resources that a pod asks for.
 
         Args:
-            freed: further amounts that are counted as left, keyed by the node's index.
+            freed: further amounts that count as free, keyed by the node's index, then by resource.
         """
         if not pod.others:
             return rows
@@ -476,7 +476,7 @@ class _Planner:
         """Returns the amounts that would be free on a node if some running pods left it.
 
         Args:
-            pod: the waiting pod; devices that it may not use are left out.
+            pod: the waiting pod; devices that it must not use are left out.
             row: the index of the node in the fleet.
             gone: the pods that leave, as indexes into the arrays of `Holders`.
         """

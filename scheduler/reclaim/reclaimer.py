@@ -111,12 +111,13 @@ class _Fall(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Written:
-    """An earmark that was written and that the watch has not shown yet.
+    """The record of an earmark from before its write until the watch has shown it.
 
     Attributes:
         pod: the waiting pod.
         earmark: the earmark in its annotation.
-        until: when the reclaimer stops waiting for the watch to show it, in monotonic seconds.
+        until: when the reclaimer stops waiting for the watch to show it, in monotonic seconds; infinite before and
+            during the write.
     """
 
     pod: WaitingPod
@@ -358,7 +359,10 @@ class Reclaimer:
         self._announce(note, at)
 
     def _announce(self, note: PodNote, at: str) -> None:
-        """Writes the event that a pod will be evicted `at` a time (RFC 3339), unless this or an earlier replica has."""
+        """Writes the event that a pod will be evicted at the time `at` (RFC 3339).
+
+        It does nothing if this or an earlier replica has written the event.
+        """
         key, now = (note.uid, at), self._clocks.now()
         if self._event_at.get(key, now) > now:
             return
@@ -445,7 +449,7 @@ class Reclaimer:
     def _turns(self) -> list[tuple[_Kind, list[WaitingPod]]]:
         """Returns the kinds of waiting pods for which a plan is made now, at most PLANS_A_ROUND, each with its pods.
 
-        Kinds without a fruitless plan come by priority and then by age. One plan of a round is left for the kind whose
+        Kinds without a fruitless plan come by priority and then by age. One plan of a round is kept for the kind whose
         fruitless plan is the oldest, if something has changed since. So a pod that no eviction helps does not keep
         others from a plan.
         """
@@ -538,7 +542,7 @@ class Reclaimer:
         return [*self._state.earmarks.values(), *written]
 
     def _copy(self, pods: Sequence[WaitingPod]) -> tuple[Fleet, list[PodToPlace], Spare]:
-        """Returns the arguments of `plan_reclaim`: a copy of the fleet, the pods to place, and other amounts left.
+        """Returns the arguments of `plan_reclaim`: a copy of the fleet, the pods to place, and other free amounts.
 
         In the copy, devices that are kept for other waiting pods are held, and pods that are ending hold nothing.
         """
@@ -574,7 +578,8 @@ class Reclaimer:
         The pods pause if the API server refuses a write.
 
         Returns:
-            Whether the plan still gave the pods a place; otherwise nothing is written.
+            True if the plan still gave the pods a place, even if a write was refused. False if it did not: nothing is
+            written then.
         """
         with self._state.lock:
             if not self._stands(pods, plan):
@@ -627,9 +632,9 @@ class Reclaimer:
         return earmarks
 
     def _unwrite(self, uid: str) -> None:
-        """Gives up an earmark that was written and that the watch has not shown: its devices are free again.
+        """Removes the record (`_Written`) of a pod's earmark, and frees the devices that the record kept.
 
-        `uid` is the uid of the waiting pod. An earmark that the watch has shown stays.
+        `uid` is the uid of the waiting pod. If the watch has shown an earmark on the pod, its devices stay kept.
         """
         with self._state.lock:
             if self._written.pop(uid, None) is not None and uid not in self._state.earmarks:

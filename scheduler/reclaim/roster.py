@@ -113,7 +113,7 @@ class Roster:
 
         Args:
             fleet: the nodes and the parts that pods hold of them; always the same fleet.
-            running: returns the facts about the pod with a uid; None if it may not be evicted. The facts about a pod
+            running: returns the facts about the pod with a uid; None if it must not be evicted. The facts about a pod
                 must not change while its holding stays the same.
         """
         self._rows += [NO_PODS] * (fleet.size - len(self._rows))

@@ -66,5 +66,5 @@ def cluster_of(nodes: list[Json], notes: list[PodNote]) -> Cluster:
 
 
 def forbidden(error: ApiError) -> bool:
-    """Returns whether an error of the API server says that the caller may not see the whole cluster."""
+    """Returns whether an error of the API server says that the caller has no right to what it asked for."""
     return error.status == 403

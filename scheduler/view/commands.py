@@ -107,7 +107,7 @@ def run_why(arguments: argparse.Namespace) -> int:
 
 
 def _of_events(api: KubernetesAPI, pod: dict[str, Any], namespace: str, name: str) -> list[str]:
-    """Returns one line: FairGPU's latest event at the pod, or that events may not be read; none without an event."""
+    """Returns a line with FairGPU's latest event at the pod, or that the right to events is missing; else none."""
     try:
         selector = f"involvedObject.kind=Pod,involvedObject.name={name}"
         events = api.get(f"/api/v1/namespaces/{quote(namespace, safe='')}/events", {"fieldSelector": selector})["items"]
@@ -120,9 +120,9 @@ def _of_events(api: KubernetesAPI, pod: dict[str, Any], namespace: str, name: st
 
 
 def _of_nodes(api: KubernetesAPI, pod: dict[str, Any], *, verbose: bool) -> list[str]:
-    """Returns the lines that say why a pod fits on no node, or where it fits, as far as the caller may see nodes.
+    """Returns the lines that say why a pod fits on no node, or where it fits; one line if nodes cannot be seen.
 
-    Unless `verbose` is true, each line names at most SHOWN nodes.
+    A line names at most SHOWN nodes, or all with `verbose`.
     """
     try:
         cluster = read_cluster(api)
