@@ -2,7 +2,7 @@
 
 The shim frees the memory that it has charged for a container's ended processes, but never more than the driver's figure
 of the container allows. If a figure were too low, the shim would free memory that is still in use: memory may outlive
-its process, as long as a file descriptor holds it, and the driver may not name the container's process. So memory in
+its process, as long as a file descriptor holds it, and perhaps the driver does not name the process. So memory in
 use on the GPU that belongs to no known process counts for each container to which the shim has charged more than its
 processes have.
 
@@ -156,7 +156,7 @@ def figures(
 
 
 def _weight(last_ns: int, now_ns: int) -> float:
-    """Returns a sample's weight in the running mean of use, up to SMOOTHING: the more time it covers, the more."""
+    """Returns a sample's weight in the running mean of use: SMOOTHING times the seconds that it covers (at most 1)."""
     seconds = min(1.0, (now_ns - last_ns) / 1_000_000_000) if last_ns else 1.0
     return SMOOTHING * seconds
 
@@ -164,7 +164,8 @@ def _weight(last_ns: int, now_ns: int) -> float:
 def trimmed(permille: int, busy_percent: float, share_percent: float | None) -> int:
     """Returns the part of each of its turns that a container may use from now on, in thousandths.
 
-    Each sample in which the container exceeds its share takes a step off the part; each other sample adds a step.
+    If the container exceeds its share by more than TOLERANCE_PERCENT, the part falls by TRIM_STEP_PERMILLE, down to
+    LEAST_TRIM_PERMILLE. Otherwise it rises by TRIM_STEP_PERMILLE, up to 1000.
 
     Args:
         permille: the part until now, in thousandths.

@@ -71,7 +71,9 @@ def turn_of(folder: Path) -> Iterator[None]:
 
 
 def note(descriptor: int, now_ns: int) -> None:
-    """Writes the present time into a locked file, to show that the holder of its lock works; ignores a full host.
+    """Writes the present time into a locked file, to show that the holder of its lock works.
+
+    If the host refuses the write, nothing is written, and no error is raised.
 
     Args:
         descriptor: the file descriptor that holds the lock.
@@ -82,7 +84,7 @@ def note(descriptor: int, now_ns: int) -> None:
 
 
 def noted_ns(path: Path) -> int:
-    """Returns when the last holder of a file's lock was at work, in ns of CLOCK_MONOTONIC; 0 if that is unknown."""
+    """Returns the time that `note` last wrote into a file, in ns of CLOCK_MONOTONIC; 0 if it cannot be read."""
     try:
         content = path.read_bytes()
     except OSError:

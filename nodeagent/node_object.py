@@ -72,14 +72,14 @@ def read_node(node: Json) -> Json:
 def write_node(api: KubernetesAPI, node: Json, offered: Inventory, pods: Iterable[Mapping[str, Any]]) -> list[str]:
     """Writes the inventory, the capacity and the taints of a Node to the API server, as far as they must change.
 
-    The taints are left to the next call if inventory or capacity was written.
+    If this call writes the inventory or the capacity, the next one writes the taints.
 
     Returns:
         The names of the parts that were written: `inventory`, `capacity`, `taint`.
 
     Raises:
         ApiError: the API server refuses or cannot be reached.
-        InventoryError: the inventory is too large for an annotation.
+        InventoryError: the inventory's text is longer than `fairgpu.inventory.MAX_ENCODED_BYTES`.
     """
     path = f"/api/v1/nodes/{node['metadata']['name']}"
     written = []

@@ -25,7 +25,7 @@ def metadata_patch(node: Mapping[str, Any], offered: Inventory) -> dict[str, Any
     """Returns a merge patch that writes the inventory into a Node's annotation; None if it is there already.
 
     Raises:
-        InventoryError: the inventory is too large for an annotation.
+        InventoryError: the inventory's text is longer than `fairgpu.inventory.MAX_ENCODED_BYTES`.
     """
     text = inventory.encode(offered)
     if (node["metadata"].get("annotations") or {}).get(names.INVENTORY) == text:
@@ -92,7 +92,7 @@ def capacity(devices: Iterable[Device], pods: Iterable[Mapping[str, Any]]) -> di
 
 
 def shows_slots(node: Mapping[str, Any], slots: int) -> bool:
-    """Returns whether a Node's `status.allocatable` has as many slots as given, or more."""
+    """Returns whether a Node's `status.allocatable` has `slots` slots or more."""
     return (_count(((node.get("status") or {}).get("allocatable") or {}).get(names.GPU)) or 0) >= slots
 
 

@@ -147,7 +147,8 @@ def living_pids(
     """Returns the host's ids of the processes on a GPU that their container's shim lists as living.
 
     Args:
-        slots: the slot of the container of each process on the GPU, keyed by the host's process id.
+        slots: the slot of the container of each process on the GPU, keyed by the host's process id. A process whose
+            slot is None is not in the answer.
         own: the id of each living process in its own PID namespace, keyed by the host's.
         living_by_slot: the ids, in their own PID namespaces, of the processes that each container's shim lists as
             living.
@@ -178,7 +179,8 @@ def unregistered(
     A container can write anything to its ledger file, so a process that hides there is not found.
 
     Args:
-        slots: the slot of the container of each process on the GPU, keyed by the host's process id.
+        slots: the slot of the container of each process on the GPU, keyed by the host's process id. A process whose
+            slot is None is not in the answer.
         own: the id of each living process in its own PID namespace, keyed by the host's. A process without an entry is
             not in the answer.
         registered: the ids, in their own PID namespaces, of the processes that each container's shim has registered. No
@@ -241,7 +243,7 @@ class Figures:
         self._find_unregistered(containers, sample, placed, own)
 
     def ask(self, wanted_ns: int) -> None:
-        """Asks `watch` for a new sample, unless the last one began at `wanted_ns` or later.
+        """Asks `watch` for a new sample; does nothing if the last one began at `wanted_ns` or later.
 
         Args:
             wanted_ns: the time, in ns of CLOCK_MONOTONIC.

@@ -113,7 +113,7 @@ def xid_fault(number: int, now_seconds: float) -> Fault | None:
 
 
 def fenced(device: Device, faults: Mapping[str, Fault], now_seconds: float, recover_seconds: float) -> Device:
-    """Returns a GPU as it is offered: fenced for some time after its last fault, so that it takes no new containers.
+    """Returns a GPU as it is offered: fenced for `recover_seconds` after its last fault, so that no container starts.
 
     Args:
         faults: the last fault of each GPU that had one, keyed by uuid.

@@ -326,7 +326,10 @@ class Writer:
             self._read_again(path, error)
 
     def _read_again(self, path: str, error: Exception) -> None:
-        """Has an input file read again after AGAIN_NS, even if unchanged, if the host did not let it be read."""
+        """Has an input file read again after AGAIN_NS, even if it is unchanged by then.
+
+        It does so only for an OSError, by which the host did not let the file be read.
+        """
         if isinstance(error, OSError):
             self._again_ns[path] = self._clock() + AGAIN_NS
 

@@ -29,9 +29,9 @@ def active_since_ns(now_ns: int) -> int:
 
 
 def growth(before: int, now: int, elapsed_ns: int) -> int:
-    """Returns the ns by which a counter of GPU time has grown between two looks.
+    """Returns the ns by which a counter of GPU time has grown between two looks, at most `elapsed_ns`.
 
-    A counter that runs backwards, since the ledger file is new, has not grown. No counter runs faster than the clock.
+    It is 0 for a counter that has fallen, since the ledger file is new.
 
     Args:
         before: the counter at the last look, in ns.
@@ -92,8 +92,9 @@ class State(NamedTuple):
         overruns: the ns of GPU time that each container had outside its turns in this period, as far as observed.
         used: the ns of GPU time that count against each container in this period: those used since it began, as far as
             observed, and the surplus that was reported too late for the period before.
-        wanting: the containers that would have used more in this period.
-        lacked: the ns of its own turns that each container lacked in the period before.
+        wanting: the containers that would have used more GPU time in this period.
+        lacked: the ns by which each container's use in the period before was below its own turns. A container that
+            wanted no more time then is not in it.
         seen: the containers' activities at the last look.
         seen_ns: the time before the last look.
         active_until_ns: until when every active container counts as active, if it does nothing more.
@@ -244,7 +245,7 @@ def rest(state: State, containers: tuple[Container, ...], now_ns: int) -> tuple[
 
 
 def _limit_ns(state: State) -> int:
-    """Returns when turns may change: at the end of the period, or once an active container may have become idle."""
+    """Returns the first time, in ns of CLOCK_MONOTONIC, at which the period ends or an active container may be idle."""
     return min(state.period_start_ns + turns.PERIOD_NS, state.active_until_ns)
 
 

@@ -1,4 +1,4 @@
-"""Encodes a GPU's schedule page, and decodes the public page of a container's ledger, as vcuda/include/schedule.h."""
+"""Encodes a GPU's schedule page, and decodes a container's activity in its ledger file (vcuda/include/schedule.h)."""
 
 from __future__ import annotations
 

@@ -477,7 +477,7 @@ class Agent:
         )
 
     def _install_shim(self) -> None:
-        """Writes the shim to the host, and tries again at an interval while the host refuses.
+        """Writes the shim to the host; tries again every `look_seconds` of the settings while the host refuses.
 
         No GPU is offered before the shim is written. A shim of an earlier version on the host does not count: it may
         read another form of the containers' files.
@@ -499,14 +499,14 @@ class Agent:
             self._stop.wait(self._settings.look_seconds)
 
     def _why_no_shim(self) -> str:
-        """Returns why the shim is not on the host; empty while it is, or may soon be."""
+        """Returns why the shim is not on the host; empty if it is, or in the first SHIM_SECONDS of the first try."""
         since = self._shim_since
         if since is None or time.monotonic() - since <= SHIM_SECONDS:
             return self._shim_error
         return f"it has not answered for more than {SHIM_SECONDS:g} seconds"
 
     def _log_why_no_shim(self) -> None:
-        """Logs why the shim is not on the host, once as long as the reason stays the same."""
+        """Logs why the shim is not on the host, if the reason differs from that of the last call."""
         error = self._why_no_shim()
         if error and error != self._shim_error_logged:
             _log.error("shim not installed", error=error)
@@ -543,9 +543,9 @@ class Agent:
             return
 
     def _watch_runtime(self) -> None:
-        """Asks the runtime at an interval for its configuration; the last answer counts while the runtime is silent.
+        """Asks the runtime every `look_seconds` for its configuration; while it is silent, the last answer counts.
 
-        Until it first states its configuration it is asked each ROUND_SECONDS, since nothing is offered before.
+        Until it first states its configuration it is asked every ROUND_SECONDS, since nothing is offered before.
         """
         status = RuntimeStatus(self._settings.runtime_socket)
         while not self._stop.is_set():
@@ -583,7 +583,7 @@ class Agent:
             self._stop.wait(ROUND_SECONDS)
 
     def _watch_gpus(self) -> None:
-        """Reads the GPUs at an interval and after faults; a driver that hangs delays nothing else."""
+        """Reads the GPUs every `look_seconds` and after faults; a driver that hangs delays nothing else."""
         while not self._stop.is_set():
             self._look()
             self._woken.set()

@@ -229,7 +229,7 @@ class Starter:
                 self._environment.changed(list(self._records.values()))
 
     def has_ended_ones(self) -> bool:
-        """Returns whether the pod of a container has ended, or is not known: `collect` has something to do then."""
+        """Returns True if a container's pod has ended or is not known, so that `collect` must run; else False."""
         pods = self._environment.pods.all()
         return bool(ended(self.records(), pods) or self._unread_of_ended(pods))
 
@@ -240,7 +240,7 @@ class Starter:
         deletion by force leaves containers their grace period, and a node that comes back may still run containers of
         pods that were removed meanwhile.
 
-        The records that are left are passed to `StartEnvironment.changed`. A pod that the watch has not shown is read
+        The records that stay are passed to `StartEnvironment.changed`. A pod that the watch has not shown is read
         from the API server, since it may be newer. While the server is silent, this takes half a minute for each pod.
 
         Raises:

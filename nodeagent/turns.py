@@ -248,9 +248,10 @@ def settle(made: Plan, overruns: Mapping[int, int], used: Mapping[int, int]) -> 
 
 
 def _loans(ordered: Sequence[Tenant], idle_ns: int, period_number: int) -> dict[int, int]:
-    """Returns the idle time, in ns, that each active borrower gets in this period, keyed by slot, divided by weight.
+    """Returns the idle time, in ns, that each active borrower gets in this period, keyed by slot.
 
-    In each period only one half of the best-effort containers shares the time that is lent to them, so that a loan is
+    The time is divided in proportion to `Tenant.weight`. A borrower without a loan is not in the answer. In each period
+    only one half of the best-effort containers shares the time that is lent to them, so that a loan is
     long enough for a kernel and no container waits for more than one period. Fewer than half share it if a loan would
     be shorter than SHORTEST_LOAN_NS. The period's number decides which containers these are.
 
@@ -302,7 +303,10 @@ def _payments(
 
 
 def _divide(amount: int, parts: Mapping[int, int]) -> dict[int, int]:
-    """Divides an amount in ns, at most the sum of the parts, among slots in proportion to the parts; no ns is lost."""
+    """Returns each slot's part of an amount, in ns, in proportion to `parts`; the sum is the amount.
+
+    The amount is at most the sum of `parts`.
+    """
     total = sum(parts.values())
     divided = {}
     passed = 0
@@ -318,14 +322,16 @@ def _divide(amount: int, parts: Mapping[int, int]) -> dict[int, int]:
 def _lay_out(
     ordered: Sequence[Tenant], lengths: Mapping[int, int], period_ns: int
 ) -> tuple[list[Turn], list[tuple[Turn, bool]]]:
-    """Returns the turns that active containers own, and the free time of the period.
+    """Returns the turns of the active containers, and the free time of the period; both are sorted by start.
 
-    Each part of the free time is a turn with a flag: True if an inactive container owns it, False if no container does.
-    If the active containers, with the time that they receive, leave too little room, the turns of inactive ones shrink.
+    Each part of the free time is a turn with a flag: True if an inactive container owns it, False if none does (its
+    slot is then -1). If the turns of the active containers leave too little time for those of the inactive ones, the
+    latter are shortened in proportion.
 
     Args:
         ordered: the containers on the GPU, sorted by slot.
-        lengths: the length of each container's turn, in ns, keyed by slot.
+        lengths: the length of each container's turn in this period, in ns, after what debtors give to creditors; keyed
+            by slot.
         period_ns: the length of the period, in ns.
     """
     active_ns = sum(lengths[tenant.slot] for tenant in ordered if tenant.active and tenant.slot in lengths)
@@ -355,10 +361,10 @@ def _lay_out(
 def _take(
     gaps: Sequence[tuple[int, int]], start_ns: int, length: int
 ) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-    """Takes stretches of a total length, in ns, out of the gaps; returns these stretches and the gaps that are left.
+    """Takes stretches of `length` ns in all out of the gaps; returns these stretches and the rest of the gaps.
 
     Stretches and gaps are pairs of start and end, in ns from the beginning of the period. The gaps from `start_ns` on
-    are used first, then those from the beginning of the period.
+    are used first, then those from the beginning of the period. If all gaps are shorter together, all are taken.
     """
     if gaps and gaps[0][0] >= start_ns and gaps[0][1] - gaps[0][0] > length > 0:  # as nearly always
         start, end = gaps[0]
@@ -393,10 +399,11 @@ def _idle_turns(free: Iterable[tuple[Turn, bool]]) -> list[Turn]:
 
 
 def _lend(ordered: Sequence[Tenant], loans: Mapping[int, int], free: Sequence[tuple[Turn, bool]]) -> list[Turn]:
-    """Returns turns in the free time that `_lay_out` returns, for the containers that borrow: each as long as its loan.
+    """Returns turns in the free time (see `_lay_out`) for the containers that borrow.
 
-    If no active container borrows, every inactive container that may borrow gets a turn in all of the free time. Such a
-    container can then start at any moment, and the next plan counts it as active.
+    The turns of one container are together as long as its loan. If no active container borrows, every inactive
+    container that may borrow gets all of the free time as turns, as far as a page has room for them. Such a container
+    can then start at any moment, and the next plan counts it as active.
     """
     stretches = _stretches(free)
     if not loans:

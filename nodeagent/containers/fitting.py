@@ -35,7 +35,7 @@ class UnusableDeviceError(ValueError):
 
 
 class OverlapError(ValueError):
-    """Raised if other containers hold what an allocation gives; the message says which GPU, and how much is left."""
+    """Raised if other containers hold what an allocation gives; the message has the GPU, and how much of it is free."""
 
 
 def check_devices(shares: Iterable[DeviceShare], offered: Mapping[str, Device]) -> None:

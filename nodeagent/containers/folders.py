@@ -82,10 +82,10 @@ class Folders:
 
 
 def void_after_boot(folders: Folders, boot_id: str) -> None:
-    """Removes the files, pages and CDI specs that an earlier boot of the host left, if the folders are on a disk.
+    """Removes the files, pages and CDI specs of an earlier boot of the host, which stay if the folders are on a disk.
 
-    Files of an agent that wrote no boot id count as of this boot: its containers may run. Of two agents that start at
-    once, the second waits until the first is done: it would remove what the first writes next.
+    Files of an agent that wrote no boot id count as of this boot: perhaps its containers run. Of two agents that start
+    at once, the second waits until the first is done: it would remove what the first writes next.
 
     Args:
         boot_id: the kernel's id of the present boot.
@@ -135,8 +135,8 @@ def write(folders: Folders, record: Record, vendor: Sequence[tuple[str, Mapping[
             do without it.
 
     Raises:
-        OSError: the host has no room, or refuses, or the shim is not there; nothing of this start is left, and the
-            container's record is the earlier start's.
+        OSError: the host has no room, or refuses, or the shim is not there; no file of this start remains, and the
+            container's record stays that of the earlier start.
     """
     folder, container = folders.start(record), folders.container(record)
     before = _read(container / RECORD)
@@ -279,7 +279,7 @@ def _specs(folders: Folders) -> list[Path]:
 
 
 def install_shim(folders: Folders, library: Path) -> Path:
-    """Writes the shim to the host, unless it is there unchanged; returns its file, in a folder named after its digest.
+    """Writes the shim to the host if it is not there unchanged; returns its file, in a folder named after its digest.
 
     The bytes of a file that is there are compared: a machine that loses its power may leave a file on disk without its
     bytes. A program goes on without a library that its loader cannot read, and would then run without any limit.
@@ -300,7 +300,7 @@ def install_shim(folders: Folders, library: Path) -> Path:
 
 
 def make_page(path: Path) -> None:
-    """Creates the file of a GPU's schedule page, so that it can be mounted, unless it exists."""
+    """Creates the file of a GPU's schedule page, empty, if it is missing, so that it can be mounted."""
     path.parent.mkdir(parents=True, exist_ok=True)
     PageFile(path).close()
 

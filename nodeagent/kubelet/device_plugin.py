@@ -275,8 +275,8 @@ def keep_registered(  # noqa: PLR0913 - what a plugin is made of
         looked: called every LOOK_SECONDS with the reason why the kubelet does not ask this plugin, or None if it does.
         shown: returns whether the Node shows the slots that are offered, and the version of the status that the kubelet
             wrote last.
-        replaced: called after a registration by which the kubelet may have left another plugin for this one, unless
-            `looked` was called with Loss.TAKEN before.
+        replaced: called after a registration, if the kubelet's file shows that another plugin may have been asked until
+            then. It is not called if the last call of `looked` had Loss.TAKEN.
         now: returns seconds of a monotonic clock.
     """
     server: Server | None = None

@@ -123,7 +123,7 @@ def observed(registration: Registration, look: Look, now_seconds: float) -> Regi
     kubelet has had time to call this plugin.
 
     Args:
-        registration: the last registration, as the look before left it.
+        registration: the last registration, as `observed` returned it at the look before.
         look: the kubelet and the plugin as they are now.
         now_seconds: the present time, in seconds of a monotonic clock.
     """

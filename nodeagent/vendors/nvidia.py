@@ -189,7 +189,7 @@ class Nvidia:
     def _follow(self, nvml: Any, events: Any, goes_on: Callable[[], bool], changed: Callable[[], None]) -> None:
         """Stores the faults that a set of NVML's events reports, until `goes_on` returns false.
 
-        GPUs that could not be added to the set are tried again at an interval.
+        GPUs that could not be added to the set are tried again every REGISTER_SECONDS.
         """
         followed: set[int] = set()
         asked = float("-inf")
@@ -317,7 +317,7 @@ def mps_on_node(names: Mapping[int, bytes], is_trusted: Callable[[int], bool]) -
 
     NVML names MPS once it has a client. Its daemon and its server are processes of the host, or of a privileged
     container such as NVIDIA's device plugin has for it (https://docs.nvidia.com/deploy/mps/). The GPUs that they share
-    are named in their environment, which the agent may not read.
+    are named in their environment, which the agent has no right to read.
 
     Args:
         names: the names of the processes, as the kernel cuts them, keyed by process id.

@@ -158,7 +158,7 @@ def _parsed(content: bytes, path: Path) -> Any:
     A value that JSON does not have, such as a date in YAML, becomes text.
 
     Raises:
-        ValueError: the content is empty, too large, or no JSON or YAML.
+        ValueError: the content is empty, larger than LARGEST_BYTES, or no JSON or YAML.
     """
     if len(content) > LARGEST_BYTES:
         raise ValueError(f"it is larger than {LARGEST_BYTES} bytes")
