@@ -169,7 +169,9 @@ def is_open(policy: Json | None) -> bool:
 
 
 def follow_policy(api: KubernetesAPI, publish: Callable[[bool], None], wait: Wait) -> None:
-    """Publishes at intervals whether the webhook's NetworkPolicy lets every address connect, until `wait` returns true.
+    """Publishes every CHECK_SECONDS whether the webhook's NetworkPolicy lets every address connect.
+
+    It returns once `wait` returns true.
 
     Args:
         publish: takes the result: true if every address may connect.

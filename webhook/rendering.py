@@ -158,7 +158,7 @@ def follow_differences(
     wait: Wait,
     now: Callable[[], dt.datetime],
 ) -> None:
-    """Compares, at intervals, the cluster's policies, webhook rules and role bindings with those of the settings.
+    """Compares the cluster's policies, webhook rules and role bindings with the settings', every CHECK_SECONDS.
 
     It writes the names of those that differ into a condition of each policy, and returns once `wait` returns true.
 

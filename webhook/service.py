@@ -29,7 +29,7 @@ LOOPBACK = ("localhost", "127.0.0.1")
 
 
 class Service:
-    """One worker of the webhook: it makes its metrics, certificate chain and application once its process is forked."""
+    """One worker of the webhook. It makes its metrics, certificate chain and application in its own process."""
 
     def __init__(self, settings: Webhook, api: KubernetesAPI | None, folder: Path | None) -> None:
         self._settings = settings

@@ -67,7 +67,7 @@ class BudgetVerdict:
         held: whether the pod waits behind the scheduling gate of its budget.
         warnings: lines for the pod's author.
         faults: the reason for the pod's refusal, if the settings refuse pods of an unknown state; else empty.
-        stale_seconds: the age of the known states, if it is above the limit of the settings; else None.
+        stale_seconds: the age of the known states, if it is above `stale_after_seconds`; else None.
     """
 
     def __init__(
@@ -174,7 +174,7 @@ def _balance(state: NamespaceState) -> str:
 
 
 def _hours(amount: int) -> str:
-    """Formats an amount as GPU-hours, rounded up, so that an amount above 0 never reads as 0."""
+    """Returns an amount in microGPU-seconds as a text in GPU-hours, rounded up: an amount above 0 never reads as 0."""
     hours = amount / UGPU_SECONDS_PER_HOUR
     places = 2 if hours >= 1 else 6
     rounded = math.ceil(hours * 10**places) / 10**places

@@ -148,9 +148,9 @@ def _names_other_processes(name: str, value: Any) -> bool:
 
 
 def _command(container: dict[str, Any]) -> tuple[str, list[str]]:
-    """Returns the field that names a launcher such as torchrun (`command` or `args`), and the command line's words.
+    """Returns the name of the field that starts a launcher such as torchrun, and the words of the whole command line.
 
-    The words are those of both fields. Both values are empty if the container starts no launcher.
+    The field is `command` or `args`, and the words are those of both. Both values are empty without a launcher.
     """
     for field in _COMMAND_LINE:
         given = container.get(field)

@@ -224,7 +224,7 @@ def _replacements(pod: dict[str, Any], settings: Webhook) -> tuple[str, ...]:
 def audit_of(budget: BudgetVerdict) -> dict[str, str]:
     """Returns the annotations of a pod's admission for the API server's audit log, keyed by name; empty for none.
 
-    There is at most one: it states the age of the budget's state, if that is above the limit of the settings.
+    There is at most one: it states the age of the budget's state, if that is above `stale_after_seconds`.
 
     Args:
         budget: the effect of the budget on the pod.

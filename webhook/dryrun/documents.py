@@ -116,7 +116,7 @@ def read_documents(text: str) -> Iterator[Document]:
     """Yields the YAML documents of a text.
 
     Raises:
-        DocumentError: a document contains itself, or aliases make it too large.
+        DocumentError: a document contains itself, or aliases make it larger than MAX_EXPANDED and MAX_GROWTH allow.
         yaml.YAMLError, ValueError, TypeError, RecursionError: the text is not YAML, or nests too deep.
     """
     loader = _Loader(text)

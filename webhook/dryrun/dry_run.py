@@ -233,7 +233,10 @@ def _pod_result(  # noqa: PLR0913 - the fields of a value
 
 
 def _in_object(line: str, template: Template) -> str:
-    """Returns a line that begins with a field path in a pod, with the field's path in the template's object instead."""
+    """Returns a line in which the field path of a pod, at its beginning, is replaced by the path in the object.
+
+    The object is the one with the template. A line without such a path is returned unchanged.
+    """
     numbered = _NUMBER.match(line)
     start = numbered.end() if numbered else 0
     number, path = line[:start], line[start:]

@@ -72,7 +72,7 @@ def is_custom(manifest: Manifest) -> bool:
 def is_searched(manifest: Manifest) -> bool:
     """Returns whether a dry run searches an object for pods.
 
-    It does if the object's API group has a dot, unless the group's objects are patterns of pods, such as Kyverno's.
+    It does if the object's API group has a dot, and is not a group of patterns of pods, as Kyverno's is.
     """
     return "." in manifest.group and manifest.group not in _PATTERNS
 
