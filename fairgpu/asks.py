@@ -1,7 +1,7 @@
 """Reads which GPUs of other stacks a pod asks for, where those stacks share a cluster's GPUs beside FairGPU.
 
 The other stack's scheduler decides which GPUs the pod gets. Until then, the pod's request bounds the cost: each unit of
-a resource counts as a whole GPU, unless the request itself states a smaller share.
+a resource counts as a whole GPU, or as the smaller share that the request itself states.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The cost of a request whose devices are not chosen yet: the timekeeper charges it, and admission estimates it.
+"""The rate of a GPU request whose devices are not chosen yet: the timekeeper charges by it, and admission estimates.
 
-A rate is in microGPU-seconds a second: a whole GPU at price 1 is 1,000,000 of them. It is rounded up per vGPU, so that
-no share is so small as to be free.
+A rate is in microGPU-seconds a second: a whole GPU at price 1 costs 1,000,000 of them. The rate of each vGPU is rounded
+up, so that even the smallest share costs something.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ NOTHING_CHOSEN = ChoicesReading()
 
 
 def read_choices(annotations: Mapping[Any, Any], metadata: Path = METADATA) -> ChoicesReading:
-    """Reads the choices that a pod's author made in `fairgpu.io/*` annotations.
+    """Returns the choices that a pod's author made in `fairgpu.io/*` annotations, with the faults of invalid ones.
 
     Args:
         annotations: the pod's annotations, as JSON.
@@ -130,7 +130,7 @@ def parse_list(text: str, item: re.Pattern[str]) -> tuple[str, ...]:
         item: the pattern that each item must match as a whole.
 
     Raises:
-        ValueError: no item is left, there are more than MAX_LISTED, or one does not match.
+        ValueError: the list has no item, more than MAX_LISTED of them, or one that does not match.
     """
     if text.count(",") > 2 * MAX_LISTED:
         raise ValueError(f"{text.count(',')} commas")

@@ -32,7 +32,7 @@ def field_path(*parts: str | int) -> str:
 
 
 def show(value: Any) -> str:
-    """Returns a value as JSON, cut to a length that fits a message.
+    """Returns a value as JSON, cut to MAX_SHOWN_LENGTH characters.
 
     Characters that a terminal obeys or hides are escaped. A text that is cut is followed by its length.
 

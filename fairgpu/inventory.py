@@ -129,8 +129,9 @@ def decode(text: str) -> Inventory:
     """Decodes the value of a Node's annotation `fairgpu.io/inventory`; unknown fields are ignored.
 
     Raises:
-        InventoryError: the value is not a JSON object of version 1; a field is missing, of another type or out of
-            range; a uuid appears twice; or the links are not a symmetric matrix of the devices.
+        InventoryError: the value is longer than MAX_ENCODED_BYTES, or no JSON object of version 1; a field is missing,
+            of another type or out of range; a uuid appears twice; or the links are not a symmetric matrix of the
+            devices.
     """
     if len(text) > MAX_ENCODED_BYTES:
         raise InventoryError(f"the inventory has {len(text)} characters; at most {MAX_ENCODED_BYTES} are allowed")

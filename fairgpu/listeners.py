@@ -74,7 +74,10 @@ def _listener(settings: BaseModel, path: Keys) -> _Listener | None:
 
 
 def _same(one: _Listener, other: _Listener) -> bool:
-    """Returns whether two servers have one port at the same address, or at all addresses of the machine."""
+    """Returns whether two servers have the same port and overlapping addresses.
+
+    Addresses overlap if they are equal, or if one of them stands for every address of the machine.
+    """
     return one.port == other.port and (one.host == other.host or _is_every(one.host) or _is_every(other.host))
 
 

@@ -76,7 +76,7 @@ def unknown_permissions(annotation: Any) -> tuple[str, ...]:
 
 
 def grant(choices: PodChoices, requests: Iterable[PermissionRequest], permissions: frozenset[Permission]) -> Granted:
-    """Applies a namespace's permissions to the choices of a pod's author.
+    """Returns the choices of a pod's author that count under the permissions of the pod's namespace.
 
     Args:
         choices: the choices of the pod's author.

@@ -91,7 +91,7 @@ def read_pod(
     root: Path = (),
     dialects: DialectSet = DIALECTS,
 ) -> PodReading:
-    """Reads the GPU requests and choices of a pod, or of a pod template.
+    """Returns the GPU requests and choices of a pod, or of a pod template, with all its faults.
 
     Args:
         pod: the pod, as JSON with `metadata` and `spec`.

@@ -156,7 +156,7 @@ def busy_now(budget: Json, now: str) -> str:
 
 
 def expiring(grant: Json) -> str:
-    """Formats the amount that is left of a grant that expires before its period ends, and the time of its expiry.
+    """Returns a text with the unspent GPU-hours of a grant that expires before its period ends, and with its expiry.
 
     Args:
         grant: an item of `expiring` in a budget of the REST API.

@@ -158,9 +158,9 @@ class RepeatedWarnings:
         self._has_ended = False
 
     def warn(self, about: About, reason: str, message: str, now: dt.datetime) -> bool:
-        """Has a warning about an object written, unless the same one waits, or came in the last REPEAT_SECONDS.
+        """Hands a warning to `write`; drops it if the same one waits or came in the last REPEAT_SECONDS.
 
-        If MOST_WAITING warnings wait, the one that has waited longest is given up.
+        If MOST_WAITING warnings wait already, the one that has waited longest is dropped.
 
         Args:
             reason: one word in CamelCase.

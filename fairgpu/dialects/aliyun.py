@@ -26,9 +26,9 @@ _COUNT = re.compile(r"[0-9]{1,9}")
 
 
 def read(container: Container, settings: DialectSettings) -> Reading | None:
-    """Reads a request of Alibaba's gpushare: memory on one GPU, or memory that is divided evenly over several.
+    """Returns what a container requests of Alibaba's gpushare, as a reading; None without keys of this dialect.
 
-    It returns None for a container without keys of this dialect.
+    It requests memory on one GPU, or memory that is divided evenly over several.
     """
     named = container.named(RESOURCES)
     if not named:

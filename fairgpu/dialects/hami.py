@@ -47,9 +47,11 @@ _KEYS = Keys(
 
 
 def read(container: Container, settings: DialectSettings) -> Reading | None:
-    """Reads a request of HAMi: shares of GPUs, or whole GPUs if the container names no amount of memory or cores.
+    """Returns what a container requests of HAMi, as a reading.
 
-    It returns None for a container without keys of this dialect, or one that is left to another device plugin.
+    It requests shares of GPUs, or whole GPUs if it names no amount of memory or cores. The result is None for a
+    container without keys of this dialect, for one of the dialect `model`, and for one that the settings leave to
+    another device plugin.
     """
     named = container.named(RESOURCES)
     if not named:

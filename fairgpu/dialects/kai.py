@@ -46,9 +46,9 @@ _LIMIT_LEFT_OUT = "left out, as memory is held to what was requested"
 
 
 def read(container: Container, settings: DialectSettings) -> Reading | None:
-    """Reads a request of KAI: the share of a GPU that the pod's annotations give to this container.
+    """Returns what the pod's annotations request of KAI for this container, as a reading: shares of GPUs.
 
-    It returns None if the annotations request nothing, or are meant for another container.
+    It is None if the annotations request nothing, or are meant for another container.
     """
     annotations = container.annotations
     own = container.annotated(OWN_MEMORY)
@@ -90,7 +90,7 @@ def read(container: Container, settings: DialectSettings) -> Reading | None:
 
 
 def _read_own(container: Container, own: tuple[str, ...], settings: DialectSettings) -> Reading:
-    """Reads the memory for which annotations with this container's name ask.
+    """Returns the reading of a container for which annotations with its name request memory.
 
     A limit without a request counts as a request of the same amount. `own` has the keys of these annotations, that of
     the request first.

@@ -15,9 +15,10 @@ from fairgpu.faults import Fault, show
 
 
 def read(container: Container, settings: DialectSettings) -> Reading | None:
-    """Reads a request of nvidia-gpu-scheduler: `nvidia.com/gpu` without shares, in a pod that names a GPU model.
+    """Returns what a container requests of nvidia-gpu-scheduler, as a reading: whole GPUs of one model.
 
-    It returns None for any other container.
+    Such a container has `nvidia.com/gpu` without HAMi's shares, in a pod that names a GPU model. The result is None for
+    any other container.
     """
     if MODEL_ANNOTATION not in container.annotations or not container.names(hami.COUNT):
         return None

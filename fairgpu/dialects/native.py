@@ -13,10 +13,10 @@ MAX_UNKNOWN_NAMED = 16
 
 
 def read(container: Container, settings: DialectSettings) -> Reading | None:
-    """Reads a request in FairGPU's own resources, whose amounts are sums over the vGPUs.
+    """Returns what a container requests in FairGPU's own resources, as a reading with the request or its faults.
 
-    The amounts must divide evenly by the number of vGPUs. It returns None for a container without resources of the
-    domain fairgpu.io.
+    It is None for a container that names no resource of the domain fairgpu.io. Each amount is the total for all vGPUs
+    of the container (one if it states no number). An amount that their number does not divide is a fault.
     """
     ours = container.prefixed(names.ANNOTATION_PREFIX)
     if not ours:

@@ -23,7 +23,7 @@ class DialectSettings:
     """The admin's settings of the dialects.
 
     Attributes:
-        max_gpus_per_node: more vGPUs than this in one container are refused, as no node has them.
+        max_gpus_per_node: the most GPUs that a node has. A container that asks for more vGPUs is refused.
         hami_plain_gpu: whether `nvidia.com/gpu` alone means whole GPUs, or is left to another device plugin.
         aliyun_memory_unit_mib: the size of one unit of `aliyun.com/gpu-mem`, in MiB.
         volcano_memory_unit_mib: the size of one unit of `volcano.sh/vgpu-memory`, in MiB (Volcano's gpuMemoryFactor).

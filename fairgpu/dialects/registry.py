@@ -121,10 +121,10 @@ DIALECTS = dialect_set(native.DIALECT, *_FOREIGN)
 def read_container(
     container: Container, settings: DialectSettings, dialects: DialectSet = DIALECTS
 ) -> tuple[str, Reading] | None:
-    """Reads a container in the dialect whose keys it has; returns the dialect's name and the reading.
+    """Returns the name of the dialect whose keys a container has, and its reading; None without keys of a dialect.
 
-    It returns None for a container without keys of any dialect. Two dialects in one container are a fault, because the
-    author may rely on either: the names are joined by " and ".
+    Two dialects in one container are a fault, because the author may rely on either. Their names are then joined by
+    " and ".
     """
     readings = [
         (dialect.name, reading)

@@ -26,9 +26,9 @@ _LIMIT = re.compile(r"[0-9]{1,9}")
 
 
 def read(container: Container, settings: DialectSettings) -> Reading | None:
-    """Reads a request of Tencent's gpu-manager: a share of one GPU, or whole GPUs.
+    """Returns what a container requests of Tencent's gpu-manager, as a reading; None without keys of this dialect.
 
-    It returns None for a container without keys of this dialect.
+    It requests a share of one GPU, or whole GPUs.
     """
     named = container.named((CORE, MEMORY))
     if not named:

@@ -36,9 +36,9 @@ SELECTORS = (USE_TYPE, AVOID_TYPE, VOLCANO_USE_UUID, VOLCANO_AVOID_UUID, VOLCANO
 
 
 def read(container: Container, settings: DialectSettings) -> Reading | None:
-    """Reads a request of Volcano: shares of GPUs or whole GPUs; it names models in HAMi's annotations.
+    """Returns what a container requests of Volcano, as a reading; None without keys of this dialect.
 
-    It returns None for a container without keys of this dialect.
+    It requests shares of GPUs or whole GPUs. HAMi's annotations name the models.
     """
     named = container.named(RESOURCES)
     if not named:

@@ -123,7 +123,7 @@ def batch(turns: int) -> int:
     """Returns the number of connections that a turn accepts at once.
 
     Args:
-        turns: the number of turns in a row that left connections waiting in the queue.
+        turns: the number of turns in a row after which connections still waited in the queue.
     """
     return min(1 << max(turns - PATIENT_TURNS, 0), MAX_BATCH)
 

@@ -60,7 +60,7 @@ class BoundedConnection(ASGIProtocol):  # type: ignore[misc] # gunicorn ships no
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Parses received bytes, unless the worker's limit on unfinished requests closes this connection."""
+        """Parses received bytes; drops them if the worker's limit on unfinished requests closes this connection."""
         self._received = True
         self._received_at = self.worker.loop.time()
         if self.worker.arrivals.add(self, len(data)):
