@@ -64,7 +64,7 @@ def start_sidecar(children: Children, archive: Path, pod: Json, token: str, volu
 
 
 def end_sidecars(children: Children, sidecars: list[Child]) -> None:
-    """Ends sidecars as a kubelet does.
+    """Ends sidecars by SIGTERM, as a kubelet does, and checks that the timekeeper took the last report of each.
 
     Args:
         children: the processes, from which the sidecars are removed.

@@ -56,7 +56,9 @@ def accepted(admitted: Admitted, priority_class: str) -> Json:
 
 
 def said(manifest: Json) -> str:
-    """Returns a manifest's GPU request, in the words of its own dialect.
+    """Returns a pod's annotations and its main containers' limits as one line of text, such as `gpu: 1, gpucores: 30`.
+
+    Each key is without its domain.
 
     Args:
         manifest: the pod as its author wrote it, as JSON.
