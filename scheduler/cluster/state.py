@@ -629,7 +629,7 @@ class State:
         return self._reservations.get(uid)
 
     def reserved(self) -> set[str]:
-        """Returns the uids of the pods with a reservation: devices are held for them, and they are not shown as bound."""
+        """Returns the uids of the pods that have a reservation; none of them is shown as bound."""
         with self.lock:
             return set(self._reservations)
 
