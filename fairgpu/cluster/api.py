@@ -289,7 +289,11 @@ class KubernetesAPI:
         return value
 
     def _silence(self, error: Exception) -> str:
-        """Returns the message of the error that this API server gave no answer, with its address and the cause."""
+        """Returns an error message: this API server does not answer. It names the server's address and the cause.
+
+        Args:
+            error: the error that ended the request or the watch.
+        """
         return f"the API server at {self._configuration.host} does not answer: {cause_of(error)}"
 
 

@@ -365,7 +365,13 @@ def _gang(annotations: Json) -> Gang | None:
 
 
 def _asks_for_gpu(spec: Json) -> bool:
-    """Returns whether a container asks for a resource of FairGPU's; the policy fairgpu-spec then demands the label."""
+    """Returns whether a container or init container of a pod asks for an amount of a resource of FairGPU's but 0.
+
+    The policy fairgpu-spec demands the label of GPU pods on such a pod.
+
+    Args:
+        spec: the pod's spec.
+    """
     containers = (*mappings(spec.get("containers")), *mappings(spec.get("initContainers")))
     return any(
         resource in names.CANONICAL_RESOURCES and str(amount) != "0"

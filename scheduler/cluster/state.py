@@ -255,7 +255,10 @@ class State:
             self._forget_pod(uid)
 
     def gone(self, uid: str) -> bool:
-        """Returns whether the pod with this uid is known to have ended, or to be deleted."""
+        """Returns whether the watch has shown that the pod with this uid ended or was deleted.
+
+        The latest MAX_GONE of these pods are remembered.
+        """
         return uid in self._gone
 
     def _forget_pod(self, uid: str) -> None:

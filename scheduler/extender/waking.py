@@ -108,21 +108,21 @@ class Conditions:
 def keep_waking(state: State, conditions: Conditions, clock: Clock) -> None:
     """Makes kube-scheduler try waiting pods again when what keeps them waiting has changed, until the process ends.
 
-    It writes the condition `fairgpu.io/Placeable` on each: a pod whose status changes comes back to the queue.
+    Every LOOK_SECONDS it looks for changes of budgets, inventories, gangs, earmarks and reservations. After a change it
+    writes the condition `fairgpu.io/Placeable` of the pods whose reason to wait has changed: kube-scheduler queues a
+    pod again when its status changes. It also frees overdue reservations, as `filter` does, since kube-scheduler may
+    not call `filter` for a long time. It writes nothing while this replica must not act.
 
-    It looks every LOOK_SECONDS for changes of budgets, inventories, gangs, earmarks and reservations. It also frees
-    overdue reservations, as `filter` does: perhaps kube-scheduler does not call `filter` for a long time.
-
-    The end of a pod brings waiting pods back to kube-scheduler's queue without a condition. If kube-scheduler sees that
-    end before the extender does, it asks too early, is refused, and does not ask again. Pods that were refused
-    shortly before the extender saw that end therefore get the condition. While the watch of pods is interrupted, the
-    extender sees no end, and every refused pod gets the condition later.
+    When a pod ends, kube-scheduler tries waiting pods again by itself. If it sees the end before the extender does, the
+    extender refuses a pod that would fit, and kube-scheduler does not ask again. So once the extender sees the end, it
+    also explains anew the pods that it refused in the last MISSED_LOOKS looks. While the watch of pods is interrupted,
+    it forgets none of the refused pods.
 
     A pod whose condition says that it fits, and that is refused then, is shown the reason at the next look. All pods
     whose condition says so are looked at every CHECK_SECONDS: on a full node kube-scheduler refuses a pod by itself.
 
     A pod whose condition cannot be written is left out for RETRY_SECONDS, and for twice as long after each
-    further failure, up to MAX_RETRY_SECONDS. No other pod waits for it.
+    further failure, up to MAX_RETRY_SECONDS. The other pods are tried at the next look.
 
     Args:
         clock: the clock; the loop ends when its wait reports that the process ends.

@@ -90,9 +90,12 @@ class _Figures:
 
     Attributes:
         version: the version of the fleet for which the figures were computed.
-        of_row: the figures: worths in percent of a GPU, or gains (see `Chooser.gains`).
-        cut: for each node, whether the search for devices reached its limit, so that the node counts as not fitting.
-        unreached: for each node, whether the tries were used up before its search; the next refresh searches it.
+        of_row: for each node, the worth in percent of a GPU, or the gain (see `Chooser.gains`); NONE if the request
+            does not fit.
+        cut: for each node, whether the search for devices ended at a limit, so that the node may count as not fitting
+            though it fits.
+        unreached: for each node, whether that limit was one that all nodes share. The next refresh after a change of
+            the fleet searches these nodes again.
         device: for each node, the index of the device that a request for one GPU takes; 0 for any other request.
     """
 

@@ -344,11 +344,12 @@ def emptiest(_at: int, _able: Flags, left: Free, _then: Ints) -> Ints:
 
 
 def left_of(request: Request, free: Free, taken: Flags) -> Free:
-    """Returns the free parts of devices once all containers of a pod hold theirs.
+    """Returns the parts of devices that stay free once a pod has taken its devices.
 
-    Each device is charged with the most that the pod holds of it at any time, as `fairgpu.demand.peak` says.
+    From each device it takes the most that the pod holds of it at any one time, as `fairgpu.demand.peak` says.
 
     Args:
+        request: the pod's request.
         free: the free parts before.
         taken: for each container, node and device, whether the container takes the device.
     """

@@ -117,9 +117,10 @@ class Book:
         return bool(self._client.hexists(names.grants if kind == "GPUGrant" else names.corrections, name))
 
     def present_use(self, budgets: Sequence[Summary]) -> dict[str, NamespaceUse]:
-        """Returns how busy the pods in each namespace of these budgets keep their GPUs now, keyed by namespace.
+        """Returns the present use of the namespaces that these budgets name, keyed by namespace.
 
-        A namespace without a known figure is left out.
+        It states how busy a namespace's pods keep their GPUs now, as a Prometheus measures it. A namespace whose
+        present use is not known has no item.
         """
         names = sorted({name for budget in budgets for name in budget.namespaces})
         return present_use.of_namespaces(self._client, names, self._now())

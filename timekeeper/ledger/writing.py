@@ -397,10 +397,10 @@ class ClosingBalance:
 def apply_grants(
     client: Store, fencing_token: FencingToken, now: Instant, grants: Sequence[GrantEntry]
 ) -> list[PeriodTotals | StoreError]:
-    """Applies grants to their periods, each name once.
+    """Adds grants to their periods. A grant whose name the account's ledger has already is not added again.
 
     Returns:
-        For each grant the totals of its period, or the error that refused it.
+        For each grant, in order, the totals of its period, or the error that refused it.
     """
     calls = []
     for grant in grants:
@@ -422,10 +422,10 @@ def apply_grants(
 def apply_corrections(
     client: Store, fencing_token: FencingToken, now: Instant, corrections: Sequence[CorrectionEntry]
 ) -> list[PeriodTotals | StoreError]:
-    """Applies corrections to the spending of their periods, each name once.
+    """Adds corrections to the spending of their periods. One whose name the ledger has already is not added again.
 
     Returns:
-        For each correction the totals of its period, or the error that refused it.
+        For each correction, in order, the totals of its period, or the error that refused it.
     """
     calls = []
     for correction in corrections:

@@ -959,11 +959,12 @@ def _eviction_error(error: ApiError) -> SourceError:
 
 
 def _pod_error(error: ApiError) -> SourceError:
-    """Returns a SourceError for a failed write to a pod: of a subclass if the error may concern this pod alone.
+    """Returns the error to raise for a failed write to a pod.
 
-    An API server that cannot serve at all answers 401 (our credentials), 429 (too many requests) or 503, or takes no
-    connection. Any other error may come from the pod itself: its size, the policies that examine it, or a third party's
-    webhook.
+    An error that may concern this pod alone gives a subclass of SourceError: ChangedMeanwhileError if the pod was
+    changed or deleted, RefusedError for its size, a policy or a webhook, and NotWrittenError for no answer in time, or
+    an answer from 500 on but 503. Any other gives a plain SourceError: the API server serves no request of this leader.
+    It answers 401 (the credentials), 429 (too many requests) or 503, or takes no connection.
     """
     # 422 is how the API server answers a JSON Patch whose test fails.
     if error.not_found or error.conflict or error.status == 422:

@@ -1,4 +1,7 @@
-"""Sends manifests through admission without a cluster: the reviews that an API server would send, and their outcome."""
+"""Runs manifests through admission without a cluster.
+
+It makes the reviews that an API server would send, has them answered, and returns what would happen to each manifest.
+"""
 
 from __future__ import annotations
 

@@ -96,14 +96,15 @@ def make_basis(
     surely_past: int,
     bill: Bill = Bill.RESERVED,
 ) -> Basis:
-    """Returns the basis of settlements.
+    """Returns the Basis from which all settlements of a reconciliation are computed.
 
-    Its `present` caches its answers, since most sessions of a namespace are settled up to the same instant.
+    Its function `present` finds who pays for a namespace at an instant, and the payer's period then. It keeps its
+    answers, since most sessions of a namespace are settled up to the same instant.
 
     Args:
         assignments: keyed by namespace, its payers in order of time.
         accounts: the accounts, keyed by name; their periods are open up to the instants of settlement.
-        surely_past: the present by the local clock or, if earlier, by the store's, in nanoseconds since 1970.
+        surely_past: the earlier of the local clock's time and the store's, in nanoseconds since 1970.
         bill: whether reservations, usage or the larger of both is billed.
     """
     answers: dict[tuple[str, int], tuple[Key, int] | None] = {}
