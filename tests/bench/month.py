@@ -47,7 +47,7 @@ from timekeeper.controller.state.observing import Clocks
 from timekeeper.domain.money import SECOND
 from timekeeper.domain.reports import Counter
 from timekeeper.domain.timestamps import DAY, HOUR, MINUTE, format_instant, parse_instant
-from timekeeper.domain.windows import Retention
+from timekeeper.domain.windows import Retention, Window
 from timekeeper.ledger import keys
 from timekeeper.ledger.reports import ReportIntake, Submission
 from timekeeper.ledger.writing import take_fencing_token
@@ -367,11 +367,12 @@ def ask(rest: RestServer, simulation: Simulation) -> tuple[list[float], list[flo
     """The seconds that each of many distinct questions takes: pages of all namespaces, and one namespace; by day."""
     chance = random.Random(7)
     days = max(int((simulation.now - START) // DAY), 1)
-    window = f"{format_instant(START)},{format_instant(START + (days + 1) * DAY)}"
+    whole = Window(START, START + (days + 1) * DAY)
+    window = f"{format_instant(whole.start)},{format_instant(whole.end)}"
     found = list[float](), list[float]()
     for number in range(QUESTIONS):
         place = (chance.randrange(days), (f"team-{chance.randrange(ACCOUNTS)}",))
-        page = f"limit={chance.randrange(100, 1000)}&cursor={cursor_of(place)}"
+        page = f"limit={chance.randrange(100, 1000)}&cursor={cursor_of(whole, place)}"
         paths = (f"/v1/usage?{page}", f"/v1/namespaces/team-{number * ACCOUNTS // QUESTIONS}/usage?")
         for seconds, path in zip(found, paths, strict=True):
             began = time.perf_counter()

@@ -32,6 +32,7 @@ from timekeeper.domain.charges import Segment, hourly_points
 from timekeeper.domain.money import SECOND
 from timekeeper.domain.timestamps import DAY, HOUR, format_exact, parse_instant
 from timekeeper.domain.usage import dimensions
+from timekeeper.domain.windows import parse_window
 from timekeeper.ledger import keys, reading, shared, writing
 from timekeeper.ledger.compaction import fold_hours, pack_hours
 from timekeeper.ledger.entries import pack_ledger
@@ -203,7 +204,8 @@ def asked_for_all(store: str) -> dict[str, tuple[float, float, float]]:
 
 def somewhere() -> str:
     """The cursor of a page anywhere in the answer."""
-    return cursor_of((random.randrange(DAYS), (f"ns-{random.randrange(NAMESPACES):05d}",)))
+    window = parse_window(WINDOW, 0)
+    return cursor_of(window, (random.randrange(DAYS), (f"ns-{random.randrange(NAMESPACES):05d}",)))
 
 
 def asked(rest: RestServer, query: str, path: str = "/v1/usage") -> float:

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 from zlib import crc32
 
 import orjson
@@ -54,6 +54,7 @@ from timekeeper.domain.windows import (
     FORECAST_ENDS,
     Window,
     WindowError,
+    are_bounds,
     parse_forecast_end,
     parse_step,
     parse_window,
@@ -115,7 +116,7 @@ def read_query(
     Args:
         arguments: the parameters' values, keyed by name.
         labels: the labels of pods by which usage can be queried.
-        now: the present instant, at which a window such as `7d` ends.
+        now: the present instant, at which a window such as `7d` ends; a later page has the window of the first one.
         namespace: the only namespace to count; None for all.
 
     Raises:
@@ -127,13 +128,14 @@ def read_query(
         window = parse_window(text, now)
     except WindowError as error:
         raise invalid("window", text, str(error)) from error
+    aggregate = _aggregate(arguments.get("aggregate") or "namespace", labels)
+    continuation = continuation_of(arguments.get("cursor", ""), len(aggregate))
+    window, after = (window, None) if continuation is None else continuation
     try:
         step = None if step is None else parse_step(step)
         list(steps(window, step))
     except WindowError as error:
         raise invalid("step", step, str(error)) from error
-    aggregate = _aggregate(arguments.get("aggregate") or "namespace", labels)
-    after = place_of(arguments.get("cursor", ""), len(aggregate))
     idle = arguments.get("idle", "false")
     if idle not in {"true", "false", "model"} or (idle == "model" and "model" not in aggregate):
         raise invalid("idle", idle, "true, false; model, too, if aggregate has it")
@@ -175,17 +177,32 @@ def _aggregate(text: str, labels: Sequence[str]) -> tuple[str, ...]:
     return names
 
 
-def cursor_of(place: Place) -> str:
-    """Returns the cursor of the page of usage that begins after a given group.
+class Continuation(NamedTuple):
+    """The content of a cursor.
+
+    Attributes:
+        window: the window of the first page. A window such as `7d` moves with the clock, and rows would be lost or
+            counted twice between pages of two windows.
+        after: the step and the key after which the page begins.
+    """
+
+    window: Window
+    after: Place
+
+
+def cursor_of(window: Window, after: Place) -> str:
+    """Returns the cursor of the page of usage that begins after a group: the one with a time step and a key.
 
     Args:
-        place: the number of the step, and the values of the dimensions.
+        window: the window of the query.
+        after: the number of the step, and the values of the dimensions.
     """
-    return cursor_after(json.dumps([place[0], *place[1]], separators=(",", ":")))
+    hours = window.start // HOUR, window.end // HOUR
+    return cursor_after(json.dumps([*hours, after[0], *after[1]], separators=(",", ":")))
 
 
-def place_of(text: str, width: int) -> Place | None:
-    """Returns the place after which a cursor's page of usage begins: the step and the key; None for an empty text.
+def continuation_of(text: str, width: int) -> Continuation | None:
+    """Returns the content of the cursor of a page of usage; None for an empty text.
 
     Args:
         text: the cursor.
@@ -197,12 +214,14 @@ def place_of(text: str, width: int) -> Place | None:
     if not text:
         return None
     try:
-        index, *key = json.loads(decoded_cursor(text, MAX_CURSOR) or "")
+        first, end, index, *key = json.loads(decoded_cursor(text, MAX_CURSOR) or "")
     except (ValueError, TypeError, RecursionError):
-        index, key = None, []
-    if type(index) is not int or index < 0 or len(key) != width or not all(isinstance(value, str) for value in key):
+        first, end, index, key = None, None, None, []
+    is_window = type(first) is int and type(end) is int and are_bounds(first * HOUR, end * HOUR)
+    is_place = type(index) is int and index >= 0 and len(key) == width and all(isinstance(value, str) for value in key)
+    if not (is_window and is_place):
         raise invalid("cursor", text, "nothing, or the cursor of an earlier answer to the same question as it was")
-    return index, tuple(key)
+    return Continuation(Window(first * HOUR, end * HOUR), (index, tuple(key)))
 
 
 PARTS = 8
@@ -534,7 +553,7 @@ def find(
     if forecast is not None:
         answer_sums.name(forecast.spent)
     items, last = answer_sums.page(query.after, query.limit)
-    return Usage(query, items, None if last is None else cursor_of(last), forecast)
+    return Usage(query, items, None if last is None else cursor_of(query.window, last), forecast)
 
 
 def _comes_in_order(client: Store, query: Query) -> bool:

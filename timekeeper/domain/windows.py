@@ -79,9 +79,14 @@ def parse_window(text: str, now: Instant) -> Window:
         WindowError: the text is not a window, or the window ends before it starts.
     """
     start, end = _named(text, now) or _span(text, now) or _pair(text)
-    if not _EARLIEST <= start < end <= _LATEST:
+    if not are_bounds(start, end):
         raise WindowError(f"{WINDOWS}; the end after the start, both from 1970 to 2200")
     return Window(start // HOUR * HOUR, -(-end // HOUR) * HOUR)
+
+
+def are_bounds(start: Instant, end: Instant) -> bool:
+    """Returns whether a window may reach from one instant to another: it has a length, and lies in 1970 to 2200."""
+    return _EARLIEST <= start < end <= _LATEST
 
 
 def parse_step(text: str) -> str:

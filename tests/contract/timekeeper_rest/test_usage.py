@@ -121,7 +121,10 @@ def test_a_team_reads_its_own_use_and_no_other(used: RestServer) -> None:
         ("window=7d&limit=10001", "limit"),
         ("window=7d&cursor=%21", "cursor"),
         ("window=7d&cursor=WzFd", "cursor"),
-        ("window=7d&cursor=Wy01LCJhIl0", "cursor"),
+        ("window=7d&cursor=Wy01LCJhIl0", "cursor"),  # [-5,"a"]
+        ("window=7d&cursor=WzAsMSwtNSwiYSJd", "cursor"),  # [0,1,-5,"a"]
+        ("window=7d&cursor=WzEsMSwwLCJhIl0", "cursor"),  # [1,1,0,"a"]
+        ("window=7d&cursor=WzAsOTk5OTk5OTksMCwiYSJd", "cursor"),  # [0,99999999,0,"a"]
         ("window=7d&format=xml", "format"),
         ("window=7d&idle=maybe", "idle"),
         ("window=7d&idle=model", "idle"),

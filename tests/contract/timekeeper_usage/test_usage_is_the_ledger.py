@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.support.ledger.harness import NOON, LedgerHarness
 from tests.support.servers.redis_server import RedisServer
-from timekeeper.api.usage import Query, find, place_of
+from timekeeper.api.usage import Query, continuation_of, find
 from timekeeper.domain.money import GPU_HOUR, SECOND
 from timekeeper.domain.timestamps import DAY, HOUR
 from timekeeper.domain.usage import UNKNOWN
@@ -151,7 +151,9 @@ def by_namespace(harness: LedgerHarness, limit: int) -> Iterator[int]:
         yield from (item.figures.billed for item in shown.items)
         if shown.following is None:
             return
-        after = place_of(shown.following, len(query.aggregate))
+        continuation = continuation_of(shown.following, len(query.aggregate))
+        assert continuation is not None
+        after = continuation.after
 
 
 def assert_is_what_was_held(harness: LedgerHarness, truth: Truth) -> None:

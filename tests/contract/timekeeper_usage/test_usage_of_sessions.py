@@ -14,7 +14,7 @@ from timekeeper.controller.reconcile.reconciler import Reconciler
 from timekeeper.controller.state.books import ControllerRules
 from timekeeper.domain.money import GPU_HOUR, GPU_SECOND
 from timekeeper.domain.timestamps import DAY, HOUR
-from timekeeper.domain.usage import IDLE, UsageFigures
+from timekeeper.domain.usage import IDLE, Group, UsageFigures
 from timekeeper.domain.windows import Window
 from timekeeper.ledger import shared
 from timekeeper.ledger.reading import load_accounts
@@ -180,3 +180,25 @@ def test_spending_of_a_lost_store_is_shown_as_no_namespaces(harness: LedgerHarne
     open_periods(harness.client, reconciler.fencing_token, harness.now, [opening])
     shared.write_assignments(harness.client, 10**9, {"team-a": ((0, "research"),)})
     assert used(harness, "namespace", "budget")[-12, "__unallocated__", "research"].billed == 7 * GPU_HOUR
+
+
+def test_pages_of_a_window_that_moves_with_the_clock_have_the_window_of_the_first_page(harness: LedgerHarness) -> None:
+    harness.pod("p1", "team-a")
+    harness.pod("p2", "team-b")
+    harness.reconcile(0)
+    harness.reconcile(2 * 3600)
+    harness.remove("p1")
+    harness.remove("p2")
+    harness.reconcile(0)
+    arguments = {"window": "6h", "step": "1h"}
+    whole = find(harness.client, read_query(arguments, (), harness.now), harness.now).items
+    items = list[Group]()
+    cursor: str | None = ""
+    while cursor is not None:
+        query = read_query({**arguments, "limit": "1", "cursor": cursor}, (), harness.now)
+        page = find(harness.client, query, harness.now)
+        items += page.items
+        cursor = page.following
+        harness.pass_time(3600)
+    assert len(whole) == 4
+    assert items == whole
