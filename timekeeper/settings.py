@@ -265,7 +265,7 @@ class ServeSettings(ServerSettings):
     """The server of the REST API and the dashboard."""
 
     max_connections: Annotated[int, Field(ge=1)] = 2000
-    """The most connections of a worker; one more closes the connection that has been idle for longest."""
+    """The most connections of a worker; one more closes the connection that has been silent for longest."""
     certificate_names: tuple[Annotated[str, AfterValidator(_certificate_name)], ...] = ()
     """Further DNS names and addresses in the server's certificate, beside those of the Service."""
     trusted_proxies: tuple[IPvAnyNetwork, ...] = ()

@@ -41,8 +41,8 @@ class BoundedConnection(ASGIProtocol):  # type: ignore[misc] # gunicorn ships no
     def connection_made(self, transport: asyncio.Transport) -> None:
         """Starts the time limit of a new connection's first request.
 
-        If the worker has its most connections, the one that has been idle for longest is closed; if none is idle, the
-        one whose unfinished request began first; if no request is unfinished, the new one.
+        If the worker has its most connections, the one that has been silent for longest is closed. Connections with a
+        request that is being answered do not count; if all have one, the new connection is closed.
         """
         super().connection_made(transport)
         self._received_at = self._idle_since = self.worker.loop.time()
@@ -101,17 +101,18 @@ class BoundedConnection(ASGIProtocol):  # type: ignore[misc] # gunicorn ships no
         return done
 
     def _free_a_place(self) -> bool:
-        """Closes the connection that has been idle for longest, else the one whose unfinished request began first.
+        """Closes the connection that has been silent for longest, of those that wait for the rest of a request.
 
         A client therefore cannot shut out others by holding idle connections, or by not finishing its requests.
 
         Returns:
-            False if no connection is idle and no request is unfinished.
+            False if all connections have a request that is being answered.
         """
-        idle = [other for other in self._connections if other.is_idle]
-        if not idle:
-            return bool(self.worker.arrivals.end_one())
-        min(idle, key=lambda other: other._received_at).cut_off()  # noqa: SLF001 - of this very class
+        arrivals = self.worker.arrivals
+        waiting = [other for other in self._connections if other.is_idle or other in arrivals]
+        if not waiting:
+            return False
+        min(waiting, key=lambda other: other._received_at).cut_off()  # noqa: SLF001 - of this very class
         return True
 
     @property

@@ -39,17 +39,15 @@ class Arrivals:
         self._bytes[sender] = self._bytes.get(sender, 0) + count
         self._total += count
         while self._total > self._most_bytes:
-            self.end_one()
-        return sender in self._bytes
-
-    def end_one(self) -> bool:
-        """Closes the connection whose unfinished request began first; returns False if there are none."""
-        if not self._bytes:
-            return False
-        oldest = next(iter(self._bytes))
-        self.forget(oldest)
-        oldest.cut_off()
+            oldest = next(iter(self._bytes))
+            self.forget(oldest)
+            oldest.cut_off()
+            if oldest is sender:
+                return False
         return True
+
+    def __contains__(self, sender: Sender) -> bool:
+        return sender in self._bytes
 
     def forget(self, sender: Sender) -> None:
         """Ends the count of the bytes of a connection's request, once the request is complete or never will be."""

@@ -40,8 +40,8 @@ class ServerOptions:
             time.
         keepalive_seconds: the time for which an idle connection is kept. A client that reuses connections must close
             them first: a request sent just as the server closes is lost. Go's default, and so the API server's, is 90.
-        max_connections: the most connections of a worker. A further one takes the place of the one that has been idle
-            for longest; if none is idle, of the one whose unfinished request began first; else it is refused.
+        max_connections: the most connections of a worker. A further one takes the place of the one that has been silent
+            for longest; if all have a request that is being answered, it is refused.
         handshake_seconds: the time for a client to begin its TLS handshake, and again the time to complete it.
         max_handshakes: the most connections, per worker and port, that have not completed their handshake. A further
             one takes the place of the oldest of the address that has the most.

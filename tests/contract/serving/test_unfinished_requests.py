@@ -56,12 +56,18 @@ def test_where_they_are_too_much_those_that_have_been_arriving_for_longest_are_e
 
 
 @pytest.mark.parametrize("path", ["/echo", "/at-once/echo", "/flask/echo"])
-def test_where_they_hold_all_connections_one_more_takes_the_place_of_the_one_that_began_first(
+def test_where_they_hold_all_connections_one_more_takes_the_place_of_the_one_that_is_silent_for_longest(
     served: Served, path: str
 ) -> None:
     with beginning(served, path, MAX_CONNECTIONS, part=1) as begun:
-        assert served.ask("POST", path, b"x") == (200, b"x")
+        fresh = served.connect()
+        fresh.connect()
         wait_until(lambda: is_ended(begun[0]), "the first is ended")
+        with beginning(served, path, 1, part=1):
+            wait_until(lambda: is_ended(begun[1]), "the second is ended, and not the idle one")
+            fresh.request("POST", path, b"x")
+            assert fresh.getresponse().read() == b"x"
+        fresh.close()
         last = begun[-1]
         last.settimeout(LIMIT_S)
         last.sendall(bytes(MAX_BODY_BYTES - 1))
