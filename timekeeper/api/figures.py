@@ -24,7 +24,8 @@ from timekeeper.ledger.totals import Summary, SummaryError, decode_summary
 
 READ_AT_ONCE = 1000
 
-_ENTRY_ID = re.compile(r"[0-9]{1,20}-[0-9]{1,20}", re.ASCII)
+_ENTRY_ID = re.compile(r"[0-9]{1,19}-[0-9]{1,19}", re.ASCII)
+"""An id in the store's stream: Redis refuses numbers of more than 64 bits."""
 _UID = re.compile(r"[A-Za-z0-9-]{1,128}", re.ASCII)
 
 _log = structlog.get_logger()

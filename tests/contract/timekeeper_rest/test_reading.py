@@ -132,6 +132,7 @@ def test_a_namespace_that_nothing_pays_for_is_in_the_state_that_admission_takes_
         ("finance", "/v1/ledger?budget=research&limit=many", 422),
         ("finance", "/v1/ledger?budget=research&cursor=%21", 422),
         ("finance", "/v1/ledger?budget=research&cursor=YWJj", 422),
+        ("finance", "/v1/ledger?budget=research&cursor=MTg0NDY3NDQwNzM3MDk1NTE2MTYtMQ", 422),  # 2^64-1
         ("finance", "/v1/sessions?cursor=LyoK", 422),
         ("finance", "/v1/sessions?order=pod", 422),
         ("finance", "/v1/sessions?order=amount&cursor=YWJj", 422),
