@@ -83,7 +83,10 @@ named by its start.
                                               of a session of another stack: it is deleted, or not metered any more.
                                               Such a session goes on if its pod is observed again, so its amounts are
                                               not folded. Its entry stays until then, or until no period reaches back to
-                                              the end. A store of an earlier version lacks this key
+                                              the end. Beside it UID/seen -> the instant up to which pods had been
+                                              observed when the pod of a session that cannot be read was missing:
+                                              such a session ends no later. A store of an earlier version lacks
+                                              this key
     fairgpu:{book}:past               string  the instant of the last reconciliation that began to settle: the leader's
                                               time or, if earlier, the store's
     fairgpu:{book}:restored           set     the accounts with spending that cannot be attributed to a pod
@@ -150,6 +153,8 @@ WATCHED = f"{PREFIX}:{{book}}:watched"
 WATCHED_CLAIMS = f"{PREFIX}:{{book}}:watched-claims"
 SILENT = f"{PREFIX}:{{book}}:silent"
 UNMETERED = f"{PREFIX}:{{book}}:unmetered"
+SEEN = "/seen"
+"""The end of the names of fields of `UNMETERED` that hold no end. A uid has no slash."""
 PAST = f"{PREFIX}:{{book}}:past"
 RESTORED = f"{PREFIX}:{{book}}:restored"
 NOT_SETTLED = f"{PREFIX}:{{book}}:not-settled"

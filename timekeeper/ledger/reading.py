@@ -415,7 +415,7 @@ def silent(client: Store) -> dict[str, Instant]:
 def unmetered(client: Store) -> dict[str, Instant]:
     """Returns the ends of sessions whose pods a leader did not observe any more (see `note_unmetered`), keyed by uid.
 
-    Unreadable ends are left out.
+    The instants of fields whose names end with `keys.SEEN` are among them. Unreadable ends are left out.
     """
     try:
         ends: Any = client.hgetall(keys.UNMETERED)

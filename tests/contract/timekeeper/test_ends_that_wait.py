@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.ledger.harness import MONTH, LedgerHarness
 from timekeeper.controller.state.books import ControllerRules
-from timekeeper.domain.money import GPU_SECOND
+from timekeeper.domain.money import GPU_SECOND, SECOND
 from timekeeper.domain.sessions import MeterFrom
 from timekeeper.ledger import keys, reading
 
@@ -64,6 +64,34 @@ def test_a_pod_that_is_deleted_while_its_account_is_not_settled_is_charged_until
     assert harness.reconciler is not None
     assert harness.reconciler.books.not_settled == {}
     assert harness.spent("a") == (3751 + (150 if seen else 100)) * GPU_SECOND
+    assert reading.unmetered(harness.client) == {}
+
+
+@pytest.mark.parametrize(("seen", "charged"), [(False, 40), (True, 150)])
+def test_a_node_that_is_found_silent_later_ends_a_pod_earlier_only_if_the_pod_was_not_seen_deleted(
+    harness: LedgerHarness, *, seen: bool, charged: int
+) -> None:
+    harness.budget("a", ["team-a"])
+    harness.pod("p1", "team-a", node="n1")
+    harness.reconcile()
+    harness.reconcile(100)
+    mend = spoil(harness, "its record")
+    if not seen:
+        harness.remove("p1")
+    harness.lead()
+    harness.reconcile(50)
+    if seen:
+        harness.remove("p1")
+        harness.reconcile()
+    harness.reconcile(100)
+    harness.silence("n1", harness.now - 210 * SECOND)
+    harness.lead()
+    harness.reconcile(10)
+    mend()
+    harness.lead()
+    harness.reconcile(600)
+    harness.reconcile(1)
+    assert harness.spent("a") == charged * GPU_SECOND
     assert reading.unmetered(harness.client) == {}
 
 

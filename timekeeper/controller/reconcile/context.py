@@ -55,10 +55,8 @@ class ReconcileContext:
         nodes: counts the GPUs of nodes.
         full: whether the store has no memory left for new sessions; these are opened once it has memory again.
         held_back: the uids of the sessions that are not opened until the store has memory.
-        resumed: the uids of sessions whose pods are observed again although the store holds an unmetered end of the
-            session (see ledger/keys.py).
-        noted_ends: the unmetered ends in the store of sessions of FairGPU's own pods whose end is not settled yet,
-            keyed by uid.
+        resumed: the stored fields (`keys.UNMETERED`) of sessions whose pods are observed again.
+        noted_ends: the stored fields and instants of sessions of FairGPU's own pods whose end is not settled yet.
         store_time: the time by the store's clock when the reconciliation began.
     """
 

@@ -202,15 +202,17 @@ def take_over(context: ReconcileContext, now: Instant, stored_past: Instant | No
     books.pods.refresh(mirrors.pods, rules, context.silent, context.reported, now, context.clocks)
     books.claims.take_loaded(books.pods.sessions)
     unmetered = reading.unmetered(context.client)
-    books.claims.resume(unmetered)
+    noted, last_seen = _apart(unmetered)
+    books.claims.resume({**last_seen, **noted})
     books.claims.refresh(mirrors, books.pods, rules, context.silent, context.clocks)
     _for_each_account(context, there, lambda names: restore_accounts(context, names, now))
-    books.pods.end_missing(context.silent, context.reported, unmetered, now)
-    context.resumed = unmetered.keys() & books.pods.facts.keys()
-    ends = {**_last_seen_unread(context, unmetered), **_ends_unseen(books)}
-    shared.note_unmetered(context.client, context.fencing_token, ends)
+    books.pods.end_missing(context.silent, context.reported, noted, last_seen, now)
+    context.resumed = frozenset(name for name in unmetered if name.removesuffix(keys.SEEN) in books.pods.facts)
+    shared.note_unmetered(
+        context.client, context.fencing_token, _last_seen_unread(context, {**last_seen, **noted}) | _ends_unseen(books)
+    )
     own = {each.session.uid for each in books.pods.sessions.all() if not each.session.holdings}
-    context.noted_ends = {uid: end for uid, end in unmetered.items() if uid in own}
+    context.noted_ends = {name: at for name, at in unmetered.items() if name.removesuffix(keys.SEEN) in own}
     if stored_prices and remembered != stored_prices:
         bring_rates_up(books, first_forgotten(stored_prices, remembered, now))
     catch_rates_up(books, now)
@@ -220,6 +222,12 @@ def take_over(context: ReconcileContext, now: Instant, stored_past: Instant | No
     _report_losses(context, (lost | behind - there) - books.failed.keys())
     books.snapshot = None
     return books.prices != stored_prices
+
+
+def _apart(unmetered: Mapping[str, Instant]) -> tuple[dict[str, Instant], dict[str, Instant]]:
+    """Returns the stored ends of sessions, and the stored instants of `_last_seen_unread`; both are keyed by uid."""
+    seen = {name.removesuffix(keys.SEEN): at for name, at in unmetered.items() if name.endswith(keys.SEEN)}
+    return {uid: end for uid, end in unmetered.items() if not uid.endswith(keys.SEEN)}, seen
 
 
 def _ends_unseen(books: Books) -> dict[str, Instant]:
@@ -232,10 +240,16 @@ def _ends_unseen(books: Books) -> dict[str, Instant]:
 
 
 def _last_seen_unread(context: ReconcileContext, noted: Container[str]) -> dict[str, Instant]:
-    """Returns the last sign of life, keyed by uid, of open sessions in unreadable accounts whose pods are not observed.
+    """Returns the last sign of life of open sessions in unreadable accounts whose pods are not observed.
 
     A later leader that can read such a session ends it no later than this instant, although it has observed other pods
-    for longer. Sessions in `noted` are left out: the store has an earlier instant for them.
+    for longer. It ends it earlier if the session's node was silent, which this leader cannot read.
+
+    Args:
+        noted: the uids of the sessions for which the store has an earlier instant; they are left out.
+
+    Returns:
+        The instants, keyed by the name of the field of `keys.UNMETERED`.
 
     Raises:
         redis.RedisError: the store does not answer.
@@ -246,7 +260,7 @@ def _last_seen_unread(context: ReconcileContext, noted: Container[str]) -> dict[
     pods, claims = books.pods, {uid.rpartition("-")[0] for uid in books.claims.open_uids()}
     uids = reading.sessions_under(context.client, books.unreadable)
     unseen = [uid for uid in uids if uid not in pods.facts and uid.rpartition("-")[0] not in claims]
-    return {uid: pods.observed.seen for uid in unseen if uid not in noted and uid not in pods.sessions}
+    return {uid + keys.SEEN: pods.observed.seen for uid in unseen if uid not in noted and uid not in pods.sessions}
 
 
 def _for_each_account(context: ReconcileContext, names: AbstractSet[str], act: Callable[[list[str]], object]) -> None:

@@ -365,7 +365,12 @@ class PodView:
             self.changed_waiting.add(facts.namespace)
 
     def end_missing(
-        self, silent: Mapping[str, Instant], reported: Reported, noted: Mapping[str, Instant], now: Instant
+        self,
+        silent: Mapping[str, Instant],
+        reported: Reported,
+        noted: Mapping[str, Instant],
+        last_seen: Mapping[str, Instant],
+        now: Instant,
     ) -> set[str]:
         """Ends the sessions whose pods no longer exist, and marks the pods as deleted; returns the sessions' uids.
 
@@ -374,7 +379,9 @@ class PodView:
         Args:
             silent: keyed by silent node, the node's last sign of life, in nanoseconds since 1970.
             reported: returns the instant of the last report of the pod with a uid; None if it sent none.
-            noted: the ends that an earlier leader stored, keyed by uid; such a session ends no later, though other pods
+            noted: the ends that an earlier leader found and the sessions lack, keyed by uid. Such an end stays, though
+                the node has become silent since.
+            last_seen: the latest instants at which pods of sessions may have been observed, keyed by uid, if other pods
                 were observed later.
             now: the present instant; no session ends later.
         """
@@ -382,8 +389,11 @@ class PodView:
         podless = [m for m in of_pods if m.session.uid not in self.facts and not m.pod_deleted]
         for metered in podless:
             session, seen = metered.session, self.observed.seen
-            last_seen = min(seen, noted.get(session.uid, seen))
-            end_unseen(metered, last_seen, silent.get(session.node), reported(session.uid), now)
+            if session.uid in noted:
+                end_unseen(metered, noted[session.uid], None, None, now)
+            else:
+                seen = min(seen, last_seen.get(session.uid, seen))
+                end_unseen(metered, seen, silent.get(session.node), reported(session.uid), now)
         return {metered.session.uid for metered in podless}
 
     def _observe(
