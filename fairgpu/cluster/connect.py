@@ -204,7 +204,9 @@ def _configured(load: Callable[..., object]) -> client.Configuration:
         raise KubeconfigError(str(error).rstrip(".")) from error
     except (YAMLError, AttributeError, LookupError, TypeError, ValueError) as error:
         # The library does not check what it reads: these are its faults at a file that is no YAML or has other fields.
+        # Only YAML's own faults say where in the file they are.
+        place = f": {error}" if isinstance(error, YAMLError) else ""
         raise KubeconfigError(
-            f"the file is no kubeconfig: {error}; allowed: YAML with the lists clusters, contexts and users"
+            f"the file is no kubeconfig{place}; allowed: YAML with the lists clusters, contexts and users"
         ) from error
     return configuration

@@ -152,7 +152,7 @@ def test_a_text_that_cannot_be_a_token_is_refused_and_not_shown(token: str) -> N
     [
         ("not there", "there is no kubeconfig"),
         ("no such context", "current-context: given there; allowed: here; write `kubectl config use-context NAME`"),
-        ("a text", "allowed: YAML with the lists clusters, contexts and users"),
+        ("a text", "the file is no kubeconfig; allowed: YAML with the lists clusters, contexts and users"),
     ],
 )
 def test_a_kubeconfig_that_lacks_something_is_answered_with_what_to_write(
