@@ -1,9 +1,9 @@
 """Budget states as the timekeeper publishes them and admission reads them: `GET /v1/states`.
 
 A document is `{"cursor": "STOREID.VERSION", "full": bool, "states": [...], "prices": {...}, "charge": {...}, "default":
-"unlimited"}`. If `full` is true, each namespace that the document does not name is in the default state. Otherwise the
-document has only the states that changed since the cursor of the request. Amounts are microGPU-seconds in decimal
-strings.
+"unlimited", "unused": {...}}`. If `full` is true, each namespace that the document does not name is in the default
+state; with safe admission, `unused` has the amounts of that state. Otherwise the document has only the states that
+changed since the cursor of the request. Amounts are microGPU-seconds in decimal strings.
 """
 
 from __future__ import annotations
@@ -86,6 +86,7 @@ class StatesDocument:
         default: the state of a namespace without a budget.
         prices: GPU-hours charged for an hour of a whole GPU, keyed by model; `*` is the price of any other.
         charge: the admin's rules for charging.
+        unused: that state with its amounts, without the namespace's name, if it has safe admission; None otherwise.
     """
 
     cursor: str
@@ -94,6 +95,7 @@ class StatesDocument:
     default: BudgetState
     prices: Mapping[str, float]
     charge: ChargeRules = field(default_factory=ChargeRules)
+    unused: NamespaceState | None = None
 
 
 def encode_state(state: NamespaceState) -> dict[str, Any]:
@@ -142,6 +144,7 @@ def decode_document(document: Any) -> StatesDocument:
             default=BudgetState(document["default"]),
             prices={str(model): float(price) for model, price in document["prices"].items()},
             charge=_decode_charge(document.get("charge") or {}),
+            unused=decode_state(document["unused"]) if document.get("unused") else None,
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise StatesError(f"no states document: {error!r}") from error

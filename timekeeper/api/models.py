@@ -386,9 +386,9 @@ class StateAnswer(Answer):
 class StatesAnswer(Answer):
     """The published states of namespaces: all if `full` is true, else only changes since the cursor in the request.
 
-    `default` is the state of a namespace that a full answer does not list. `prices` has the GPU-hours charged for an
-    hour of a whole GPU, keyed by model; `*` is any other model. `charge` has the rules by which a webhook assumes what
-    a pod costs.
+    `default` is the state of a namespace that a full answer does not list; `unused` has its amounts as well, without
+    the namespace's name, if it has safe admission. `prices` has the GPU-hours charged for an hour of a whole GPU, keyed
+    by model; `*` is any other model. `charge` has the rules by which a webhook assumes what a pod costs.
     """
 
     cursor: str
@@ -397,6 +397,7 @@ class StatesAnswer(Answer):
     default: BudgetState
     prices: dict[str, float]
     charge: ChargeAnswer = ChargeAnswer()
+    unused: StateAnswer | None = None
 
 
 class GPUFigures(Answer):

@@ -77,7 +77,8 @@ class StatesFeed:
         self._cursor = changes.cursor
         prices, default = orjson.dumps(dict(changes.prices)), orjson.dumps(changes.default)
         charge = orjson.dumps(dict(changes.charge))
-        self._tail = b'],"default":' + default + b',"prices":' + prices + b',"charge":' + charge + b"}"
+        unused = b',"unused":' + changes.unused if changes.unused else b""
+        self._tail = b'],"default":' + default + unused + b',"prices":' + prices + b',"charge":' + charge + b"}"
         self._documents = {}
         self._wake()
 

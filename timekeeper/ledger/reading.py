@@ -699,6 +699,7 @@ class Changes:
         prices: keyed by model, the GPU-hours charged for an hour of a whole GPU.
         default: the state of each namespace that has no published state of its own.
         charge: the admin's settings for charging, keyed by their name in GET /v1/states, such as unknownDeviceMiB.
+        unused: as JSON, the state of such a namespace with its amounts, if it has safe admission; empty otherwise.
     """
 
     cursor: Cursor
@@ -707,6 +708,7 @@ class Changes:
     prices: Mapping[str, float]
     default: str
     charge: Mapping[str, int] = field(default_factory=dict)
+    unused: bytes = b""
 
 
 def read_changes(client: Store, since: Cursor | None) -> Changes | None:
@@ -721,7 +723,7 @@ def read_changes(client: Store, since: Cursor | None) -> Changes | None:
     Raises:
         redis.RedisError: Redis does not answer.
     """
-    head: Any = client.hmget(keys.STATES_HEAD, ["id", "version", "prices", "default", "charge"])
+    head: Any = client.hmget(keys.STATES_HEAD, ["id", "version", "prices", "default", "charge", "unused"])
     if head[0] is None:
         return None
     cursor = Cursor(head[0].decode(), int(head[1] or 0))
@@ -730,7 +732,8 @@ def read_changes(client: Store, since: Cursor | None) -> Changes | None:
     full = since is None or since.store_id != cursor.store_id or since.version > cursor.version
     # A state that is published between these reads is sent now and, under its later version, once more.
     states = _all(client) if full or since is None else _since(client, since.version)
-    return Changes(cursor, full, states, orjson.loads(head[2]), _default(head[3]), orjson.loads(head[4] or b"{}"))
+    prices, charge = orjson.loads(head[2]), orjson.loads(head[4] or b"{}")
+    return Changes(cursor, full, states, prices, _default(head[3]), charge, head[5] or b"")
 
 
 def unused_state(client: Store) -> BudgetState:

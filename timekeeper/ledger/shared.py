@@ -49,11 +49,13 @@ class Terms:
         prices: keyed by model, the GPU-hours charged for an hour of a whole GPU.
         default: the state of each namespace that has no published state of its own.
         charge: the admin's settings for charging, keyed by their name in GET /v1/states, such as unknownDeviceMiB.
+        unused: as JSON, the state of such a namespace with its amounts, if it has safe admission; empty otherwise.
     """
 
     prices: Mapping[str, float]
     default: str
     charge: Mapping[str, int] = field(default_factory=dict)
+    unused: str = ""
 
 
 def write_assignments(client: Store, fencing_token: FencingToken, changed: Mapping[str, Assignments]) -> None:
@@ -321,7 +323,7 @@ def publish_states(
     """
     touched = (keys.STATES_HEAD, keys.STATES_VALUES, keys.STATES_CHANGES)
     prices, charge = (json.dumps(dict(values), sort_keys=True) for values in (terms.prices, terms.charge))
-    head = (fencing_token, new_id, keys.STATES_CHANNEL, prices, terms.default, charge, servers)
+    head = (fencing_token, new_id, keys.STATES_CHANNEL, prices, terms.default, charge, terms.unused, servers)
     changes = list(states.items())
     version = StatesVersion(new_id, 0)
     for start in range(0, max(len(changes), 1), STATES_PER_CALL):

@@ -140,7 +140,8 @@ def _shortfall(state: NamespaceState, request: BudgetRequest, states: BudgetStat
         return None
     runs = "its activeDeadlineSeconds" if request.deadline_seconds is not None else "defaultCommit"
     left = f"{_hours(state.remaining)} less {_hours(state.safe.committed)} committed are left"
-    consequence = f'GPU budget "{state.budget[:40]}": the pod {request.consequence(_unfit(state.safe))}.'
+    payer = f'GPU budget "{state.budget[:40]}"' if state.budget else "The namespace's GPU budget"
+    consequence = f"{payer}: the pod {request.consequence(_unfit(state.safe))}."
     return f"{consequence} It may spend {_hours(needed)} GPU-hours ({runs}), and {left}."
 
 

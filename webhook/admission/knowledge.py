@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -22,6 +22,7 @@ class BudgetStates:
     Attributes:
         by_namespace: the states of the namespaces that have a budget, keyed by namespace.
         default: the state of all other namespaces.
+        unused: that state with its amounts, if it has safe admission; None otherwise.
         prices: GPU-hours charged for an hour of a whole GPU, keyed by model; `*` is any other model.
         confirmed_at: the time of the timekeeper's last answer, in seconds of the monotonic clock.
         charge: the admin's rules for charging.
@@ -32,11 +33,19 @@ class BudgetStates:
     prices: Mapping[str, float]
     confirmed_at: float
     charge: ChargeRules = field(default_factory=ChargeRules)
+    unused: NamespaceState | None = None
 
     def state_of(self, namespace: str) -> NamespaceState:
-        """Returns the state of a namespace's budget; if it has no budget, the default state with amounts of 0."""
+        """Returns the state of a namespace's budget; if it has no state, the default state.
+
+        The default state's amounts are 0 without safe admission, as no decision depends on them then.
+        """
         known = self.by_namespace.get(namespace)
-        return known if known is not None else NamespaceState(namespace, "", self.default, 0, 0, 0)
+        if known is not None:
+            return known
+        if self.unused is not None:
+            return replace(self.unused, namespace=namespace)
+        return NamespaceState(namespace, "", self.default, 0, 0, 0)
 
 
 OtherClaim = tuple[str, str | None, str | None]

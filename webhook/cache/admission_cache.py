@@ -55,7 +55,7 @@ class AdmissionCache:
             known = self.knowledge.states
             states: dict[str, NamespaceState] = {} if document.full or known is None else dict(known.by_namespace)
             states.update((state.namespace, state) for state in document.states)
-            updated = BudgetStates(states, document.default, document.prices, now, document.charge)
+            updated = BudgetStates(states, document.default, document.prices, now, document.charge, document.unused)
             self.knowledge = replace(self.knowledge, states=updated)
 
     def learn_permissions(self, permissions: Mapping[str, frozenset[Permission]]) -> None:

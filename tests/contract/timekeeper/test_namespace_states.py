@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from tests.support.ledger.harness import NOON, LedgerHarness, published, state_answer
 from timekeeper.controller.state.books import ControllerRules
 from timekeeper.domain.budgets import Budget
 from timekeeper.domain.money import GPU_HOUR, GPU_SECOND, SECOND
-from timekeeper.domain.state import Enforcement, OnExhausted
+from timekeeper.domain.state import Admission, Enforcement, OnExhausted
 from timekeeper.ledger.reading import read_changes
 
 
@@ -77,6 +79,47 @@ def test_a_namespace_that_has_had_no_pod_is_in_the_state_of_a_default_budget_tha
     harness.pod("p1", "first")
     harness.reconcile()
     assert state_answer(harness, "first")["state"] == state
+
+
+@pytest.mark.parametrize(
+    ("template", "safe"),
+    [
+        (
+            Budget("default", allowance=GPU_HOUR, admission=Admission.SAFE, on_exhausted=OnExhausted.HOLD),
+            {"committed": "0", "defaultCommitSeconds": 3600, "hold": True},
+        ),
+        (
+            Budget("default", allowance=GPU_HOUR, admission=Admission.SAFE, default_commit=60 * SECOND),
+            {"committed": "0", "defaultCommitSeconds": 60, "hold": False},
+        ),
+        (Budget("default", allowance=GPU_HOUR), None),
+        (Budget("default", admission=Admission.SAFE), None),
+        (Budget("default", allowance=1, admission=Admission.SAFE, enforcement=Enforcement.OBSERVE), None),
+    ],
+)
+def test_a_default_budget_with_safe_admission_publishes_the_amounts_by_which_first_pods_are_judged(
+    harness: LedgerHarness, template: Budget, safe: dict[str, object] | None
+) -> None:
+    harness.lead(ControllerRules(template=template))
+    harness.reconcile()
+    changes = read_changes(harness.client, None)
+    assert changes is not None
+    if safe is None:
+        assert changes.unused == b""
+        return
+    amount = str(GPU_HOUR)
+    figures = {"namespace": "", "budget": "", "state": "open", "available": amount, "remaining": amount, "rate": "0"}
+    assert json.loads(changes.unused) == figures | {"safe": safe}
+
+
+def test_a_leader_with_another_default_budget_replaces_the_published_amounts(harness: LedgerHarness) -> None:
+    harness.lead(ControllerRules(template=Budget("default", allowance=GPU_HOUR, admission=Admission.SAFE)))
+    harness.reconcile()
+    harness.lead(ControllerRules(template=Budget("default", allowance=GPU_HOUR)))
+    harness.reconcile()
+    changes = read_changes(harness.client, None)
+    assert changes is not None
+    assert (changes.default, changes.unused) == ("open", b"")
 
 
 def test_a_default_budget_is_one_for_each_namespace(harness: LedgerHarness) -> None:

@@ -30,6 +30,7 @@ DOCUMENTS = st.builds(
     states=st.lists(STATES, max_size=4).map(tuple),
     default=st.sampled_from(BudgetState),
     prices=st.dictionaries(NAMES, st.floats(0, 100), max_size=3),
+    unused=st.none() | STATES,
 )
 
 
@@ -42,7 +43,7 @@ def encode_document(document: StatesDocument) -> dict[str, Any]:
         "default": document.default.value,
         "prices": dict(document.prices),
         "charge": encode_charge(document.charge),
-    }
+    } | ({} if document.unused is None else {"unused": encode_state(document.unused)})
 
 
 @given(DOCUMENTS)

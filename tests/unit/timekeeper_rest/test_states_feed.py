@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Coroutine
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -43,6 +44,18 @@ def test_without_a_cursor_everything_is_shown_at_once() -> None:
         assert document["prices"] == {"*": 1.0, "A100": 2.5}
         decoded = decode_document(document)
         assert {item.namespace: item.available for item in decoded.states} == {"a": 10**18 - 1, "b": 10**18 - 1}
+
+    run(work())
+
+
+def test_the_state_of_an_unused_default_budget_is_shown_where_there_is_one() -> None:
+    async def work() -> None:
+        feed = StatesFeed()
+        unused = state("", budget="")
+        feed.apply(replace(changes(3, full=True), unused=json.dumps(encode_state(unused)).encode()))
+        assert decode_document(await document_after(feed, None)).unused == unused
+        feed.apply(changes(4, full=True))
+        assert "unused" not in await document_after(feed, None)
 
     run(work())
 

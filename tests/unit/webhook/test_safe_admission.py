@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from fairgpu.states import BudgetState, SafeAdmission
-from tests.support.admission import GPU_HOUR, admitted, container, knowing, mutate, pod
-from webhook.admission.knowledge import Knowledge
+from fairgpu.states import BudgetState, NamespaceState, SafeAdmission
+from tests.support.admission import CA, GPU_HOUR, admitted, container, knowing, mutate, pod
+from webhook.admission.knowledge import DEFAULT_PRICES, BudgetStates, Knowledge
 
 WHOLE = {"fairgpu.io/gpu": "1", "fairgpu.io/gpu-core": "100"}
 GATE = {"name": "fairgpu.io/budget"}
@@ -62,6 +62,19 @@ def test_one_that_does_not_fit_gets_the_class_of_those_over_budget_otherwise() -
     stored = admitted(running(5), safe(10, 6))
     assert "schedulingGates" not in stored["spec"]
     assert stored["spec"]["priorityClassName"] == "gpu-over-budget"
+
+
+@pytest.mark.parametrize(("hours", "state"), [(10, "open"), (10.001, "held")])
+def test_a_first_pod_of_a_namespace_is_judged_by_the_default_budget(hours: float, state: str) -> None:
+    amount = 10 * GPU_HOUR
+    unused = NamespaceState("", "", BudgetState.OPEN, amount, amount, 0, safe=SafeAdmission(0, 7200, hold=True))
+    states = BudgetStates({}, BudgetState.OPEN, DEFAULT_PRICES, 0.0, unused=unused)
+    assert state_met(running(hours), Knowledge(states=states, timekeeper_ca=CA)) == state
+
+
+def test_the_warning_about_a_default_budget_names_no_budget() -> None:
+    [warning] = mutate(running(5), safe(10, 6, changes={"budget": ""})).warnings
+    assert warning.startswith("The namespace's GPU budget: the pod ")
 
 
 def test_its_author_is_shown_what_it_needs_and_what_there_is() -> None:

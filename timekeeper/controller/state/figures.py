@@ -197,6 +197,22 @@ def _safe(account: Account, figures: Figures) -> SafeAdmission | None:
     return SafeAdmission(promised, budget.default_commit // SECOND, budget.on_exhausted is OnExhausted.HOLD)
 
 
+def unused_state(template: Budget) -> NamespaceState | None:
+    """Returns the state of a namespace that no budget names and that has had no GPU pod, without the namespace's name.
+
+    It has the amounts of a period in which nothing is granted or spent yet, by which safe admission judges the first
+    pods. It is None if the default budget has no safe admission.
+
+    Args:
+        template: the default budget.
+    """
+    available = template.allowance
+    if template.admission is not Admission.SAFE or template.enforcement is Enforcement.OBSERVE or available is None:
+        return None
+    safe = SafeAdmission(0, template.default_commit // SECOND, template.on_exhausted is OnExhausted.HOLD)
+    return NamespaceState("", "", template.unused_state(), available, available, 0, safe=safe)
+
+
 def _must_publish(before: NamespaceState | None, after: NamespaceState) -> bool:
     """Returns whether a namespace's state differs enough from the published one to be published again.
 
