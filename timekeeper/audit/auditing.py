@@ -32,6 +32,7 @@ from timekeeper.audit.sums import (
     recompute,
     unseen_ends,
 )
+from timekeeper.domain.holdings.claims import DRIVERS
 from timekeeper.domain.sessions import MeterFrom
 from timekeeper.domain.timestamps import Instant
 from timekeeper.ledger import reading
@@ -54,6 +55,7 @@ def request_of(
         period,
         bill=metering.bill.value,
         from_binding=metering.meter_from is MeterFrom.BIND,
+        drivers=DRIVERS | set(settings.other_stacks.drivers),
     )
 
 
@@ -133,6 +135,7 @@ class AuditRequest:
         from_binding: whether pods are metered from their binding on; otherwise, once they run.
         patience_seconds: the longest wait for figures that the leader writes later than the figures from which they
             follow.
+        drivers: the drivers of Dynamic Resource Allocation whose devices are charged.
     """
 
     accounts: tuple[str, ...] = ()
@@ -140,6 +143,7 @@ class AuditRequest:
     bill: str = RESERVED
     from_binding: bool = True
     patience_seconds: float = 60.0
+    drivers: frozenset[str] = DRIVERS
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,7 +306,7 @@ def _unmetered(environment: AuditEnvironment, request: AuditRequest, cluster: Cl
     settled = reading.watched(environment.client)
     if settled is None:
         return
-    missing_meters = list(unmetered(cluster, metered_uids(environment.client), settled))
+    missing_meters = list(unmetered(cluster, metered_uids(environment.client), settled, request.drivers))
     payers: Mapping[str, Changes] = payers_of(
         environment.client, sorted({namespace for namespace, _ in missing_meters})
     )

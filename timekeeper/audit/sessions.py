@@ -25,7 +25,7 @@ from timekeeper.audit.snapshot import (
 )
 from timekeeper.audit.sums import difference
 from timekeeper.domain.holdings import kai
-from timekeeper.domain.holdings.claims import DRIVERS, extended_claim
+from timekeeper.domain.holdings.claims import extended_claim
 from timekeeper.domain.holdings.holding import read_bound_pod
 from timekeeper.domain.timestamps import Instant, instant_or_none
 
@@ -269,7 +269,9 @@ def _devices(claim: Json) -> list[Any]:
     return results if isinstance(results, list) else []
 
 
-def unmetered(cluster: ClusterView, metered: set[str], settled: Instant) -> Iterator[tuple[str, str]]:
+def unmetered(
+    cluster: ClusterView, metered: set[str], settled: Instant, drivers: frozenset[str]
+) -> Iterator[tuple[str, str]]:
     """Yields the pods and ResourceClaims that hold a GPU and have no session, each as namespace and uid.
 
     A pod counts if it has not ended and was bound more than a minute before the last settlement. A claim counts if it
@@ -278,8 +280,9 @@ def unmetered(cluster: ClusterView, metered: set[str], settled: Instant) -> Iter
     Args:
         metered: the uids of the open sessions.
         settled: the instant of the last settlement.
+        drivers: the drivers of Dynamic Resource Allocation whose devices are accelerators.
     """
-    yield from _unmetered_claims(cluster, {uid.rsplit("-", 2)[0] for uid in metered}, settled)
+    yield from _unmetered_claims(cluster, {uid.rsplit("-", 2)[0] for uid in metered}, settled, drivers)
     for uid, pod in cluster.pods.items():
         bound = bound_at(pod)
         waited = bound is not None and bound < settled - SKEW
@@ -287,9 +290,11 @@ def unmetered(cluster: ClusterView, metered: set[str], settled: Instant) -> Iter
             yield str(mapping(pod.get("metadata")).get("namespace", "")), uid
 
 
-def _unmetered_claims(cluster: ClusterView, metered: set[str], settled: int) -> Iterator[tuple[str, str]]:
+def _unmetered_claims(
+    cluster: ClusterView, metered: set[str], settled: int, drivers: frozenset[str]
+) -> Iterator[tuple[str, str]]:
     for uid, claim in cluster.claims.items():
-        held = any(item.get("driver") in DRIVERS and item.get("adminAccess") is not True for item in _devices(claim))
+        held = any(item.get("driver") in drivers and item.get("adminAccess") is not True for item in _devices(claim))
         users = mapping(claim.get("status")).get("reservedFor") or []
         pods = (cluster.pods.get(str(user.get("uid"))) for user in users)
         bound = [at for pod in pods if pod is not None and not _ended(pod) and (at := bound_at(pod)) is not None]

@@ -447,6 +447,16 @@ def test_the_audit_names_a_claim_without_a_session(looking: LedgerHarness) -> No
     assert [difference.subject for difference in audited(looking).differences] == ["c1"]
 
 
+def test_the_audit_names_a_claim_without_a_session_of_a_driver_that_the_settings_list(looking: LedgerHarness) -> None:
+    claiming(looking, "p1")
+    write_claim(looking, "c1", ["npu-0"], ["p1"], driver="npu.example.com")
+    looking.reconcile(120)
+    write_statuses(looking)
+    assert audited(looking).differences == ()
+    listed = audited(looking, drivers=frozenset({"npu.example.com"})).differences
+    assert [difference.subject for difference in listed] == ["c1"]
+
+
 @pytest.mark.parametrize("seen", ["deleted", "missing"])
 @pytest.mark.parametrize("another", [False, True])
 def test_a_claim_that_is_deleted_while_a_clock_is_behind_keeps_what_it_has_cost(
