@@ -52,7 +52,9 @@ from scheduler.settings import ExtenderSettings, LeaseSettings, SchedulerSetting
 _log = structlog.get_logger(__name__)
 
 LEARN_AT = (100, 250, 500, 1000, 2000, 4000, 8000)
-"""The numbers of requests after which the worth of nodes is computed anew; later, after every LEARN_EVERY."""
+"""The numbers of pods' requests after which the figures of nodes' worth are computed anew. After the last of these
+numbers, they are computed anew after every LEARN_EVERY requests.
+"""
 LEARN_EVERY = 8000
 LEARN_LOOK_SECONDS = 1.0
 LEARN_PAUSE_SECONDS = 0.005
@@ -85,6 +87,8 @@ def build_application(
 
     Args:
         lifecycle: starts the threads, and ends them with the process.
+        api: the API server, which the threads watch and to which the extender writes.
+        measures: the metrics that the threads and the routes set.
     """
     sys.setswitchinterval(SWITCH_SECONDS)
     state, wait = State(settings.extender.gang_seconds), lifecycle.ending.wait
@@ -241,10 +245,10 @@ class Routes:
         return Response(200, encode(BindResult(error_text)))
 
     async def _wait_for_gang(self, arguments: BindArguments) -> str:
-        """Waits until kube-scheduler has called `bind` for every pod for which devices are held in a pod's gang.
+        """Waits until kube-scheduler has called `bind` for every pod of a gang's hold, if the given pod is in a hold.
 
-        After the deadline of the hold, which is checked every GANG_LOOK_SECONDS, these devices are freed, and the wait
-        ends with a reason. If no devices are held for the pod, it does not wait.
+        A hold keeps devices for pods of one gang. After its deadline the devices are freed, and the wait ends with a
+        reason. The deadline is checked every GANG_LOOK_SECONDS. For a pod without a hold, the call does not wait.
 
         Returns:
             The reason why the pod must not be bound; empty if the bind can go on.
@@ -281,9 +285,9 @@ class Routes:
 def keep_worth_current(state: State, wait: Wait) -> None:
     """Keeps the figures by which nodes are scored current, until the process ends.
 
-    The figures say how useful a free part of a GPU is for the requests that usually come; they are computed from the
-    requests of all pods so far. Every LEARN_LOOK_SECONDS it is checked whether they must be computed again: after as
-    many requests as LEARN_AT and LEARN_EVERY state, or when a new device class (`DeviceClass`) has appeared.
+    The figures say how useful a free part of a GPU is for the requests that usually come. They are computed from the
+    requests of all pods so far. They are computed again after as many requests as LEARN_AT and LEARN_EVERY state, and
+    when a new device class (`DeviceClass`) has appeared. The loop checks this every LEARN_LOOK_SECONDS.
 
     Args:
         state: counts the requests and knows the device classes; stores the figures.

@@ -1,6 +1,7 @@
-"""Decides whether this extender may act: kube-scheduler's Lease must name its pod, and its watch must be current.
+"""Decides whether this extender may act, by kube-scheduler's leader Lease and by its own watch of pods.
 
-The kube-scheduler in the same pod elects its leader by that Lease. This replica times the renewals of the Lease by its
+The Lease must name this extender's pod, and the watch must have shown all Bindings of earlier leaders. The
+kube-scheduler in the same pod elects its leader by that Lease. This replica times the renewals of the Lease by its
 own clock, as it observes them: no clock of another machine decides
 (https://kubernetes.io/docs/concepts/architecture/leases/).
 
@@ -9,8 +10,9 @@ first writes a mark, a random text, on its own pod. The watch shows changes of p
 has shown all earlier Bindings.
 
 The replica that led before, or an earlier process of this pod, may send Bindings until its Lease would have run out.
-This replica may have the Lease sooner: a kube-scheduler that ends gives it up, and if only the extender of this pod was
-killed, the pod's kube-scheduler keeps it. So this replica writes the mark only after that time.
+This replica may have the Lease sooner: a kube-scheduler that ends gives up the Lease, and if only the extender of this
+pod was killed, the pod's kube-scheduler keeps the Lease. So this replica writes the mark only after the time at which
+the earlier Lease would have run out.
 """
 
 from __future__ import annotations
@@ -76,6 +78,9 @@ class Acting:
 
     def wanted_mark(self, now: float) -> str:
         """Returns the mark, a random text, to write on this replica's pod now; empty if none is to be written.
+
+        No mark is to be written if the replica may act already, while the Lease names another pod or has run out, and
+        while the replica that led before may still send Bindings.
 
         Args:
             now: the present time, in seconds of a monotonic clock.
@@ -143,7 +148,7 @@ def follow_lease(
 def mark_of(pod: dict[str, Any]) -> str:
     """Returns the mark that a replica wrote on its own pod (see `Acting`); empty for a pod without a mark.
 
-    It is the message of the pod's condition `fairgpu.io/Leads`.
+    The mark is the message of the pod's condition `fairgpu.io/Leads`.
     """
     conditions = (pod.get("status") or {}).get("conditions") or []
     return next((str(one.get("message")) for one in conditions if one.get("type") == CONDITION), "")

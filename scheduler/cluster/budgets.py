@@ -73,8 +73,8 @@ class Budgets:
     def effect_and_name(self, namespace: str) -> tuple[BudgetEffect, str]:
         """Returns the effect of a namespace's budget on its pods, and the budget's name.
 
-        The name is empty for a namespace whose state the timekeeper has not published. Effect and name come from the
-        same answer of the timekeeper.
+        For a namespace whose state the timekeeper has not published, the effect is that of the timekeeper's default
+        state, and the name is empty. Effect and name come from the same answer of the timekeeper.
         """
         with self._lock:
             known, state = self._by_namespace.get(namespace), self._default

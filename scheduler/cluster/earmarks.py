@@ -1,8 +1,9 @@
 """Reads and writes `fairgpu.io/earmark`: the devices that are freed and kept for a waiting pod.
 
 The annotation is on the waiting pod: from it, a replica that takes over knows which pod gets the devices once the
-victims are gone. It also names the nodes on which evictions did not help the pod: no pod is evicted there for it again.
-Once no devices are kept any more, the annotation names these nodes alone, and its field `node` is empty.
+victims are gone. The annotation also names the nodes on which evictions did not help the waiting pod: no pod is evicted
+on these nodes for the waiting pod again. Once no devices are kept any more, the annotation names only these nodes, and
+its field `node` is empty.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ def earmark_of(
 
     Args:
         placed: the planned node and devices.
-        victims: the uids of the pods to evict for it.
+        victims: the uids of the pods to evict for the waiting pod.
         until: when the earmark is withdrawn at the latest, in seconds since 1970.
         left_out: the names of the nodes on which no pod is evicted again for the waiting pod.
     """

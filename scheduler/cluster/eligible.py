@@ -2,10 +2,10 @@
 
 kube-scheduler asks an extender only about nodes with enough free in sum. So it does not name a full node, even if
 evictions would make room there. This module applies kube-scheduler's rules of unschedulable nodes, taints, node
-selectors and required node affinity (https://kubernetes.io/docs/concepts/scheduling-eviction/). A node must offer, in
-all, as much as the pod requests of each other resource, such as `rdma/hca`; the plan subtracts later what pods hold of
-it. Rules that depend on other pods or on volumes are not applied: a pod with such rules is planned only on nodes that
-kube-scheduler has named for it.
+selectors and required node affinity (https://kubernetes.io/docs/concepts/scheduling-eviction/). It also compares other
+resources, such as `rdma/hca`: all but GPUs, processor time, memory and pods. Of each, a node must offer as much in all
+as the pod requests. The plan of evictions later subtracts the amounts that other pods hold. Rules that depend on other
+pods or on volumes are not applied: a pod with such rules is planned only on nodes that kube-scheduler has named for it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Site:
         taints: the node's taints, as in its spec.
         unschedulable: whether the node is cordoned.
         pods: the largest number of pods that the node takes.
-        others: how much the node offers of each other resource, such as `rdma/hca`; `others_of` returns it.
+        others: the amounts that the node offers of other resources, keyed by resource, as `others_of` returns them.
     """
 
     name: str
@@ -167,7 +167,7 @@ class Sites:
     """
 
     def __init__(self, sites: Sequence[Site]) -> None:
-        """Takes the nodes; `open_to` returns its flags in their order."""
+        """Stores the nodes. `open_to` returns one flag for each node, in the order of `sites`."""
         count = len(sites)
         self._open = np.ones(count, np.bool_)
         self._labels = _Values(count, (site.labels for site in sites))
@@ -227,7 +227,10 @@ class Sites:
 
 
 class _Values:
-    """Finds the nodes whose labels, or whose fields, meet a requirement of a node affinity."""
+    """Finds the nodes whose values meet a requirement of a node affinity.
+
+    The values of a node are its labels in one instance, and its fields, such as `metadata.name`, in another.
+    """
 
     def __init__(self, count: int, of_nodes: Iterable[Mapping[str, str]]) -> None:
         self._none = np.zeros(count, np.bool_)
@@ -254,7 +257,7 @@ class _Values:
         return self._none
 
     def among(self, key: str, values: Iterable[Any]) -> Flags:
-        """Returns, for each node, whether its value of a key is one of the given values."""
+        """Returns, for each node, whether its value of a key is one of the given values; False without the key."""
         places = self._places.get(key)
         if places is None:
             return self._none
@@ -279,9 +282,9 @@ class _Values:
         return flags
 
     def _of(self, key: str) -> tuple[Ints, Ints]:
-        """Returns two arrays for a key: the nodes that have it, and the nodes whose value is a number.
+        """Returns two arrays for a key: the nodes that have the key, and the nodes whose value of it is a number.
 
-        The first has the indexes of these nodes. The second has a row for each of its nodes: the index and the number.
+        The first array has the nodes' indexes. The second has one row for each node: the node's index and the number.
         """
         if key not in self._places:
             return _NOWHERE
@@ -297,7 +300,7 @@ _NOWHERE: tuple[Ints, Ints] = (np.zeros(0, np.int64), np.zeros((0, 2), np.int64)
 
 
 def _number(text: Any) -> int | None:
-    """Returns a label's value as a number; None if it is no number, or its size is 2^62 or more."""
+    """Returns a label's value as a whole number; None for another text, or for an absolute value of 2^62 or more."""
     try:
         number = int(text)
     except (TypeError, ValueError):

@@ -39,7 +39,7 @@ class Container(TypedDict, total=False):
 
 
 class Volume(TypedDict, total=False):
-    """The fields of a pod's volume that can bind the pod to some nodes."""
+    """The fields of a pod's volume by which the volume may limit the pod to some nodes."""
 
     persistentVolumeClaim: Any
     ephemeral: Any
@@ -158,8 +158,8 @@ class NodeEvent(TypedDict, total=False):
 def excerpt(kind: type) -> Callable[[bytes], Any]:
     """Returns a function that decodes JSON and keeps only the fields that a TypedDict lists.
 
-    A document in which a field has another type is decoded with all its fields. The function raises ValueError for
-    bytes that are not JSON.
+    A document in which a field has another type than in the TypedDict is decoded with all its fields. The function
+    raises ValueError for bytes that are not JSON.
 
     Args:
         kind: the TypedDict, such as `PodList`.

@@ -15,7 +15,7 @@ from scheduler.placement.fleet import NodeSet
 class GangKey(NamedTuple):
     """The identity of a gang: its namespace, its name, and the number of its pods.
 
-    Pods that give another number belong to another gang.
+    Pods that name the same gang with another number of pods belong to another gang.
     """
 
     namespace: str
@@ -33,8 +33,8 @@ class Hold:
     Attributes:
         until: when the devices are freed, in monotonic seconds.
         uids: the uids of the pods for which devices are held.
-        arrived: those of these pods for which kube-scheduler has called `bind`. Their binds continue once it has done
-            so for all.
+        arrived: the uids of those pods among them for which kube-scheduler has called `bind`. These binds continue
+            once kube-scheduler has called `bind` for all of `uids`.
         outcome: completes when the hold ends: with an empty text once all pods have arrived, else with the reason why
             the devices were freed.
     """
@@ -47,7 +47,9 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class GangRefusal:
-    """The result of an attempt to place a gang, or of its forecast, and the state of the cluster for which it holds.
+    """The reason why a gang cannot be placed, and the state of the cluster for which the reason holds.
+
+    An attempt to place the gang has found the reason, or a forecast: an attempt that reserves no devices.
 
     Attributes:
         text: the reason; empty if the gang could be placed.
@@ -132,7 +134,7 @@ class GangPods:
         return set(self._of_pod)
 
     def count(self) -> dict[str, int]:
-        """Returns the number of gangs that are not placed: `waiting` without held devices, `held` with them."""
+        """Returns the number of gangs that are not placed, for metrics: `waiting` without held devices, `held` with."""
         waiting = sum(bool(gang.waiting) and gang.hold is None for gang in self._gangs.values())
         return {"waiting": waiting, "held": len(self._held)}
 
@@ -161,8 +163,8 @@ class GangPods:
     def put(self, note: PodNote) -> None:
         """Adds a pod to its gang, as placed or waiting, from the facts about the pod.
 
-        A pod without a gang is ignored, and so is a waiting pod that kube-scheduler must not place or that is in its
-        gang already. A pod that is bound without devices is removed from its gang.
+        Three kinds of pods are ignored: pods without a gang, waiting pods that kube-scheduler must not place, and
+        waiting pods that are in their gang already. A pod that is bound without devices is removed from its gang.
         """
         if note.gang is None:
             return
@@ -180,7 +182,7 @@ class GangPods:
             self.wait(note.member)
 
     def finish(self, note: PodNote) -> None:
-        """Adds a pod that has ended with success to its gang; a pod without a gang is ignored."""
+        """Adds a pod that has ended with success to its gang, as done; a pod without a gang is ignored."""
         if note.gang is not None:
             self._join(note.uid, GangKey(note.namespace, *note.gang)).done.add(note.uid)
 
@@ -211,9 +213,10 @@ class GangPods:
         self._drop_if_empty(key)
 
     def together_with(self, pod: WaitingPod) -> list[WaitingPod]:
-        """Returns the pods that must be placed together with a waiting pod: the pods that its gang lacks, the oldest.
+        """Returns the pods that must be placed together with a waiting pod, or instead of it: the oldest of its gang.
 
-        It is the pod alone if it has no gang, or its gang lacks none. It is empty if the gang lacks more than wait.
+        They are as many as the gang still needs, of its pods that wait. The answer is the pod alone if it has no gang,
+        or its gang needs no more pods. The answer is empty if fewer pods of the gang wait than it needs.
         """
         if pod.gang is None:
             return [pod]

@@ -10,7 +10,8 @@ from scheduler.placement.fleet import Fleet, Node
 class Inventories:
     """All nodes with their inventories of devices; those whose devices are unique are added to the scheduler's fleet.
 
-    A node is left out of the fleet if another node offers one of its devices as well.
+    A node is left out of the fleet if another node offers one of its devices as well. So a change of one node can move
+    other nodes into the fleet or out of it: each method that makes a change returns the names of all nodes to look at.
     """
 
     def __init__(self, fleet: Fleet) -> None:
@@ -56,7 +57,7 @@ class Inventories:
         return touched
 
     def left_out(self) -> tuple[int, int]:
-        """Returns two numbers of nodes: those with an invalid inventory, and those that offer another node's device."""
+        """Returns two numbers of nodes, for metrics: with an invalid inventory, and with another node's device."""
         return len(self._refused), sum(name not in self._fleet.rows for name in self._nodes)
 
     def shared(self, name: str) -> str | None:

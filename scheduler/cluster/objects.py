@@ -193,8 +193,8 @@ def read_note(pod: Json) -> PodNote:
     """Returns the facts about a pod that the scheduler keeps, read from the pod's JSON object.
 
     A bound pod holds the devices of its allocation if the allocation is valid. FairGPU's annotations count on pods with
-    its label, and on pods that ask for its resources, since the extender places these without the label, too. On any
-    other pod they do not count, since the policies let its author write them.
+    FairGPU's label. They also count on pods that ask for FairGPU's resources, since the extender places such pods even
+    without the label. On all other pods they do not count, since the policies let a pod's author write them there.
     """
     metadata, spec, status = mapping(pod.get("metadata")), mapping(pod.get("spec")), mapping(pod.get("status"))
     written, deleted = mapping(metadata.get("annotations")), bool(metadata.get("deletionTimestamp"))
@@ -237,12 +237,12 @@ def read_note(pod: Json) -> PodNote:
 
 
 def _holding(node: str, annotations: Json, spec: Json) -> tuple[Holding, tuple[tuple[Piece, ...], ...], str]:
-    """Returns the part of its node that a bound pod holds, and a fault.
+    """Returns the part of its node that a bound pod holds, and the fault of the pod's allocation.
 
     Returns:
-        The part; the parts of devices in it, one tuple for each container that starts by itself (see `_starts`); and
-        the fault of the pod's allocation, which is empty if the allocation is valid or absent. With a fault, the pod
-        counts as holding no devices.
+        The part of the node; the parts of devices in it, one tuple for each container that starts by itself (see
+        `_starts`); and the fault, which is empty if the allocation is valid or absent. With a fault, the pod counts
+        as holding no devices.
     """
     cpu_milli, host_mib = host_demand(spec)
     text = annotations.get(names.ALLOCATION)
@@ -294,6 +294,7 @@ def allocation_of(pod: WaitingPod, placed: Placed, node: Node) -> allocation.All
 
     Args:
         placed: the chosen node and the devices of each container.
+        node: that node with its inventory, which has the models and memory of the devices.
     """
     devices = {device.uuid: device for device in node.inventory.devices}
     return allocation.Allocation(
@@ -365,7 +366,9 @@ def _gang(annotations: Json) -> Gang | None:
 
 
 def _asks_for_gpu(spec: Json) -> bool:
-    """Returns whether a container or init container of a pod asks for an amount of a resource of FairGPU's but 0.
+    """Returns whether a container or init container of a pod asks for one of FairGPU's resources.
+
+    A request or limit of `0` does not count.
 
     The policy fairgpu-spec demands the label of GPU pods on such a pod.
 
@@ -407,9 +410,9 @@ def _asked(pod: Json) -> WaitingPod | None:
 
 
 def _asking(reading: PodReading) -> tuple[list[tuple[str, Any]], list[tuple[str, Any, bool]]]:
-    """Returns the main containers with a GPU request, as pairs of name and need, and the init containers, as triples.
+    """Returns the main containers and the init containers of a pod that request GPUs.
 
-    The third value of an init container is whether it is a native sidecar.
+    A main container is a pair of name and need. An init container has a third value: whether it is a native sidecar.
     """
     main = [(one.name, need_of(one.request)) for one in reading.containers if one.request is not None]
     init = [(one.name, need_of(one.request), one.native_sidecar) for one in reading.init if one.request is not None]
@@ -417,10 +420,10 @@ def _asking(reading: PodReading) -> tuple[list[tuple[str, Any]], list[tuple[str,
 
 
 def _shares_of(text: str) -> tuple[str, dict[str, list[Share]]]:
-    """Returns an allocation's node, and the shares of each container by its name.
+    """Returns the name of an allocation's node, and each container's shares of devices, keyed by the container's name.
 
-    A valid allocation takes a tenth of the time of `allocation.decode`. Only an invalid one is decoded by that
-    function, whose error names the fault.
+    This function reads a valid allocation in a tenth of the time that `allocation.decode` takes. It calls
+    `allocation.decode` only for an invalid allocation, to raise the error that names the fault.
 
     Raises:
         AllocationError: the text is not an allocation.

@@ -1,4 +1,7 @@
-"""Finds waiting pods that have no place, whatever ends: they keep no pod of a spent budget waiting."""
+"""Finds waiting pods that would have no place even if all other pods ended.
+
+Pods of spent budgets wait for pods within budget, but not for such pods.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,8 @@ class Prospects:
 
         Args:
             pods: one pod, or the pods of a gang.
-            offers, sites: numbers that grow when the nodes' devices, and the other properties of nodes, change.
+            offers: a number that grows when the devices of nodes change.
+            sites: a number that grows when other properties of nodes change.
         """
         if self._versions != (offers, sites) or len(self._of_pods) >= MAX_KNOWN:
             if self._versions[0] != offers:

@@ -92,6 +92,9 @@ class Refusals:
     def is_refused(self, request: Request, rows: Ints) -> bool:
         """Returns whether the cache knows, for the fleet as it is now, that the request fits on none of these nodes.
 
+        A caller then need not try to place the request. False says only that the cache has no such answer: the request
+        may still fit on none of the nodes.
+
         Args:
             rows: the nodes' indexes in the fleet.
         """

@@ -3,7 +3,8 @@
 kube-scheduler asks about the next pod before it binds the last one, and the API server shows a Binding a little later
 than it was made. So a pod's devices are reserved from the answer of filter on. They are freed once the API server shows
 the pod's allocation, once the pod ends, or if no bind has come for HOLD_SECONDS. After a Binding was sent, they stay
-reserved until the watch shows it, or until the pod, read SETTLE_SECONDS later, is not bound.
+reserved until the watch shows the Binding. If the watch has not shown it after SETTLE_SECONDS, the pod is read from the
+API server, and the devices are freed if it is not bound.
 """
 
 from __future__ import annotations
@@ -59,11 +60,11 @@ class Reservation:
     Attributes:
         pod: the pod.
         placed: the chosen node, and the devices there.
-        until: when the devices are freed, in monotonic seconds. Once a Binding was sent, its outcome is found out at
-            this time instead. None while the pod is being bound, and while devices are held for its gang.
+        until: when the devices are freed, in monotonic seconds. Once a Binding was sent, this is the time at which the
+            Binding's outcome is looked up. None while the pod is being bound, and while devices are held for its gang.
         site: the node's labels, taints and other resources when the devices were chosen; None if they were not known.
-        sent: the allocation in the Binding that was sent. From then on only an answer of the API server frees the
-            devices. Empty before.
+        sent: the allocation in the Binding that was sent; empty before a Binding is sent. After that, only an answer
+            of the API server frees the devices.
     """
 
     pod: WaitingPod
@@ -246,7 +247,8 @@ class State:
     def remove_pod(self, uid: str) -> None:
         """Removes the pod with this uid, which has ended or was deleted, and frees the devices that it held.
 
-        kube-scheduler may ask about the pod once more, since it sees the end by a watch of its own (`gone`).
+        kube-scheduler may still ask about the pod, since it sees the end by a watch of its own. `gone` then returns
+        True for the pod.
         """
         with self.lock:
             self._gone[uid] = None
@@ -257,7 +259,7 @@ class State:
     def gone(self, uid: str) -> bool:
         """Returns whether the watch has shown that the pod with this uid ended or was deleted.
 
-        The latest MAX_GONE of these pods are remembered.
+        The latest MAX_GONE of such pods are remembered; the answer for an older one is False.
         """
         return uid in self._gone
 
@@ -282,7 +284,7 @@ class State:
     def replace_pods(self, notes: Iterable[PodNote]) -> None:
         """Stores the facts about all pods of the cluster. Known pods that are not among them are removed.
 
-        A pod for which devices are reserved, and which no watch has shown yet, keeps them.
+        A pod that has a reservation and that no watch has shown yet keeps its reserved devices.
         """
         with self.lock:
             by_uid = {note.uid: note for note in notes}
@@ -322,7 +324,11 @@ class State:
 
     @contextmanager
     def without(self, uids: list[str]) -> Iterator[None]:
-        """Frees the devices that are kept for the pods with these uids in a with block; then keeps them again."""
+        """Frees, during a with block, the devices that are kept for the waiting pods with these uids.
+
+        So the block can place another pod on these devices. After the block they are kept again, except for a waiting
+        pod that has got a reservation.
+        """
         for uid in uids:
             self.fleet.release(f"{EARMARKED}{uid}")
         try:
@@ -342,7 +348,7 @@ class State:
     def _take_earmark(self, note: PodNote) -> None:
         """Keeps the devices that a waiting pod's annotation names, and frees those kept so far if they differ.
 
-        While the pod does not wait yet, its annotation has no effect; it takes effect once the pod waits.
+        The annotation has no effect before the pod waits.
         """
         pod, earmark = note.waits or note.member or self._asked.get(note.uid), None
         try:
@@ -383,7 +389,7 @@ class State:
     def named(self, uid: str) -> bytes:
         """Returns a flag (1 or 0) for each row of the fleet: whether `name_nodes` stored the node for a pod.
 
-        It is empty for a pod without stored nodes. A node that was removed since does not count.
+        The answer is empty for a pod without stored nodes. The flag of a node that was removed since is 0.
 
         Args:
             uid: the pod's uid.
@@ -422,7 +428,10 @@ class State:
         return kept[key]
 
     def spare_pods(self) -> Ints:
-        """Returns how many more pods each node takes, in the fleet's order."""
+        """Returns how many more pods each node takes, in the fleet's order; not above 0 for a node of unknown limit.
+
+        A plan of evictions needs it (`Spare.pods`).
+        """
         spare = np.zeros(len(self.fleet.core), np.int64)
         for name, row in self.fleet.rows.items():
             site = self._sites.get(name)
@@ -432,7 +441,8 @@ class State:
     def others(self) -> dict[str, dict[str, int]]:
         """Returns the amounts that bound pods hold of other resources of their nodes, such as `rdma/hca`.
 
-        They are keyed by the pod's uid, then by resource. Pods that hold none are not in it.
+        They are keyed by the pod's uid, then by resource. Pods that hold none are left out. A plan of evictions counts
+        these amounts as free once it evicts the pod.
         """
         return self._others
 
@@ -456,9 +466,9 @@ class State:
         return spare
 
     def not_offered(self, note: PodNote) -> str:
-        """Returns a text that names a GPU of a bound pod's allocation that its node does not offer.
+        """Returns a text that names a GPU which a bound pod holds, but which its node does not offer.
 
-        The text is empty if the node offers all of them, or is not known.
+        The text is empty if the node offers all GPUs that the pod holds, or is not in the fleet.
         """
         with self.lock:
             row = None if note.holding is None else self.fleet.rows.get(note.holding.node)
@@ -468,12 +478,18 @@ class State:
             return f"node {note.holding.node} does not offer the GPU {gone[0]}" if gone else ""
 
     def noticed(self) -> set[str]:
-        """Returns the uids of the pods that hold devices and have a notice that the scheduler will evict them."""
+        """Returns the uids of the pods that hold devices and have a notice that the scheduler will evict them.
+
+        No new plan evicts these pods.
+        """
         with self.lock:
             return set(self._noticed)
 
     def leaving(self) -> set[str]:
-        """Returns the uids of the pods that hold devices and are being deleted."""
+        """Returns the uids of the pods that hold devices and are being deleted.
+
+        A plan of evictions counts their devices as free.
+        """
         with self.lock:
             return set(self._leaving)
 
@@ -487,9 +503,9 @@ class State:
             return [self._pods[uid] for uid in self.fleet.holders(name) if uid in self._bound and uid in self._pods]
 
     def overlaps(self) -> list[tuple[PodNote, Overlap]]:
-        """Returns each bound pod whose part of a GPU, added to those of the pods bound before it, exceeds the GPU.
+        """Returns each bound pod whose part of a GPU, added to the parts of the pods bound before it, exceeds the GPU.
 
-        The pod comes with that overlap, one pair for each such GPU.
+        Each such pod comes in a pair with its overlap; a pod with overlaps on several GPUs comes in several pairs.
 
         Reservations and devices that are kept for waiting pods do not count: pods that are to be evicted may still hold
         the same parts.
@@ -550,7 +566,8 @@ class State:
 
         Args:
             named: returns whether kube-scheduler asks about the node of a name.
-            looks: the number of the fleet's best nodes that are looked at.
+            looks: the number of the fleet's best nodes that are looked at. Most often kube-scheduler asks about one of
+                them, so that its long list of names need not be decoded.
 
         Returns:
             The index; None if kube-scheduler asks about none of these nodes.
@@ -667,7 +684,7 @@ class State:
         )
 
     def _overfull(self, kept: Reservation) -> bool:
-        """Returns whether a device of a reservation offers less than pods hold of it, the reserved pod included."""
+        """Returns whether pods, among them the reserved pod, hold more of a reserved device than the device offers."""
         fleet, node = self.fleet, self.fleet.nodes[self.fleet.rows[kept.placed.node]]
         uuids = {share.uuid for shares in kept.placed.shares for share in shares}
         left = [part[fleet.places[uuid]] for part in (fleet.core, fleet.memory, fleet.slots) for uuid in uuids]
@@ -741,6 +758,8 @@ class State:
 
     def lowest_in_budget(self) -> int | None:
         """Returns the lowest priority of the pods within their budgets that wait for devices; None if none waits.
+
+        A pod of a spent budget is placed only if its priority is lower than that (`budget_block`).
 
         Three kinds of pods do not count: those that would fit on no node that their rules allow even if all other pods
         ended, those whose gang would not fit then, and those whose gang still lacks pods.
@@ -823,6 +842,9 @@ class State:
 
 
 def _yields(other: WaitingPod, pod: WaitingPod) -> bool:
-    """Whether devices that are kept for the waiting pod `other` may go to `pod`."""
+    """Returns True if devices that are kept for the waiting pod `other` may go to `pod`; else False.
+
+    They may if both are one pod or in one gang, or if the priority of `other` is lower.
+    """
     same_gang = other.gang is not None and (other.namespace, other.gang) == (pod.namespace, pod.gang)
     return other.uid == pod.uid or same_gang or other.priority < pod.priority

@@ -1,8 +1,8 @@
 """The pods that wait for a node, and the reasons that their conditions show.
 
-kube-scheduler asks again about a pod that fitted nowhere when its own plugins see a relevant change, and otherwise
-after five minutes. A change of the pod's own condition makes kube-scheduler ask at once, and shows the pod's user why
-it waits.
+kube-scheduler asks again about a pod that fitted nowhere when one of kube-scheduler's plugins sees a relevant change,
+or after five minutes. A change of the pod's condition makes kube-scheduler ask at once, and shows the pod's user why
+the pod waits.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ class Waiting:
     Attributes:
         pod: the pod, with its request.
         text: the message of its condition fairgpu.io/Placeable; empty if it has none.
-        answer: the reason that the extender last gave to kube-scheduler; empty if this replica has not refused it.
+        answer: the reason that the extender last gave to kube-scheduler; empty if this replica has not refused the pod.
         fragmented: whether, at the last refusal, some node had enough free in sum, but in parts on several GPUs.
         kept_from: the nodes that had room at the last refusal, though kube-scheduler did not ask about them; None for
             none.
         outdated: whether the condition says that the pod fits, and the extender has refused it since.
-        shows_fit: whether the condition says that the pod fits since a time before a node was last found for it; `text`
-            is then empty.
+        shows_fit: whether the condition says that the pod fits, but was written before the last node was found for the
+            pod; `text` is then empty.
     """
 
     pod: WaitingPod
@@ -61,8 +61,8 @@ class WaitingPods:
         """Adds a waiting pod, or replaces its request.
 
         Args:
-            text: the message of its condition fairgpu.io/Placeable; empty if it has none or is not known. What was
-                written for a pod that is known already counts for more.
+            text: the message of its condition fairgpu.io/Placeable; empty if it has none or is not known. For a pod
+                that waits already, the message that is stored here is kept.
         """
         known = self._pods.get(pod.uid)
         if known is None:
@@ -114,7 +114,10 @@ class WaitingPods:
             self._drop_place(one.pod)
 
     def take_refused(self) -> set[str]:
-        """Returns the uids of the pods that the extender has refused since the last call of this method."""
+        """Returns the uids of the pods that the extender has refused since the last call of this method.
+
+        Such a refusal may have missed a pod's end, so that the reason is computed again after the end.
+        """
         refused, self._refused = self._refused, set()
         return refused
 
@@ -191,5 +194,5 @@ class WaitingPods:
 
 
 def _place(pod: WaitingPod) -> tuple[int, str, str, str]:
-    """Returns the values by which a pod is placed among the others, the highest priority first, and its namespace."""
+    """Returns the values by which waiting pods are sorted, the highest priority first; the last is the namespace."""
     return -pod.priority, pod.created, pod.uid, pod.namespace

@@ -81,7 +81,10 @@ class AllocationFaults:
         self._overlapping: set[str] = set()
 
     def look(self, uid: str) -> None:
-        """Checks the allocation of the pod with this uid; logs a new fault, and writes it into an event of the pod."""
+        """Checks the allocation of the pod with this uid, and reports a fault that it has not reported yet.
+
+        A pod whose allocation is sound again is forgotten, so that a later fault is reported.
+        """
         with self._lock:
             note = self._state.note(uid)
             fault = "" if note is None else note.fault or self._state.not_offered(note)
@@ -102,7 +105,7 @@ class AllocationFaults:
             self.look(note.uid)
 
     def look_for_overlaps(self) -> None:
-        """Reports each bound pod whose part of a GPU, added to those of the pods bound before it, exceeds the GPU.
+        """Reports each bound pod whose part of a GPU, added to the parts of the pods bound before it, exceeds the GPU.
 
         A pod is reported once while that lasts: in the log, and by an event about the pod. With more than MAX_WARNED
         such pods, the further ones are only logged.
@@ -151,7 +154,7 @@ class PodsView:
         """Stores all pods of the cluster, in place of those that were stored before.
 
         Args:
-            items: the pods, each reduced to its facts (PodNote) and its mark.
+            items: the pods, each reduced to its facts (PodNote) and the mark that a replica wrote on it (`mark_of`).
         """
         notes = [item[NOTE] for item in items]
         self._state.replace_pods(notes)
@@ -167,7 +170,7 @@ class PodsView:
 
         Args:
             kind: the type of the watch's event: ADDED, MODIFIED or DELETED.
-            item: the pod, reduced to its facts (PodNote) and its mark.
+            item: the pod, reduced to its facts (PodNote) and the mark that a replica wrote on it (`mark_of`).
         """
         note: PodNote = item[NOTE]
         if kind == "DELETED":

@@ -1,13 +1,13 @@
 """Binds a pod: sends one Binding with the pod's uid and its allocation, and finds out its outcome.
 
-A Binding that the API server refuses was not made, and its devices are free. After a time-out or a 5xx it may have been
-made, or may still be made: the same Binding is posted again until the answer is definite, and the devices are held
-meanwhile. If a refusal follows such an answer, it is about the last attempt alone: the devices stay held until the
-earlier attempts are over. The uid in a Binding is a precondition, so that it never meets another pod of that name
+A Binding that the API server refuses was not made, and its devices are free. After a time-out or a 5xx, the Binding may
+have been made, or may still be made. So the same Binding is posted again until an answer is definite, and the devices
+are held meanwhile. A refusal that follows a time-out or a 5xx is about the last attempt alone: the devices stay held
+until the earlier attempts are over. A Binding names the pod's uid, so that it never binds another pod of the same name
 (https://github.com/kubernetes/kubernetes/blob/v1.34.2/pkg/registry/core/pod/storage/storage.go).
 
 Each attempt is sent only while this replica leads for longer than the API server may work on the attempt. So no Binding
-of a replica is made after another one has begun to lead, as long as the API server keeps to the time that it was given.
+of a replica is made after another replica has begun to lead, if the API server keeps to the time that it was given.
 """
 
 from __future__ import annotations
@@ -50,13 +50,14 @@ ATTEMPT_SECONDS = 5
 
 
 class Pods(Protocol):
-    """The two kinds of requests to the API server that binding sends."""
+    """A client of the API server, with the two kinds of requests that binding sends."""
 
     def create(self, path: str, body: Json, query: Mapping[str, str | int] | None = None, /) -> Json:
         """Posts an object; returns the API server's answer.
 
         Args:
             path: the path of the API, such as that of a pod's Bindings.
+            body: the object as JSON.
             query: the parameters of the request; None for none.
         """
 
@@ -70,6 +71,7 @@ class Clock:
 
     Attributes:
         now: returns seconds of a monotonic clock.
+        wait: waits for some seconds, and returns True if the process ends meanwhile.
     """
 
     now: Callable[[], float]
@@ -77,7 +79,7 @@ class Clock:
 
 
 class BindError(RuntimeError):
-    """Raised if a pod is not bound, or if that is not known; the message becomes an event of the pod."""
+    """Raised if a pod is not bound, or if it is unknown whether it is; the message becomes an event of the pod."""
 
 
 class Fate(Enum):
@@ -116,6 +118,7 @@ def bind(
 
     Args:
         state: the scheduler's state, with the pod's reservation.
+        pods: the client of the API server.
         arguments: kube-scheduler's request: the pod and the node.
         leads: returns whether this replica leads for the next ATTEMPT_SECONDS.
         deadline: the time after which nothing is sent any more, in seconds of the clock.
@@ -153,6 +156,7 @@ def keep_settling(state: State, pods: Pods, clock: Clock, failed: Callable[[], N
 
     Args:
         state: the scheduler's state, with the reservations.
+        pods: the client of the API server.
         clock: the clock, whose wait ends the loop.
         failed: called after an unexpected error at a pod.
     """
@@ -161,14 +165,15 @@ def keep_settling(state: State, pods: Pods, clock: Clock, failed: Callable[[], N
 
 
 def settle(state: State, pods: Pods, now: float, failed: Callable[[], None] = lambda: None) -> None:
-    """Frees the devices of each pod that is not bound, among those whose Binding's outcome is not known in time.
+    """Looks up each Binding whose outcome is not known in time, and frees the devices of the pods that are not bound.
 
-    It reads each pod of `State.doubtful` from the API server. The holding of a pod that is bound is stored. No attempt
-    at such a Binding is under way any more, so the API server's present answer is final. The answer is ignored if the
-    pod was bound anew, or the watch has shown the pod, after the read began.
+    It reads each pod of `State.doubtful` from the API server. If the pod is bound, it stores what the pod holds. No
+    attempt at such a Binding is under way any more, so the API server's present answer is final. The answer is ignored
+    if the pod was bound anew, or the watch has shown the pod, after the read began.
 
     Args:
         state: the scheduler's state, with the reservations.
+        pods: the client of the API server.
         now: the present time, in seconds of a monotonic clock.
         failed: called after an unexpected error at a pod.
     """
@@ -201,8 +206,8 @@ def _settle(state: State, pods: Pods, kept: Reservation) -> None:
 def _reserved(state: State, pods: Pods, arguments: BindArguments, path: str, clock: Clock) -> tuple[Reservation, bool]:
     """Returns the pod's reservation on the node, and whether an earlier Binding of the pod may be under way.
 
-    The reservation has the allocation to send. It is made now if `filter` made none. `path` is the pod's path in the
-    API.
+    The reservation has the allocation to send. If `filter` made no reservation, one is made now. `path` is the pod's
+    path in the API.
 
     Raises:
         BindError: the devices are not free, the budget keeps the pod back, the pod is gone or cannot be read, or it is
@@ -292,8 +297,10 @@ def _post(
     Returns the failed attempts, or None if the pod is bound.
 
     Args:
+        pods: the client of the API server.
+        binding: the Binding as JSON.
         leads: returns whether this replica leads for long enough to send an attempt.
-        deadline: the time after which no attempt is sent, in seconds of the clock; the first one is always sent.
+        deadline: the time after which no second or later attempt is sent, in seconds of the clock.
         doubted: whether an earlier bind's attempt has no definite answer.
     """
     metadata, pause = binding["metadata"], FIRST_RETRY_SECONDS
@@ -313,19 +320,24 @@ def _post(
 
 
 def _definite(error: ApiError) -> bool:
-    """Whether an error of the API server says for certain that this attempt did not bind the pod."""
+    """Returns True if an error of the API server proves that this attempt did not bind the pod; else False.
+
+    It returns False for TOO_MANY as well: the API server did not begin the attempt, which is then sent again.
+    """
     return 400 <= error.status < 500 and error.status != TOO_MANY
 
 
 def _fate(pods: Pods, path: str, arguments: BindArguments, text: str, failed: Attempts) -> tuple[Fate, Json | None]:
-    """Returns the outcome of a Binding whose last attempt failed, and the pod (JSON) if it is found bound otherwise.
+    """Returns the outcome of a Binding whose last attempt failed, and the pod (JSON) if another Binding has bound it.
 
-    A pod is bound otherwise if it has another node or another allocation; the second value is None for any other pod.
-    The pod is read only if the last attempt was refused for certain. If it was not, the failed attempts decide: the
-    outcome is UNKNOWN if one of them may still succeed, and else NOT_BOUND.
+    Another Binding has bound the pod if the pod has another node or another allocation. For any other pod, the second
+    value is None. The pod is read only if the last attempt was refused for certain. If it was not, the failed attempts
+    decide: the outcome is UNKNOWN if one of them may still succeed, and else NOT_BOUND.
 
     Args:
+        pods: the client of the API server.
         path: the pod's path in the API.
+        arguments: kube-scheduler's request: the pod and the node.
         text: the allocation in the Binding.
         failed: the failed attempts.
     """

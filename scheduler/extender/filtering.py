@@ -72,9 +72,9 @@ class _Asked:
 def filter_nodes(state: State, arguments: FilterArguments, now: float) -> FilterResult:
     """Returns the best node for a pod, and reserves devices there.
 
-    If the pod has soft preferences among nodes and no gang, all nodes that fit are returned, and nothing is reserved. A
-    single node spares kube-scheduler the scores, and its other extenders and plugins look at that node alone. If no
-    node fits, the result has a reason for each node.
+    With a single node, kube-scheduler needs no scores, and its other extenders and plugins look at that node alone. If
+    the pod has soft preferences among nodes and no gang, all nodes that fit are returned, and nothing is reserved. If
+    no node fits, the result has a reason for each node.
 
     Args:
         arguments: kube-scheduler's question: the pod and the nodes.
@@ -132,7 +132,7 @@ class BudgetBlock:
 
 
 def budget_block(state: State, pod: WaitingPod) -> BudgetBlock | None:
-    """Returns the reason why a pod's budget keeps it from every node; None if the budget does not.
+    """Returns the reason why a pod's budget keeps the pod from every node; None if the budget lets it be placed.
 
     A budget's state may change between two calls, so a caller asks once and uses that answer throughout.
     """
@@ -175,8 +175,8 @@ def explain_pod(state: State, pod: WaitingPod, block: BudgetBlock | None, kept_f
 def _room_elsewhere(state: State, pod: WaitingPod, asked: Ints) -> NodeSet | None:
     """Returns the nodes that a pod's rules allow and that have room, but that kube-scheduler left out.
 
-    `asked` has the indexes in the fleet of the nodes about which kube-scheduler asks. The result is None if it asks
-    about all.
+    `asked` has the indexes in the fleet of the nodes about which kube-scheduler asks. The result is None if
+    kube-scheduler asks about all nodes.
     """
     if len(asked) == len(state.fleet.rows):
         return None
@@ -225,10 +225,11 @@ def _blocked(state: State, pod: WaitingPod, question: _Asked, block: BudgetBlock
 
 
 def _place(state: State, pod: WaitingPod, question: _Asked, now: float) -> tuple[list[str] | msgspec.Raw, str]:
-    """Returns the names of the nodes to answer, none if the pod fits nowhere, and why its gang must wait, or "".
+    """Returns the names of the nodes to answer for a pod, and the reason why the pod must wait because of its gang.
 
-    Most pods get the best node alone, on which devices are then reserved. A pod with soft preferences and without a
-    gang gets all nodes on which it fits, and nothing is reserved.
+    There is no name if the pod fits nowhere. The reason is empty if there is none. Most pods get the best node alone,
+    on which devices are then reserved. A pod with soft preferences and without a gang gets all nodes on which it fits,
+    and nothing is reserved.
     """
     if pod.gang is not None:
         return place_member(state, pod, question.rows, now)

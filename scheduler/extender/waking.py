@@ -38,7 +38,7 @@ server."""
 
 
 class Patching(Protocol):
-    """The kind of request to the API server by which conditions are written."""
+    """A client of the API server that can patch an object; pods' conditions are written with it."""
 
     def patch(self, path: str, body: Any, content_type: str) -> dict[str, Any]:
         """Patches an object of the API server; returns the new object.
@@ -55,8 +55,8 @@ class Late:
     """The record of a pod whose condition is still to be written.
 
     Attributes:
-        failures: how many attempts to write it have failed in a row.
-        at: when it is tried again, in monotonic seconds.
+        failures: how many attempts to write the condition have failed in a row.
+        at: when the next attempt is due, in monotonic seconds.
     """
 
     failures: int
@@ -113,13 +113,14 @@ def keep_waking(state: State, conditions: Conditions, clock: Clock) -> None:
     pod again when its status changes. It also frees overdue reservations, as `filter` does, since kube-scheduler may
     not call `filter` for a long time. It writes nothing while this replica must not act.
 
-    When a pod ends, kube-scheduler tries waiting pods again by itself. If it sees the end before the extender does, the
-    extender refuses a pod that would fit, and kube-scheduler does not ask again. So once the extender sees the end, it
-    also explains anew the pods that it refused in the last MISSED_LOOKS looks. While the watch of pods is interrupted,
-    it forgets none of the refused pods.
+    When a pod ends, kube-scheduler tries waiting pods again by itself. If kube-scheduler sees the end before the
+    extender does, the extender refuses a pod that would fit, and kube-scheduler does not ask again. So once the
+    extender sees an end, it also explains anew the pods that it refused in the last MISSED_LOOKS looks. While the watch
+    of pods is interrupted, it forgets none of the refused pods.
 
-    A pod whose condition says that it fits, and that is refused then, is shown the reason at the next look. All pods
-    whose condition says so are looked at every CHECK_SECONDS: on a full node kube-scheduler refuses a pod by itself.
+    If a pod is refused while its condition says that it fits, the condition gets the reason at the next look. All pods
+    whose condition says that they fit are also looked at every CHECK_SECONDS, since kube-scheduler refuses a pod on a
+    full node without asking the extender.
 
     A pod whose condition cannot be written is left out for RETRY_SECONDS, and for twice as long after each
     further failure, up to MAX_RETRY_SECONDS. The other pods are tried at the next look.
@@ -165,7 +166,7 @@ def _still_late(late: Mapping[str, Late], tried: AbstractSet[str], unwritten: Un
     Args:
         late: the records before some pods were tried.
         tried: the uids of these pods.
-        unwritten: those among them whose condition was not written.
+        unwritten: the tried pods whose condition was not written.
         now: seconds of a monotonic clock.
     """
     still = {uid: one for uid, one in late.items() if uid not in tried}
@@ -176,7 +177,7 @@ def _still_late(late: Mapping[str, Late], tried: AbstractSet[str], unwritten: Un
 def _versions(state: State) -> tuple[int, ...]:
     """Returns version numbers; one of them changes when waiting pods may get another answer.
 
-    The end of a pod is left out: it changes none of them.
+    The end of a pod changes none of these numbers.
     """
     with state.lock:
         if state.budgets.any_over:
@@ -254,13 +255,13 @@ def _wake_one(state: State, conditions: Conditions, uid: str, failed: set[str]) 
 
 
 def _must_be_written(one: Waiting, text: str, block: BudgetBlock | None) -> bool:
-    """Whether `text`, why a pod waits now, must be written into its condition fairgpu.io/Placeable.
+    """Returns whether `text`, the reason why a pod waits now, must be written into its condition fairgpu.io/Placeable.
 
-    A condition that was written before is kept current with all its figures. For a pod without one, kube-scheduler's
-    own condition shows the extender's last answer. If a budget holds such a pod back, the first condition is written
-    once `text` differs from that answer. Otherwise it is written if a node has room now, or if this replica has refused
-    the pod and `text` has a cause that its answer lacks. A changed figure alone is not written: each pod that is placed
-    changes figures, and kube-scheduler would ask about thousands of waiting pods again.
+    If the pod has the condition already, each change of the text is written. A pod without the condition shows the
+    extender's last answer in kube-scheduler's own condition. If a budget holds such a pod back, the first text is
+    written once it differs from that answer. If no budget does, the first text is written if a node has room now, or
+    if this replica has refused the pod and `text` has a cause that the answer lacks. Then a changed figure alone is not
+    written: each pod that is placed changes figures, and kube-scheduler would ask about thousands of pods again.
 
     Args:
         block: how a budget holds the pod back; None if none does.

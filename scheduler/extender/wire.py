@@ -27,7 +27,7 @@ _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """The errors that msgspec raises for bytes that it cannot decode. Two of them are Python's own, not msgspec's."""
 
 NamesKey = tuple[int, int, int]
-"""A key of a list of names: the bytes of the list's JSON, the number of names, and the sum of the names' hashes."""
+"""A key of a list of names: the length of its JSON in bytes, the number of names, and the sum of the names' hashes."""
 
 _FACTOR = 0x9E3779B97F4A7C15
 _MIX = np.uint64(0xBF58476D1CE4E5B9)
@@ -176,8 +176,8 @@ class PreemptArguments(msgspec.Struct, frozen=True):
 
     Attributes:
         pod: the pod that is to be placed, as JSON.
-        victims: the pods whose eviction kube-scheduler proposes, keyed by the node's name; None if it gave only whole
-            pods.
+        victims: the pods whose eviction kube-scheduler proposes, keyed by the node's name; None if kube-scheduler sent
+            whole pods in place of their uids.
     """
 
     pod: dict[str, Any] = msgspec.field(name="Pod")

@@ -54,8 +54,8 @@ def place_member(state: State, pod: WaitingPod, rows: Ints, now: float) -> tuple
 def arrive(state: State, uid: str, node: str, now: float) -> Hold | None:
     """Stores that kube-scheduler has called `bind` for a pod of a gang.
 
-    After the call for the last pod for which devices are held, the hold ends and all their binds continue. If one of
-    the pods can no longer go to its node, the devices are freed instead, and the binds fail.
+    After the call for the last pod for which devices are held, the hold ends, and the binds of all these pods continue.
+    But if one of the pods can no longer go to its node, the devices are freed, and the binds fail.
 
     Args:
         uid: the pod's uid.
@@ -111,7 +111,7 @@ def release_overdue(state: State, now: float) -> None:
 
 
 def release(state: State, key: GangKey, gang: Gang, text: str) -> None:
-    """Frees all devices that are held for a gang, and ends the binds that wait for its other pods.
+    """Frees all devices that are held for a gang, and ends the binds of its pods that wait for the other pods.
 
     Args:
         text: the reason with which these binds fail.
@@ -253,8 +253,8 @@ def _rows_of(state: State, gang: Gang, pod: WaitingPod, asked: WaitingPod) -> In
     """Returns the indexes in the fleet of the nodes on which a pod of a gang may be placed.
 
     kube-scheduler asks about the pod `asked` now. The answer has the nodes that kube-scheduler named for `pod` and, if
-    both pods request the same, those that it named for `asked`. If it named none, the answer has the nodes that the
-    pod's rules allow.
+    both pods request the same, the nodes that it named for `asked`. If kube-scheduler named no nodes for them yet, the
+    answer has the nodes that the rules of `pod` allow.
     """
     uids = {pod.uid, asked.uid} if pod.request == asked.request else {pod.uid}
     known = [state.fleet.within(gang.nodes[uid]) for uid in uids if uid in gang.nodes]

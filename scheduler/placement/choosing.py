@@ -68,7 +68,7 @@ class _Stage(NamedTuple):
     Attributes:
         cause: the cause.
         gpus, asked, unit: those of a `Shortage` of this cause.
-        amounts: for each node, its amount, of which a container needs `asked`.
+        amounts: for each node, the amount that it has; the container needs the amount `asked`.
         short: for each node, whether the cause keeps it from the container.
     """
 
@@ -94,8 +94,8 @@ class _Figures:
             does not fit.
         cut: for each node, whether the search for devices ended at a limit, so that the node may count as not fitting
             though it fits.
-        unreached: for each node, whether that limit was one that all nodes share. The next refresh after a change of
-            the fleet searches these nodes again.
+        unreached: for each node, whether no tries were left for its search, as the tries are for all nodes together.
+            The next refresh after a change of the fleet searches these nodes again.
         device: for each node, the index of the device that a request for one GPU takes; 0 for any other request.
     """
 
@@ -106,7 +106,7 @@ class _Figures:
     device: npt.NDArray[np.int16]
 
     def refresh(self, fleet: Fleet, compute: Callable[[Ints], _Computed]) -> None:
-        """Computes the figures of the nodes that have changed since the last refresh, or that it did not reach.
+        """Computes the figures of the nodes that have changed since the last refresh or that are `unreached`.
 
         A refresh computes nothing if the fleet has not changed. `compute` takes the rows of these nodes, and returns
         the four arrays of `_Computed` for them.
@@ -130,7 +130,10 @@ def _nothing() -> _Figures:
 
 
 def _decided(figures: Floats, device: Ints | None = None) -> _Computed:
-    """Returns the four arrays of `_Computed` for figures that needed no search: no node is cut or unreached."""
+    """Returns the four arrays of `_Computed` for figures that needed no search: no node is cut or unreached.
+
+    `device` has, for each node, the device that a request for one GPU takes; None for any other request.
+    """
     none = np.zeros(len(figures), np.bool_)
     return figures, none, none, np.zeros(len(figures), np.int64) if device is None else device
 
@@ -170,8 +173,8 @@ class Chooser:
         """Returns the gain of each node for a request, in the fleet's order: the larger the gain, the better the node.
 
         The gain of a node is the change in the worth of its free parts if it takes the request. With the placement
-        `spread` it is the mean free percent of the node's GPUs instead. With `topology` the links between devices count
-        first. It is NONE if the request does not fit, or the search for devices reached its limit.
+        `spread` the gain is the mean free percent of the node's GPUs. With `topology` the links between devices count
+        before the worth. The gain is NONE if the request does not fit, or the search for devices reached its limit.
         """
         return self._refreshed(request).of_row
 
@@ -232,7 +235,7 @@ class Chooser:
 
         Args:
             row: the node's index in the fleet.
-            tries: the tries that the search may use; it ends when none is left.
+            tries: the tries that the search may use; the search ends when none is left.
         """
         node = self.fleet.nodes[row]
         if node is not None:
@@ -247,7 +250,7 @@ class Chooser:
 
         Returns:
             Each shortage with the indexes in the fleet of the nodes that it concerns. If one cause concerns several
-                containers, its amounts are those of the container that it keeps from the most of these nodes.
+                containers, its amounts are those of the container that the cause keeps from the most of these nodes.
         """
         causes = np.full(len(rows), -1)
         shortages: dict[Cause, Shortage] = {}
@@ -398,7 +401,10 @@ class Chooser:
         return np.asarray((apart[:, 0] * 10_000 + apart[:, 1]) * 100 + apart[:, 2])
 
     def _free(self, request: Request, rows: Ints) -> Free:
-        """Returns the free parts of the devices of the nodes in `rows`, and whether the request may use each."""
+        """Returns the free parts of all devices of the nodes in `rows`.
+
+        They come with a flag for each device: whether the request may use it.
+        """
         fleet = self.fleet
         # Most often all rows are asked for, and a view of them is no copy.
         at = slice(fleet.size) if np.array_equal(rows, np.arange(fleet.size)) else rows
@@ -462,9 +468,9 @@ class Chooser:
         return np.asarray(room & (fleet.slots[rows] >= 1) & self.usable(request, rows))
 
     def _after(self, need: Need, rows: Ints) -> Ints:
-        """Returns the percent that would be free of each device of the nodes in `rows` beside a container with a need.
+        """Returns, for each node in `rows` and each device, the percent that stays free if a container takes its share.
 
-        `need` is the container's need. The result is 0 where its GPU time or memory does not fit.
+        The percent is the smaller of GPU time and memory; 0 if one of them does not fit. `need` is the container's.
         """
         fleet = self.fleet
         core = fleet.core[rows] - need.core_percent
@@ -473,7 +479,10 @@ class Chooser:
         return np.asarray(np.maximum(np.minimum(core, memory), 0).astype(np.int32))
 
     def _single(self, request: Request, need: Need, rows: Ints, fitting: Flags) -> Floats:
-        """Returns, for each node in `rows` and each device, the gain if the request takes it; NONE if not `fitting`."""
+        """Returns, for each node in `rows` and each device, the gain of the node if the request takes that device.
+
+        `fitting` says on which devices the request fits. The gain is NONE on all others.
+        """
         fleet = self.fleet
         if request.wanted.placement is Placement.SPREAD:
             return np.where(fitting, fleet.idle[rows].astype(np.float64), NONE)
@@ -495,7 +504,10 @@ class Chooser:
         return self._now.of_row
 
     def _several(self, request: Request, need: Need, rows: Ints, fitting: Flags) -> Floats:
-        """Returns the gain of each node in `rows` if a container takes the fullest of the GPUs that are `fitting`."""
+        """Returns the gain of each node in `rows` if it takes a request for several GPUs.
+
+        The request takes the fullest of the GPUs that are `fitting`, as many as its only container needs (`need`).
+        """
         fleet = self.fleet
         if self._worth is None:
             return np.zeros(len(rows))
@@ -526,7 +538,7 @@ class Chooser:
         return apart
 
     def _devices(self, request: Request, need: Need, row: int) -> tuple[int, ...] | None:
-        """Returns a node's devices for the only container of a request for several GPUs; None if too few fit.
+        """Returns the devices of one node that a request for several GPUs in one container gets; None if too few fit.
 
         The devices are given as indexes on the node, sorted. `need` is the container's need, and `row` the index of the
         node in the fleet.
@@ -546,7 +558,7 @@ class Chooser:
         return best_set(links, numa, alike, need.gpus - len(fixed), fixed)
 
     def _rooms(self, request: Request, row: int) -> list[Room]:
-        """Returns the free parts of the devices of a node that a request may use, the fullest device first.
+        """Returns the free part of each device on one node that a request may use, the fullest device first.
 
         With the placement `spread` the emptiest device is first.
         """
@@ -558,7 +570,7 @@ class Chooser:
         return [Room(at, int(core[at]), int(memory[at]), int(slots[at]), int(total[at])) for at in wanted]
 
     def _stages(self, request: Request, need: Need, rows: Ints) -> list[_Stage]:
-        """Returns, for each cause but TOGETHER in order, the nodes in `rows` that lack something for one container.
+        """Returns, for each cause but TOGETHER in order, the nodes in `rows` that it keeps from one container.
 
         Several causes may apply to one node.
         """

@@ -86,7 +86,7 @@ class Free(NamedTuple):
     def memory_after(self, need: Need) -> Ints:
         """Returns the MiB that would be free on each device after a container with this need took its share.
 
-        The figure is below 0 if the container does not fit.
+        The figure is below 0 if too little memory is free for the container.
         """
         return np.asarray(self.memory - self.mib(need))
 
@@ -101,7 +101,7 @@ class Free(NamedTuple):
     def less(self, need: Need, taken: Flags, memory_after: Ints, then: Ints) -> Free:
         """Returns the free parts after a container with this need took its share of some devices.
 
-        It uses figures that were computed before.
+        It does the same as `without`, but takes figures that the caller has computed already.
 
         Args:
             taken: for each node and device, whether the container takes the device.
@@ -118,7 +118,7 @@ class Free(NamedTuple):
     def percent_after(self, need: Need, memory_after: Ints) -> Ints:
         """Returns the percent that would be free of each device after a container with this need took its share.
 
-        It is the smaller of GPU time and memory, and 0 if no slot would be left.
+        The percent is the smaller of GPU time and memory, and 0 if no slot would be left.
 
         Args:
             memory_after: the answer of the method `memory_after` for the need.
@@ -201,8 +201,8 @@ def give_all(request: Request, free: Free, picks: Sequence[Pick], tries: Tries) 
 
     Args:
         free: the free parts of the nodes' devices.
-        picks: each scores the devices on which a container fits. Each is used on the nodes on which those before it
-            fail.
+        picks: each scores the devices on which a container fits. Each Pick is used on the nodes on which the Picks
+            before it have not placed all containers.
         tries: the tries that the search may use. Nodes that it does not reach count as not fitting.
     """
     shape = free.usable.shape
@@ -346,7 +346,7 @@ def emptiest(_at: int, _able: Flags, left: Free, _then: Ints) -> Ints:
 def left_of(request: Request, free: Free, taken: Flags) -> Free:
     """Returns the parts of devices that stay free once a pod has taken its devices.
 
-    From each device it takes the most that the pod holds of it at any one time, as `fairgpu.demand.peak` says.
+    A device has less free by the most that the pod holds of it at any one time, as `fairgpu.demand.peak` says.
 
     Args:
         request: the pod's request.

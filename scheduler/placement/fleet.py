@@ -49,12 +49,12 @@ class DeviceClass:
 
 @dataclass(frozen=True, slots=True)
 class NodeSet:
-    """Some nodes of a fleet, as `Fleet.set_of` returns them. It takes a bit for each row.
+    """Some nodes of a fleet, as `Fleet.set_of` returns them, in one bit for each row of the fleet.
 
     A node that is removed is no longer in the sets that were made before, even if it returns.
 
     Attributes:
-        bits: one bit for each row.
+        bits: one bit for each row: 1 if the row's node is in the set.
         version: the fleet's version when the set was made.
     """
 
@@ -174,7 +174,7 @@ class Fleet:
             self._count_node(holding.node)
 
     def release_all(self) -> None:
-        """Frees all that any pod holds."""
+        """Frees all that any pod holds, so that the fleet has all parts free that its nodes offer."""
         self._held, self._of_node = {}, {}
         there, rows = self.cls != NO_CLASS, slice(0, self.size)
         offers = [

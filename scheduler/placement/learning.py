@@ -83,6 +83,7 @@ def _simulate(
     Args:
         demands: pairs of a percent of a GPU that requests need, and its weight: how frequent it is beside the others.
         value: the worth of a GPU of which 0 to 100 percent are free; a request goes to the GPU whose worth falls least.
+        random: draws the requests.
         pause: called before every DRAWN_AT_ONCE requests.
         gpus: the number of GPUs to fill.
     """

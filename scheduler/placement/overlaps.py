@@ -1,4 +1,4 @@
-"""Finds the pods whose part of a GPU, added to those of the pods bound before them, exceeds the GPU.
+"""Finds the pods whose part of a GPU, added to the parts of the pods bound before them, exceeds the GPU.
 
 The extender gives no part of a GPU twice. But another process may bind a pod, and a GPU may come to offer less memory
 than pods hold of it.
@@ -15,7 +15,7 @@ from scheduler.placement.holding import Piece
 
 @dataclass(frozen=True, slots=True)
 class Overlap:
-    """A bound pod whose part of a GPU, added to those of the pods bound before it, exceeds the GPU.
+    """A bound pod whose part of a GPU, added to the parts of the pods bound before it, exceeds the GPU.
 
     Attributes:
         uid: the pod's uid.
@@ -29,7 +29,7 @@ class Overlap:
 
 
 def overlaps(node: Node, held: Iterable[tuple[str, Sequence[Sequence[Piece]]]]) -> list[Overlap]:
-    """Returns each pod on a node whose part of a GPU, added to those of the pods bound before it, exceeds the GPU.
+    """Returns each pod on a node whose part of a GPU, added to the parts of the pods bound before it, exceeds the GPU.
 
     The node agent refuses to start a container that exceeds a GPU. So the parts of that container do not count against
     later containers, on this GPU or another. The other containers of its pod may run, and count.
@@ -63,7 +63,10 @@ def _sum(one: Piece, other: Piece) -> Piece:
 
 
 def _excess(held: Piece, room: Piece) -> str:
-    """Returns the first figure of `held` that exceeds `room`, and both amounts, as text; empty if none does."""
+    """Returns a text with the first figure of `held` that exceeds the same figure of `room`, and with both amounts.
+
+    The text is empty if no figure of `held` exceeds that of `room`.
+    """
     if held.core_percent > room.core_percent:
         return f"{held.core_percent} of {room.core_percent} percent of its time"
     if held.memory_mib > room.memory_mib:

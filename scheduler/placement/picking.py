@@ -77,7 +77,7 @@ def relinked(request: Request, fleet: Fleet, free: Free, assignment: Assignment)
     The containers of several GPUs exchange devices in turn, the largest first, until no exchange gives one of them
     better links. With `topology` a container may take any device on which it fits beside the others. Without it, a
     container exchanges a device only for one of the same model of which as much is free, so that nothing but links
-    changes. A pod with an init container that ends keeps its devices, since that container runs on devices of others.
+    changes. A pod with an init container that ends keeps its devices, since that container uses those of the others.
 
     Args:
         free: the free parts of the node's devices.

@@ -2,8 +2,8 @@
 
 Main containers and native sidecars run together, so their shares of a device add up. An init container that ends runs
 before the main containers. It takes devices that the pod will hold anyway, as far as these suffice, since the kubelet
-gives its slots to later containers. It needs room beside the native sidecars that start before it, and beside no other
-container.
+gives the init container's slots to later containers. The init container needs room only beside the native sidecars that
+start before it.
 
 To find the sets that fit together is a packing problem, for which no fast way finds every solution. Three things
 shorten the search: equal devices count as one, a choice that failed is not tried again, and sums and counts end a
@@ -61,7 +61,8 @@ class Room(NamedTuple):
 
         Args:
             need: the container's need.
-            *holders: the container's index in `Request.steps`, to add to `holders`; nothing if it is not noted.
+            *holders: the container's index in `Request.steps`, which is added to the attribute `holders`; without this
+                argument nothing is added.
         """
         return self._replace(
             core_percent=self.core_percent - need.core_percent,
@@ -88,7 +89,7 @@ class Tries:
     cut: int = 0
 
     def one(self) -> bool:
-        """Uses one try, if one is left; returns whether one was left."""
+        """Uses one try; returns False if none was left, so that the search must end, else True."""
         if self.left:
             self.left -= 1
             return True
@@ -119,7 +120,7 @@ def assignments(rooms: Sequence[Room], request: Request, tries: Tries) -> Iterat
 
     Args:
         rooms: the free parts of the node's devices that may be chosen, the preferred devices first.
-        tries: the tries that the search may use; it ends when none is left.
+        tries: the tries that the search may use; the search ends when none is left.
     """
     return _Search(rooms, request, tries).ways(tuple(rooms), 0, {})
 
@@ -160,7 +161,7 @@ class _Later:
         self._gpus = list(accumulate(sorted((need.gpus for need in needs), reverse=True)))
 
     def may_fit(self, rooms: Sequence[Room]) -> bool:
-        """Whether the containers may fit into free parts of devices; only sums and counts of these are compared."""
+        """Returns False if sums and counts of devices' free parts prove that the containers do not fit; else True."""
         if sum(room.core_percent for room in rooms if room.core_percent > 0) < self._core:
             return False
         if sum(room.memory_mib for room in rooms if room.memory_mib > 0) < self._memory:

@@ -79,7 +79,10 @@ def _place_together(chooser: Chooser, parts: Sequence[Part]) -> tuple[dict[str, 
 
 
 def _is_exact(parts: Sequence[Part]) -> bool:
-    """Whether placing the requests one by one finds a way to place all of them if there is one."""
+    """Whether placing the requests one by one finds a way to place all of them if there is one.
+
+    If so, no search is needed after the requests could not be placed one by one.
+    """
     one = parts[0]
     need = one.request.single
     return need is not None and need.gpus == 1 and all(_alike(one, other) for other in parts)
@@ -90,7 +93,7 @@ def _alike(one: Part, other: Part) -> bool:
 
 
 def _enough(fleet: Fleet, parts: Sequence[Part]) -> bool:
-    """Whether the GPU time that is free on all nodes, in sum, suffices for the requests."""
+    """Whether the GPU time that is free on all nodes, in sum, suffices for the requests; if not, no search helps."""
     rows = np.unique(np.concatenate([part.rows for part in parts]))
     free = int(np.where(fleet.offered[rows], fleet.core[rows], 0).clip(0).sum())
     return free >= sum(need.gpus * need.core_percent for part in parts for need in part.request.containers)

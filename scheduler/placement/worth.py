@@ -241,7 +241,10 @@ def numbered(*parts: Ints) -> Ints:
 
 
 def rounded(gains: Floats) -> Floats:
-    """Returns gains, which are in percent of a GPU, as whole numbers of steps of STEP_PERCENT, rounded down."""
+    """Returns gains, which are in percent of a GPU, as whole numbers of steps of STEP_PERCENT, rounded down.
+
+    So nodes with nearly equal gains count as equal.
+    """
     return np.asarray(np.floor(gains / STEP_PERCENT + 1e-9))
 
 
@@ -304,7 +307,7 @@ def _stranded(worth: Worth, total: Ints, cpu: Ints) -> Floats:
 def _levels(amounts: Sequence[int]) -> Ints:
     """Returns the distinct amounts in increasing order, as the bounds of levels (`Worth.host_level`).
 
-    If there are more than MAX_HOST_LEVELS, it returns as many quantiles of the amounts instead.
+    If there are more than MAX_HOST_LEVELS of them, it returns at most MAX_HOST_LEVELS quantiles of the amounts.
     """
     found = sorted(set(amounts))
     if len(found) > MAX_HOST_LEVELS:
@@ -314,7 +317,10 @@ def _levels(amounts: Sequence[int]) -> Ints:
 
 
 def _usual(percents: tuple[int, ...], common: int) -> int:
-    """Returns the percent of a GPU that a kind of requests takes, on the most common class of device that it may use.
+    """Returns the percent of a GPU that a kind of requests takes on the most common class of device.
+
+    If the kind cannot use that class, it is the percent on the first class that the kind can use; 100 without such a
+    class.
 
     Args:
         percents: the percent on each class; NEVER on one that the kind cannot use.
@@ -330,7 +336,8 @@ def _named(
 ) -> Floats:
     """Returns, for each device class, the fraction of its devices that requests by model take when no GPU is free.
 
-    A request by model allows or excludes models of GPUs by their names.
+    A request by model allows or excludes models of GPUs by their names. Such requests may ask for more devices than the
+    class has: the fraction is at most MAX_NAMED_SHARE.
 
     Args:
         kinds: each kind of requests with its fraction of all pods.

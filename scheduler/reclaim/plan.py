@@ -54,7 +54,7 @@ class PodToPlace:
         request: the pod's request.
         rows: the indexes in the fleet of the nodes on which the pod may run once there is room.
         high_priority: whether its task priority is high.
-        others: how much the pod asks for of each other resource.
+        others: pairs of another resource, such as `rdma/hca`, and the amount of it that the pod asks for.
     """
 
     uid: str
@@ -238,9 +238,9 @@ class _Planner:
         return placed
 
     def needed_victims(self) -> list[int]:
-        """Puts back each victim that fits beside the placed pods, the costliest first; returns the others.
+        """Returns the victims that must be evicted, as indexes into the arrays of `Holders`.
 
-        The others must be evicted. They are given as indexes into the arrays of `Holders`.
+        It first puts back each victim that fits beside the placed pods, the costliest first. These victims may stay.
         """
         fleet, needed = self._fleet, []
         for at in sorted(self._evicted, key=self._dearness, reverse=True):

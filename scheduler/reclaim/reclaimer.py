@@ -64,7 +64,7 @@ those of the pods that have reserved devices and are not shown as bound. A plan 
 
 
 class Writing(Protocol):
-    """The two kinds of requests to the API server that the reclaimer sends."""
+    """A client of the API server, with the two kinds of requests that the reclaimer sends."""
 
     def patch(self, path: str, body: Any, content_type: str) -> dict[str, Any]:
         """Patches an object of the API server; returns the new object.
@@ -102,7 +102,8 @@ class _Fall(NamedTuple):
 
     Attributes:
         why: the reason, for the log.
-        in_vain: whether the evictions did not help the waiting pod in time. Later plans for the pod leave the node out.
+        in_vain: whether the evictions did not help the waiting pod in time. Later plans for the pod leave out the
+            earmark's node.
     """
 
     why: str
@@ -126,7 +127,10 @@ class _Written:
 
 
 def keep_reclaiming(reclaimer: Reclaimer, wait: Wait) -> None:
-    """Plans and carries out evictions for waiting pods, every LOOK_SECONDS, until the process ends."""
+    """Plans and carries out evictions for waiting pods, every LOOK_SECONDS while this replica may act.
+
+    It returns when the process ends.
+    """
     while not wait(LOOK_SECONDS):
         if reclaimer.acts():
             reclaimer.step()
@@ -231,8 +235,9 @@ class Reclaimer:
     def _judged(self, earmarks: dict[str, tuple[WaitingPod, Earmark]]) -> dict[str, _Fall | None]:
         """Returns, keyed by the waiting pod's uid, why its earmark must be withdrawn; None if it stays.
 
-        The earmarks of a gang's pods stay or are withdrawn together. A gang is not in the answer if one of its pods
-        pauses, or if an unexpected error arises: no pod may be evicted for an earmark that cannot be judged.
+        The earmarks of a gang's pods stay or are withdrawn together. Three kinds of pods are not in the answer: pods
+        with a reservation, pods that pause (`_pause`) or whose gang has one that does, and pods at which an unexpected
+        error arises. No pod may be evicted for an earmark that is not in the answer.
         """
         together: dict[Any, list[tuple[WaitingPod, Earmark]]] = {}
         for uid, (pod, earmark) in earmarks.items():
@@ -282,7 +287,7 @@ class Reclaimer:
         return None if self._clocks.wall() < until else _Fall("the pods that were to go are still there", in_vain=True)
 
     def _why_kept(self, pod: WaitingPod, victim: PodNote) -> str:
-        """Returns why `victim` may no longer be evicted for a waiting pod; empty if it may still be."""
+        """Returns why `victim` must no longer be evicted for a waiting pod; empty if nothing speaks against it."""
         if self._in_budget(victim) and (victim.high_priority or not pod.high_priority):
             return "a pod that was to go is within its budget again"
         if not victim.labelled and not victim.leaving:
@@ -449,9 +454,9 @@ class Reclaimer:
     def _turns(self) -> list[tuple[_Kind, list[WaitingPod]]]:
         """Returns the kinds of waiting pods for which a plan is made now, at most PLANS_A_ROUND, each with its pods.
 
-        Kinds without a fruitless plan come by priority and then by age. One plan of a round is kept for the kind whose
-        fruitless plan is the oldest, if something has changed since. So a pod that no eviction helps does not keep
-        others from a plan.
+        A plan is fruitless if no earmark follows from it. Kinds without a fruitless plan come by priority and then by
+        age. One plan of a round is kept for the kind whose fruitless plan is the oldest, if something has changed
+        since. So a pod that no eviction helps does not keep other pods from a plan.
         """
         with self._state.lock:
             versions = self._versions()
@@ -469,13 +474,17 @@ class Reclaimer:
         return [*untried[: PLANS_A_ROUND - bool(due)], *due][:PLANS_A_ROUND]
 
     def _is_given_up(self, uid: str) -> bool:
-        """Returns whether as many nodes were freed in vain for a pod as its earmark can name."""
+        """Returns whether no pod is evicted for the waiting pod with this uid any more.
+
+        That is so once evictions on MAX_LEFT_OUT nodes, as many as an earmark can name, have not helped the pod.
+        """
         return len(self._left_out(uid)) >= MAX_LEFT_OUT
 
     def _kind(self, pods: Sequence[WaitingPod]) -> _Kind:
-        """Returns the facts about waiting pods on which a plan for them depends.
+        """Returns the facts about one waiting pod, or the pods of a gang, on which a plan for them depends.
 
-        A plan also depends on the fleet, the budgets and the nodes (`_versions`).
+        Pods with equal facts are of one kind: a fruitless plan for some of them is not made again for the others. A
+        plan also depends on the fleet, the budgets and the nodes (`_versions`).
         """
         with self._state.lock:
             return tuple(
@@ -489,7 +498,10 @@ class Reclaimer:
         return state.fleet.version, state.budgets.version, state.sites, *cannot_go
 
     def _left_out(self, uid: str) -> tuple[str, ...]:
-        """Returns the names of the nodes on which no pod is evicted again for the waiting pod with this uid."""
+        """Returns the names of the nodes on which no pod is evicted again for the waiting pod with this uid.
+
+        On these nodes evictions have not helped the pod.
+        """
         return self._nodes_left_out.get(uid) or self._state.left_out(uid)
 
     def _pods_to_place(self) -> Iterator[list[WaitingPod]]:

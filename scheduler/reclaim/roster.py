@@ -163,8 +163,9 @@ class Roster:
     def _figures(self, one: Running, holding: Holding) -> tuple[float, ...]:
         """Returns the figures of a running pod.
 
-        They are the index of its namespace in `namespaces`, 1 for high task priority, the time from which it holds its
-        devices (seconds since 1970), percent of a GPU, thousandths of a core, and MiB of the node's memory.
+        They are the index of its namespace in `namespaces`, 1 for high task priority (else 0), the time from which it
+        holds its devices (seconds since 1970), and the parts that it holds: GPU time in percent of a GPU (at least 1),
+        processor time in thousandths of a core, and the node's memory in MiB.
         """
         number = self._numbers.get(one.namespace)
         if number is None:
@@ -183,7 +184,7 @@ def pieces_on(fleet: Fleet, row: int, holding: Holding, at: int = 0) -> list[tup
         at: a number that stands for the pod in the answer.
 
     Returns:
-        For each part: `at`, the device's column in the fleet, percent of GPU time, MiB, and containers.
+        For each part: `at`, the device's column in the fleet, percent of GPU time, MiB, and number of containers.
     """
     places: dict[str, Any] = fleet.places
     return [

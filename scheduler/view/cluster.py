@@ -22,7 +22,7 @@ class Cluster:
     Attributes:
         state: the nodes with their GPUs, and the parts that pods hold.
         pods: the facts about each pod, keyed by the pod's uid.
-        faults: the fault of the inventory of each node that has one, keyed by the node's name.
+        faults: why the inventory of a node is not used, keyed by the node's name; only for nodes with such a fault.
     """
 
     state: State

@@ -107,7 +107,7 @@ def run_why(arguments: argparse.Namespace) -> int:
 
 
 def _of_events(api: KubernetesAPI, pod: dict[str, Any], namespace: str, name: str) -> list[str]:
-    """Returns a line with FairGPU's latest event at the pod, or that the right to events is missing; else none."""
+    """Returns at most one line: with FairGPU's latest event at the pod, or that the caller has no right to events."""
     try:
         selector = f"involvedObject.kind=Pod,involvedObject.name={name}"
         events = api.get(f"/api/v1/namespaces/{quote(namespace, safe='')}/events", {"fieldSelector": selector})["items"]

@@ -133,10 +133,10 @@ def _time(event: Json) -> str:
 
 
 def reasons_of(cluster: Cluster, pod: Json) -> list[Reason]:
-    """Returns the causes that keep a pod from each node that offers GPUs; none if the pod fits on a node.
+    """Returns the causes that keep a pod from each node that offers GPUs; none if the pod fits on one of them.
 
-    The taints, affinity, processor time and memory of nodes are kube-scheduler's to check, and are not among the
-    causes.
+    The list is also empty if no node offers GPUs. kube-scheduler checks the taints, affinity, processor time and memory
+    of nodes, which are not among the causes.
     """
     try:
         waiting = read_waiting(pod)
