@@ -6,10 +6,10 @@ its process, as long as a file descriptor holds it, and perhaps the driver does 
 use on the GPU that belongs to no known process counts for each container to which the shim has charged more than its
 processes have.
 
-Managed memory may be in no process's figure. It would then count as such memory, and keep the memory of ended processes
-charged for ever. So a figure also has the time of the last sample in which the driver named no ended process of the
-container: the shim frees memory by this time as well. A container keeps its last figure while the driver gives no
-memory for one of its processes.
+Managed memory may be in no process's figure. It would then count as memory of no known process, and keep the memory of
+ended processes charged for ever. So a figure also has the time of the last sample in which the driver named no ended
+process of the container: the shim frees memory by this time as well. A container keeps its last figure while the driver
+gives no memory for one of its processes.
 """
 
 from __future__ import annotations
@@ -79,8 +79,8 @@ class Placed:
     A process that ended before its container was made is left out: after a fault, a driver names ended ones for hours.
 
     Attributes:
-        slots: the slot on the GPU's schedule page of each process's container, keyed by the host's process id; None for
-            a process of no container on the page.
+        slots: for each process, the slot of its container on the GPU's schedule page, keyed by the host's process id;
+            None for a process of no container on the page.
         unclaimed_bytes: the least memory that the GPU ever held beyond that of its processes, which is the driver's
             own; None before the first sample that gave the memory of all processes.
     """
@@ -94,8 +94,8 @@ def place(sample: DriverSample, members: Mapping[int, int], alive: frozenset[int
 
     Args:
         sample: the driver's figures of one GPU.
-        members: the slot of the container of each process in the containers' cgroups, keyed by the host's process id,
-            as of the sample.
+        members: for each process that was in a container's cgroup at the time of the sample, the slot of that
+            container, keyed by the host's process id.
         alive: the process ids in the sample that exist now.
         before: the previous answer for this GPU; a process that has ended since keeps its container.
     """

@@ -1,8 +1,9 @@
 """The faults of this node's GPUs, which outlive the agent: `ROOT/faults.json`.
 
 `{"faults":{"GPU-...":{"why":"Xid 79","atSeconds":71.5}},"doubleBitErrors":{"GPU-...":0}}`. Times are seconds of the
-monotonic clock, which goes on through a restart of the agent; a boot voids the file (nodeagent.containers.folders). An
-admin who removes the file declares that the GPUs have no fault. One that still fails is fenced again at the next look.
+monotonic clock, which goes on through a restart of the agent. After a boot the file is removed
+(nodeagent.containers.folders). An admin who removes the file declares that the GPUs have no fault. A GPU that still
+fails is fenced again at the next look.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class Faults:
             self._write()
 
     def note_double_bit_errors(self, uuid: str, errors: int, fault: Fault) -> None:
-        """Stores a GPU's count of double-bit memory errors, and the fault if the count has grown since the last call.
+        """Stores a GPU's count of double-bit memory errors, and `fault` if the count has grown since the last call.
 
         Errors that were counted before the first call are no fault.
         """

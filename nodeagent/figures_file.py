@@ -2,7 +2,8 @@
 
 `{"gpus":[{"uuid":"GPU-...","containers":[{"slot":0,"key":7,"driverBytes":1,"sampledNs":2,"trimPermille":1000,"deadGoneNs":2}]}]}`.
 
-A container's figures count only while its slot on the page still has the key: each start of a container gets a new one.
+A container's figures count only while its slot on the page still has the same key: each start of a container gets a new
+key.
 """
 
 from __future__ import annotations

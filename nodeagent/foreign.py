@@ -1,4 +1,6 @@
-"""Finds other offers of this node's GPUs, which would be given out twice: other plugins' resources, and ResourceSlices.
+"""Finds other offers of this node's GPUs, by other device plugins' resources or by ResourceSlices.
+
+A GPU that is offered in two ways would be given out twice.
 
 NVIDIA's driver for Dynamic Resource Allocation offers a node's GPUs by ResourceSlices that name the node
 (https://kubernetes.io/docs/concepts/scheduling-eviction/dynamic-resource-allocation/).
@@ -89,6 +91,7 @@ class ForeignSlices(Mirror):
 
         Args:
             kind: the type of the watch's event: ADDED, MODIFIED or DELETED.
+            item: the ResourceSlice as JSON, reduced to its name.
         """
         name = frozenset({item["metadata"]["name"]})
         self._names = self._names - name if kind == "DELETED" else self._names | name

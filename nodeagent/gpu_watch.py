@@ -52,7 +52,8 @@ class Node:
         pods: returns the node's pods as JSON.
         uuids: returns the uuids of the GPUs that the node offers.
         sample: returns the driver's figures of the GPU with a uuid, and of the processes on it.
-        unread: returns the pod's uid and the name of each container whose record cannot be read; it may run.
+        unread: returns the pod's uid and the name of each container whose record cannot be read. Such a container may
+            be running.
     """
 
     records: Callable[[], list[Record]]
@@ -72,7 +73,8 @@ class Observation:
         figures: the figures of each container on each GPU; the earlier ones if the driver's answer was incomplete.
         strays: for each process that no share limits, the uuid of its GPU, and the process.
         busy_percent: the part of the time since the last look in which each container kept each GPU busy, in percent.
-        processes: the number of processes of each container on each GPU, at least 1.
+        processes: the number of processes of each container on each GPU; a container has no entry for a GPU on which
+            it has no process.
         silent: the driver's error for each GPU about which it did not answer, keyed by the GPU's uuid.
     """
 
@@ -101,7 +103,10 @@ class GpuWatch:
         """The last look; replaced whole, so that it can be read from any thread."""
 
     def _samples(self) -> tuple[dict[str, DriverSample], dict[str, str]]:
-        """Returns the driver's samples of the GPUs about which it answers, and its errors for the others, by uuid."""
+        """Returns the driver's samples of the GPUs about which it answers, and its errors for the other GPUs.
+
+        Both are keyed by the GPU's uuid.
+        """
         samples: dict[str, DriverSample] = {}
         silent: dict[str, str] = {}
         for uuid in self._node.uuids():
@@ -173,8 +178,8 @@ class GpuWatch:
     def reportable(self) -> list[tuple[str, Owned]]:
         """Returns the pods' processes that no share limited at the last look, each with the uuid of its GPU.
 
-        A process whose container the pod's status does not name is left out until it is overdue: the kubelet writes the
-        status after the container's start.
+        A process whose container the pod's status does not name is left out for KILL_AFTER_SECONDS: the kubelet writes
+        the status after the container's start.
         """
         return [
             (uuid, each)
@@ -183,7 +188,7 @@ class GpuWatch:
         ]
 
     def overdue(self) -> list[Process]:
-        """Returns the pods' processes that no share limited at the last look, nor for KILL_AFTER_SECONDS before it."""
+        """Returns the pods' processes that, by the last look, no share has limited for KILL_AFTER_SECONDS or longer."""
         return [each.process for _, each in self.seen.strays if self._is_overdue(each)]
 
     def _is_overdue(self, owned: Owned) -> bool:
@@ -259,7 +264,7 @@ class GpuWatch:
 
 
 def _grouped(records: Iterable[Record]) -> tuple[Mapping[str, list[Record]], Mapping[str, list[Record]]]:
-    """Returns the records of containers by the uid of their pod, and by the uuid of each GPU that they hold."""
+    """Returns the records of containers, keyed by pod (uid), and keyed by GPU (uuid)."""
     by_pod: dict[str, list[Record]] = {}
     by_gpu: dict[str, list[Record]] = {}
     for record in records:

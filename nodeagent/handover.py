@@ -38,13 +38,13 @@ def lock(path: Path) -> int | None:
 
 
 def wait_for(path: Path, stopped: Callable[[], bool]) -> int | None:
-    """Waits until no other process holds the lock of a file; returns a file descriptor that holds it until closed.
+    """Waits until no other process holds the lock of a file; returns a descriptor that then holds it.
 
     Args:
         stopped: waits a little, and returns true if this process is to end.
 
     Returns:
-        The descriptor; None if `stopped` returned true before.
+        The file descriptor, which holds the lock until it is closed; None if `stopped` returned true before.
 
     Raises:
         OSError: the file cannot be opened or created.
@@ -100,7 +100,7 @@ def held_by_another(path: Path, pid: int) -> bool:
     """Returns whether a process other than the given one holds the lock of a file; false if no process holds it.
 
     Args:
-        pid: the id of the process, which locks no other file.
+        pid: the id of the given process, which must not hold the lock of any other file.
 
     Raises:
         OSError: the file cannot be opened or created.

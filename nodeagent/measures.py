@@ -130,7 +130,7 @@ class Measures:
         self._confirmed.labels(collection).set_to_current_time()
 
     def not_watched(self, collection: str) -> None:
-        """Removes the metric of a collection that the cluster does not have, whose time would grow old."""
+        """Removes the metric of a collection that the cluster does not have, since its time would never be renewed."""
         self._confirmed.remove(collection)
 
     def started(self, outcome: str, seconds: float) -> None:

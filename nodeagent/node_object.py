@@ -42,6 +42,7 @@ class NodeMirror(Mirror):
 
         Args:
             kind: the type of the watch's event: ADDED, MODIFIED or DELETED.
+            item: the Node as JSON.
         """
         with self._lock:
             self._node = None if kind == "DELETED" else item
@@ -72,7 +73,13 @@ def read_node(node: Json) -> Json:
 def write_node(api: KubernetesAPI, node: Json, offered: Inventory, pods: Iterable[Mapping[str, Any]]) -> list[str]:
     """Writes the inventory, the capacity and the taints of a Node to the API server, as far as they must change.
 
-    If this call writes the inventory or the capacity, the next one writes the taints.
+    A call that writes the inventory or the capacity leaves the taints to the next call, since its writes have made
+    another version of the Node.
+
+    Args:
+        node: the Node as JSON.
+        offered: the node's GPUs.
+        pods: the node's pods as JSON, including those that hold no GPU.
 
     Returns:
         The names of the parts that were written: `inventory`, `capacity`, `taint`.

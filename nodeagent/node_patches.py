@@ -1,4 +1,6 @@
-"""Decides what the agent writes on its Node: the inventory, the capacity of FairGPU's resources, and no startup taint.
+"""Decides what the agent writes on its Node: the inventory, and the capacity of FairGPU's resources.
+
+It also decides when the agent removes FairGPU's startup taint from the Node.
 
 The capacity is that of the resources beside the device plugin's slots. The kubelet computes `status.allocatable` from
 `status.capacity` at each sync. A kubelet that restarts checks its running pods against `status.allocatable` again, and
@@ -50,7 +52,8 @@ def status_patch(
 def taint_patch(node: Mapping[str, Any]) -> dict[str, Any] | None:
     """Returns a merge patch that removes FairGPU's startup taint from a Node.
 
-    The patch names the Node's version: a list of taints is replaced whole, and others write it as well.
+    The patch replaces the whole list of taints, which other programs write as well. So it names the Node's version, and
+    the API server refuses it if the Node has changed.
 
     Returns:
         The patch; None if the Node has no such taint, or offers no GPU yet.
@@ -66,12 +69,13 @@ def taint_patch(node: Mapping[str, Any]) -> dict[str, Any] | None:
 def capacity(devices: Iterable[Device], pods: Iterable[Mapping[str, Any]]) -> dict[str, int]:
     """Returns the capacity that a Node must state of each resource beside the device plugin's slots.
 
-    It is all of each healthy GPU, and the amounts that pods hold of other GPUs: kube-scheduler subtracts these from the
-    capacity as well. It is never less than the node's pods hold. The amounts are percent of GPUs for GPU time and for
-    the memory percentage, and MiB for memory.
+    The capacity has all of each healthy GPU, and the amounts that pods hold of other GPUs: kube-scheduler subtracts
+    these amounts from it as well. It is never less than the node's pods hold. GPU time and the memory percentage are in
+    percent of a GPU, and memory is in MiB.
 
     Args:
         devices: the node's GPUs.
+        pods: the node's pods as JSON. Pods that have ended hold nothing.
     """
     healthy = [device for device in devices if device.health is Health.OK]
     uuids = {device.uuid for device in healthy}
@@ -130,7 +134,12 @@ def _held_of_others(pod: Mapping[str, Any], uuids: AbstractSet[str]) -> dict[str
 
 
 def _peaks(pod: Mapping[str, Any], amount: Callable[[Mapping[str, Any], str], int]) -> dict[str, int]:
-    """Returns the peak of each resource over a pod's life; `amount` returns a container's amount of a resource."""
+    """Returns, keyed by resource, the most that a pod's containers hold at any one time of the pod's life.
+
+    Args:
+        pod: the pod as JSON.
+        amount: returns the amount that a container (JSON) holds of a resource, given by its name.
+    """
     spec = pod["spec"]
     return {
         resource: peak(

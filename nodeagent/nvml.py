@@ -93,8 +93,8 @@ class Nvml:
     def _percent(self) -> dict[int, float]:
         """Returns the percent of the time since the last call in which each process kept the GPU busy, keyed by pid.
 
-        It is empty if NVML has no samples. After the clock was set back, NVML's history still has samples of later
-        times for a while. They do not count.
+        The mapping is empty if NVML has no samples. After the clock was set back, NVML's history still has samples of
+        later times for a while. They do not count.
         """
         now_us = self._wall_ns() // 1000
         if self._utilisation_us > now_us + AHEAD_US:
@@ -112,7 +112,9 @@ class Nvml:
 
 
 def members_of(containers: Iterable[Container]) -> dict[int, int]:
-    """Returns the slot of each process in the containers' cgroups and those below, keyed by the host's process id.
+    """Returns, for each process in the containers' cgroups or in cgroups below them, the slot of its container.
+
+    The slots are keyed by the host's process id.
 
     Args:
         containers: the containers on a GPU's schedule page; one without a known cgroup has no process in the answer.
@@ -147,7 +149,7 @@ def living_pids(
     """Returns the host's ids of the processes on a GPU that their container's shim lists as living.
 
     Args:
-        slots: the slot of the container of each process on the GPU, keyed by the host's process id. A process whose
+        slots: for each process on the GPU, the slot of its container, keyed by the host's process id. A process whose
             slot is None is not in the answer.
         own: the id of each living process in its own PID namespace, keyed by the host's.
         living_by_slot: the ids, in their own PID namespaces, of the processes that each container's shim lists as
@@ -176,10 +178,10 @@ def unregistered(
 ) -> frozenset[int]:
     """Returns the host's ids of the containers' processes on a GPU that no shim has registered.
 
-    A container can write anything to its ledger file, so a process that hides there is not found.
+    A container can write anything to its ledger file, so that a process can hide: it is not found if the file names it.
 
     Args:
-        slots: the slot of the container of each process on the GPU, keyed by the host's process id. A process whose
+        slots: for each process on the GPU, the slot of its container, keyed by the host's process id. A process whose
             slot is None is not in the answer.
         own: the id of each living process in its own PID namespace, keyed by the host's. A process without an entry is
             not in the answer.

@@ -73,7 +73,7 @@ class Vendor(Protocol):
             changed: called after each fault.
 
         Raises:
-            OSError: the driver reports no faults, or stopped reporting them.
+            OSError: the driver cannot report faults, or has stopped reporting them.
         """
 
 
@@ -151,7 +151,7 @@ class Withholding:
 
 @dataclass(frozen=True)
 class RuntimeFailure:
-    """An attempt to learn from the container runtime how it is configured, which failed.
+    """A failed attempt to learn from the container runtime how the runtime is configured.
 
     Attributes:
         error: the error, in gRPC's words.

@@ -115,6 +115,8 @@ def unheld_since(
 ) -> dict[tuple[int, int], float]:
     """Returns when each process of a pod was first seen on a GPU without a share that limits it.
 
+    The agent may kill a process for which this lasts.
+
     Args:
         before: the previous answer; a process in it keeps its time.
         owned: the processes on the GPUs, with their containers.

@@ -43,7 +43,7 @@ class Silence(NamedTuple):
     found_ns: int
 
     def lasts(self, now_ns: int) -> bool:
-        """Returns whether the writer has had enough time to work since its silence was noticed.
+        """Returns whether the silence has lasted AGAIN_SECONDS since it was noticed: the writer then counts as hanging.
 
         Args:
             now_ns: the present time, in ns of CLOCK_MONOTONIC.
@@ -52,7 +52,7 @@ class Silence(NamedTuple):
 
 
 def silence(before: Silence | None, worked_ns: int, since_ns: int, now_ns: int) -> Silence | None:
-    """Returns the present silence of the writer of the schedule pages; None while it works.
+    """Returns the present silence of the writer of the schedule pages; None for the first HANGS_SECONDS without work.
 
     All times are ns of CLOCK_MONOTONIC.
 

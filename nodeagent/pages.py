@@ -6,7 +6,7 @@ The writer plans the turns in which each container may launch kernels on a GPU, 
 inputs are two files, which it reads again whenever they change:
 
 - `FOLDER/schedule.json`: {"gpus": [{"uuid": "GPU-...", "containers": [...]}]}. The form of a container is that of
-  nodeagent.schedule. If the containers of a GPU are invalid, its page keeps those that it had.
+  nodeagent.schedule. If the containers of a GPU are invalid, its page keeps the last valid ones.
 - `FOLDER/figures.json`: what the driver says of each container's memory and GPU time (nodeagent.figures_file).
 
 It writes one page for each GPU, `FOLDER/gpus/UUID/schedule`. A second writer of the same folder waits until the first
@@ -101,6 +101,7 @@ class Gpu:
 
         Args:
             uuid: the GPU's uuid.
+            page: the path of the page's file.
             clock: returns ns of CLOCK_MONOTONIC.
 
         Raises:
@@ -125,6 +126,7 @@ class Gpu:
         """Plans the turns of the GPU's containers from their activity, and writes the schedule page.
 
         Args:
+            containers: the containers that share the GPU.
             ledgers: the containers' ledger files.
             figures: the driver's figures of each container, keyed by its slot and key.
             now_ns: the present time, in ns of CLOCK_MONOTONIC.
@@ -326,9 +328,9 @@ class Writer:
             self._read_again(path, error)
 
     def _read_again(self, path: str, error: Exception) -> None:
-        """Has an input file read again after AGAIN_NS, even if it is unchanged by then.
+        """Makes the writer read an input file again after AGAIN_NS, even if the file does not change meanwhile.
 
-        It does so only for an OSError, by which the host did not let the file be read.
+        It does nothing unless `error` is an OSError: only then may an unchanged file be read with another result.
         """
         if isinstance(error, OSError):
             self._again_ns[path] = self._clock() + AGAIN_NS

@@ -97,6 +97,7 @@ class NodePods(Mirror):
 
         Args:
             kind: the type of the watch's event: ADDED, MODIFIED or DELETED.
+            item: the pod as JSON.
         """
         with self._pods_changed:
             if kind == "DELETED":

@@ -78,8 +78,8 @@ def in_pod(cgroups: str) -> tuple[str, str]:
     """Returns the uid of the pod and the id of the container to which a process belongs; empty texts outside all pods.
 
     Args:
-        cgroups: the text of /proc/PID/cgroup, of cgroup version 1 or 2. Its first match counts, since a container may
-            make further cgroups.
+        cgroups: the text of /proc/PID/cgroup, of cgroup version 1 or 2. The first container in it counts, since a
+            container may make further cgroups.
     """
     found = _IN_POD.search(cgroups)
     return (found["uid"].replace("_", "-"), found["container"]) if found else ("", "")
@@ -103,7 +103,7 @@ def own_pid_of(status: bytes) -> int:
 
 
 def process_names(proc: Path = PROC) -> dict[int, bytes]:
-    """Returns the name of each process of the host, keyed by process id.
+    """Returns the name of each process of the host, keyed by process id, so that a program can be found by its name.
 
     The kernel cuts a program's name at 15 bytes. A program may change its own name.
     """
@@ -122,8 +122,9 @@ def process_names(proc: Path = PROC) -> dict[int, bytes]:
 def is_of_node(pid: int, administers: Callable[[str], bool], proc: Path = PROC) -> bool:
     """Returns whether a process belongs to the admin of the node, so that its name can be trusted.
 
-    It does if it runs outside all pods, or in a container that was made with the right to administer the host. The
-    author of any other pod may give a process any name.
+    The process does if it runs outside all pods, or in a container that was made with the right to administer the host.
+    The author of any other pod may give a process any name. The answer is False for a process that ends, or whose files
+    in /proc cannot be read.
 
     Args:
         pid: the process id, in the host's PID namespace.

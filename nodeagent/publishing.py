@@ -58,7 +58,7 @@ def schedule(records: Iterable[Record], notices: Mapping[str, int], folders: Fol
 
 
 def to_show(records: Iterable[Record], notices: Mapping[str, int]) -> dict[str, frozenset[Shown]]:
-    """Returns each container that a GPU's schedule page must show, as `Shown`, keyed by the GPU's uuid.
+    """Returns the containers that the schedule page of each GPU must show, as `Shown`, keyed by the GPU's uuid.
 
     Args:
         records: the records of all containers that live or are starting.

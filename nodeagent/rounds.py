@@ -54,14 +54,14 @@ class Container:
         key: a random number that marks this start of the container in that place.
         core_percent: its share of GPU time, in percent.
         policy: how it may use GPU time beyond its share.
-        ledger: the path of the file in which its shim accounts for its GPU use; text, whose hash is computed once.
+        ledger: the path of the file in which its shim accounts for its GPU use, as text, whose hash is computed once.
         device: the GPU's index among the container's GPUs.
         memory_limit_bytes: its limit of GPU memory; 0 for that of its configuration.
         notice_ns: when it will be evicted, in ns of CLOCK_MONOTONIC; 0 if it will not.
-        cgroup: its folder in the host's cgroup hierarchy; None if the driver's figures for it stay unknown.
+        cgroup: its folder in the host's cgroup hierarchy; None if it is not known, and with it the driver's figures.
         start_ns: where its turn begins in the period, in ns (turns.starts); None for any place.
-        name: a name that stays the same when the container starts again, whereas its key changes; empty if no start
-            follows another.
+        name: a name that stays the same when the container starts again, whereas its key changes; empty if it does
+            not start again.
     """
 
     slot: int
@@ -205,7 +205,9 @@ def step(
 
 
 def rests_until_ns(state: State) -> int:
-    """Returns the time until which `rest` returns this state unchanged, if no container comes or goes; 0 for none.
+    """Returns the time until which `rest` returns this state unchanged, if no container comes or goes; 0 for no time.
+
+    Until then the turns stay, and a write of the page changes only its times.
 
     Args:
         state: the state after the last look.
@@ -308,8 +310,8 @@ class _Counted(NamedTuple):
 def _count(state: State, activities: Mapping[int, Activity], elapsed_ns: int, since_ns: int) -> _Counted:
     """Returns what the activities of one look add to the state.
 
-    A container that last waited after `since_ns` wants more time. One loop reads all activities, since this takes most
-    of a round's time.
+    A container that last waited after `since_ns` wants more time. `elapsed_ns` is the longest time that can have passed
+    since the last look. One loop reads all activities, since this takes most of a round's time.
     """
     active: dict[int, int] = {}
     waits: dict[int, int] = {}
@@ -338,8 +340,8 @@ def _next_period(state: State, ended: _Counted, passed: int, late_ns: int) -> _P
     Turns repeat until the page is written again. So if a look comes periods late, the use that it finds is compared to
     the turns of all periods that have passed. The time that a container used beyond these turns counts in the next
     period, as far as turns were granted between that period's beginning and the look; that part is no overrun. It is
-    not known in which of the passed periods a container wanted more. So it is owed time only if all its use is less
-    than its turns of one period.
+    not known in which of the passed periods a container wanted more. So the container is owed time only if all its use
+    is less than its turns of one period.
 
     Args:
         state: the state after the last look of the period that ended.

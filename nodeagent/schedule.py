@@ -6,12 +6,12 @@ The containers file is JSON and read again when it changes: {"uuid": "GPU-...", 
 "corePercent": 30, "policy": "hard", "ledger": "/path/of/ledger", "device": 0}]}; the policy is hard, elastic or
 best_effort, device the GPU's index in the container's configuration. A container may have "memoryLimitBytes", a limit
 other than its configuration's, "noticeNs", when it will be evicted on CLOCK_MONOTONIC, and "cgroup", its folder in the
-host's cgroup hierarchy: once one is named, NVML is asked what the driver holds for its processes. One with several
-GPUs has "startNs" (nodeagent.turns.starts), where its turn begins in the period on each of them. One that may start
-again has a "name", by which its debts and claims outlive its key.
+host's cgroup hierarchy: once one is named, NVML is asked what the driver holds for its processes. A container with
+several GPUs has "startNs" (nodeagent.turns.starts), where its turn begins in the period on each of them. A container
+that may start again has a "name", by which its debts and claims outlive its key.
 
-It needs the standard library of Python 3.9 alone, and nvidia-ml-py once NVML is asked: `make -C vcuda gpu` runs it on
-machines that have nothing of ours installed.
+This program needs only the standard library of Python 3.9, and nvidia-ml-py once NVML is asked: `make -C vcuda gpu`
+runs it on machines on which nothing of FairGPU is installed.
 """
 
 from __future__ import annotations

@@ -159,10 +159,11 @@ CHECKSUM_AT = SIZE - _CHECKSUM.size
 
 @lru_cache(maxsize=1)
 def times_checksum(heartbeat_ns: int, epoch_ns: int) -> int:
-    """Returns the part of a page's checksum that depends on its times; combined by exclusive or with `rest_checksum`.
+    """Returns the part of a page's checksum that depends on its times.
 
-    The times change even if the page's turns do not. This part is made of 24 bytes instead of 7264, and is computed
-    once for all pages with the same times: a node's writer gives every page new times fifty times a second.
+    The page's checksum is this part and `rest_checksum`, combined by exclusive or. The times change even if the page's
+    turns do not. This part is made of 24 bytes instead of 7264, and is computed once for all pages with the same times:
+    a node's writer gives every page new times fifty times a second.
 
     Args:
         heartbeat_ns: when the page is written, in ns of CLOCK_MONOTONIC.
@@ -188,11 +189,11 @@ def rest_checksum(packed: bytes) -> int:
 
 
 def _moved_bytes() -> tuple[array[int], ...]:
-    """Returns four tables by which the CRC-32 of a page's times becomes the CRC-32 of the whole page.
+    """Returns four tables from which `times_checksum` looks up the part of a page's CRC-32 that its times make.
 
-    Each table is for one byte of the times' CRC-32, the lowest byte first, and has an entry for each value of the byte.
-    A CRC-32 is linear: the four entries and the CRC-32 of the page's rest, combined by exclusive or, are the CRC-32 of
-    the whole page.
+    Each table is for one byte of the CRC-32 of the times alone, the lowest byte first. For each value of that byte, it
+    has what the byte becomes once as many zeros follow as the page has bytes after its times. A CRC-32 is linear: the
+    four entries and the CRC-32 of these last bytes, combined by exclusive or, are the CRC-32 of the page.
     """
     zeros = bytes(CHECKSUM_AT - _REST_AT)
     none = zlib.crc32(zeros)

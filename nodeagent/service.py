@@ -441,9 +441,10 @@ class Agent:
             self._measures.registered.set(0)
 
     def _shown(self) -> tuple[bool, str]:
-        """Returns whether the Node shows the slots that are offered, and when the kubelet last wrote its status.
+        """Returns whether the Node shows the slots that are offered, and when the kubelet last wrote the Node's status.
 
-        The first is true as well while the Node is unknown or no slot is offered. The time is the Node's own text.
+        The first value is also True while the Node is unknown or no slot is offered. The time is a text that the Node
+        has, and is empty while the Node is unknown.
         """
         node, offered = self._node.node, self._slots.offered
         if node is None:
@@ -545,7 +546,8 @@ class Agent:
     def _watch_runtime(self) -> None:
         """Asks the runtime every `look_seconds` for its configuration; while it is silent, the last answer counts.
 
-        Until it first states its configuration it is asked every ROUND_SECONDS, since nothing is offered before.
+        Until the runtime first states its configuration, it is asked every ROUND_SECONDS: before that, no GPU is
+        offered.
         """
         status = RuntimeStatus(self._settings.runtime_socket)
         while not self._stop.is_set():
@@ -565,9 +567,10 @@ class Agent:
             self._stop.wait(self._settings.look_seconds if self._runtime is not None else ROUND_SECONDS)
 
     def _watch_faults(self) -> None:
-        """Has the GPUs read as soon as the driver reports a fault, or stops reporting faults.
+        """Makes the agent read the GPUs as soon as the driver reports a fault, or stops reporting faults.
 
-        NVML stops reporting once a GPU is lost. It is asked again after ROUND_SECONDS, since other GPUs may fail, too.
+        NVML stops reporting once a GPU is lost. After ROUND_SECONDS it is asked for reports again, since other GPUs may
+        fail, too.
         """
         logged = ""
         while not self._stop.is_set():
@@ -712,7 +715,10 @@ class Agent:
         _log.warning("watch of the node's objects failed", what=what, error=str(error))
 
     def _slices_not_read(self, error: ApiError) -> None:
-        """Logs that ResourceSlices cannot be read; warns, if they never were, that no GPU is offered until they are."""
+        """Logs that ResourceSlices cannot be read.
+
+        If they have never been read, it also warns by an event of the Node that no GPU is offered until they are.
+        """
         self._unreachable("resourceslices", error)
         if not self._slices.known.is_set():
             self._warn_node(

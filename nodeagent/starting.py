@@ -115,7 +115,7 @@ class Starter:
         monotonic clock."""
 
     def recover(self) -> None:
-        """Reads the records that an earlier agent left on the host, and removes containers' files without a record.
+        """Reads the records that an earlier agent left on the host, and removes the files of containers without one.
 
         If a record cannot be read, its container's GPUs get no new container until that container starts again, or its
         pod has ended.
@@ -140,8 +140,8 @@ class Starter:
     def prepare(self, slots: frozenset[str]) -> Record:
         """Writes all files that the container with these slots needs to start; returns its record.
 
-        If another spec had the name of the container's CDI spec a moment ago, the runtime may still know that one: the
-        call then waits for SETTLE_SECONDS.
+        If another spec had the name of the container's CDI spec a moment ago, the runtime may still use that other
+        spec: the call then waits until SETTLE_SECONDS have passed since.
 
         Args:
             slots: the ids of the device plugin's slots that the kubelet gave to the container.
@@ -199,11 +199,11 @@ class Starter:
         return record
 
     def remove_used_specs(self) -> None:
-        """Removes the CDI spec of each container that the runtime has made by it; the next start writes another.
+        """Removes the CDI spec of each container that the runtime has made with it; the next start writes another.
 
-        A runtime reads all specs anew for each that changes, so that many of them delay each start. And a kubelet that
-        was restarted starts containers again without a question until the device plugin has registered: without a spec
-        they wait for it.
+        A runtime reads all specs anew after each change, so that many specs delay each start. Until the device plugin
+        has registered with a restarted kubelet, this kubelet also starts containers again without asking the agent. A
+        container without a spec does not start before the agent is asked.
         """
         unused = files.with_spec(self._folders, self.records())
         if not unused:
@@ -241,7 +241,8 @@ class Starter:
         pods that were removed meanwhile.
 
         The records that stay are passed to `StartEnvironment.changed`. A pod that the watch has not shown is read
-        from the API server, since it may be newer. While the server is silent, this takes half a minute for each pod.
+        from the API server, since the watch may lag behind. While the server is silent, this takes half a minute for
+        each pod.
 
         Raises:
             OSError: the host has no room for the page writer's input; the ended containers' files are removed
@@ -281,7 +282,7 @@ class Starter:
             return list(self._records.values())
 
     def unread(self) -> list[tuple[str, str]]:
-        """Returns the pod's uid and the name of each container whose record cannot be read; it may run."""
+        """Returns the pod's uid and the name of each container whose record cannot be read, and which may run."""
         with self._lock:
             return list(self._unread)
 
@@ -352,7 +353,7 @@ class Starter:
     def _has_prepared(self, pod: Mapping[str, Any], slots: frozenset[str]) -> bool:
         """Returns whether a container of a pod was prepared with some of these slots since the boot, or may have been.
 
-        Where none was, the pod's first container with them starts, whatever the pod's status says of a time before.
+        If none was, the ends of init containers from before the boot, which the pod's status still shows, do not count.
         """
         uid = pod["metadata"]["uid"]
         with self._lock:

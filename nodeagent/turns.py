@@ -1,10 +1,10 @@
 """Plans the turns on one GPU: each container's time to launch in the coming period, from its share and activity.
 
-Every container with a share owns a turn of that length in every period, in the order of the slots, so that turns move
-as little as possible. Time that no active container owns (turns of inactive containers, and time that was promised to
-no container) is lent to elastic and best-effort containers. Work that runs past the end of its turn takes time from the
-owners of other turns. A container's `balance_ns` is the time that it is owed, or owes; the debt is settled in later
-periods in which both containers are active.
+Every container with a share owns a turn in every period, as long as its share of the period. The turns are in the order
+of the slots, so that they move as little as possible. Time that no active container owns (turns of inactive containers,
+and time that was promised to no container) is lent to elastic and best-effort containers. Work that runs past the end
+of its turn takes time from the owners of other turns. A container's `balance_ns` is the time that other containers owe
+it, or that it owes them. Such a debt is settled in later periods in which both containers are active.
 
 Everything here is a pure function; times are nanoseconds, all of them whole.
 """
@@ -66,7 +66,7 @@ class Tenant(NamedTuple):
 
     @property
     def borrows(self) -> bool:
-        """Whether the container may use GPU time that others leave idle."""
+        """Whether the container may use GPU time that others leave idle; False with a hard limit."""
         return self.policy is not Policy.HARD
 
     @property

@@ -1,7 +1,7 @@
-"""The use of containers that have GPUs whole: no shim measures them, so the agent does, by NVML's figures.
+"""Measures the GPU use of containers that have GPUs whole, by NVML's figures, since no shim measures it.
 
-It writes the record that a shim would write into the pod's volume `fairgpu-usage`, where the sidecar reads it. The
-container can write there as well. So each folder on the way is opened by itself, and links are not followed.
+The agent writes the record that a shim would write into the pod's volume `fairgpu-usage`, where the sidecar reads it.
+The container can write there as well. So the agent opens each folder on the way by itself, and follows no links.
 """
 
 from __future__ import annotations
@@ -69,6 +69,7 @@ def pack(sequence: int, epoch_ns: int, written_ns: int, processes: int, devices:
         epoch_ns: when the counters were zero, in ns since 1970.
         written_ns: the present time, in ns since 1970.
         processes: the number of processes of the container on its GPUs.
+        devices: the container's use of each of its GPUs.
 
     Raises:
         struct.error: a number does not fit its field.
@@ -108,6 +109,7 @@ class Tally:
         """Counts the time since the last look; returns the bytes of the container's usage file.
 
         Args:
+            record: the container's record.
             seen: the driver's figures.
             now_ns: the present time, in ns of CLOCK_MONOTONIC.
             wall_ns: the present time, in ns since 1970.

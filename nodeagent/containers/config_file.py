@@ -59,7 +59,9 @@ def pack(container: str, pod_uid: str, devices: Sequence[ConfigDevice]) -> bytes
     """Returns the bytes of a container's configuration file.
 
     Args:
-        devices: its GPUs, in the order in which the container sees them.
+        container: the container's name.
+        pod_uid: the uid of its pod.
+        devices: the container's GPUs, in the order in which it sees them.
 
     Raises:
         ValueError: there is no device or more than 16, or a text or number does not fit its field.

@@ -68,7 +68,7 @@ def check_overlap(shares: Iterable[DeviceShare], held: Iterable[Held], offered: 
         offered: the node's GPUs, keyed by uuid; each GPU of `shares` is among them.
 
     Raises:
-        OverlapError: the GPU time would pass 100 percent, or the memory what the GPU offers.
+        OverlapError: the GPU time of all would be more than 100 percent, or the memory more than the GPU offers.
     """
     taken = tuple(held)
     for share in shares:

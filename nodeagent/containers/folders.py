@@ -7,8 +7,9 @@
     SHIM/DIGEST/libvcuda.so.1                the shim, by the SHA-256 of its bytes
 
 No container outlives a boot, so files of an earlier boot are removed. The CDI spec is written last: a runtime that
-finds it finds every file that it names. It is removed once the runtime has made the container, and each spec names a
-file of one start: with the spec of another start a container is not started.
+finds it finds every file that it names. It is removed once the runtime has made the container. Each spec names files of
+one start, which the next start removes: a runtime that still has the spec of an earlier start cannot start the
+container with it.
 """
 
 from __future__ import annotations
@@ -84,8 +85,8 @@ class Folders:
 def void_after_boot(folders: Folders, boot_id: str) -> None:
     """Removes the files, pages and CDI specs of an earlier boot of the host, which stay if the folders are on a disk.
 
-    Files of an agent that wrote no boot id count as of this boot: perhaps its containers run. Of two agents that start
-    at once, the second waits until the first is done: it would remove what the first writes next.
+    Files of an agent that wrote no boot id count as of this boot, since its containers may be running. Of two agents
+    that start at once, the second waits until the first is done: else it would remove what the first writes next.
 
     Args:
         boot_id: the kernel's id of the present boot.
@@ -200,13 +201,13 @@ def remove_unread(folders: Folders, uid: str, container: str) -> None:
 
 
 def with_spec(folders: Folders, known: Iterable[Record]) -> list[Record]:
-    """Returns those of some containers' records whose CDI specs are on the host."""
+    """Returns, of some containers' records, those whose containers have a CDI spec on the host."""
     there = frozenset(_specs(folders))
     return [record for record in known if folders.spec(record) in there] if there else []
 
 
 def remove_spec(folders: Folders, record: Record) -> None:
-    """Removes the CDI spec of the slots in a record."""
+    """Removes a container's CDI spec, which is named after the slots in the container's record."""
     folders.spec(record).unlink(missing_ok=True)
 
 
@@ -221,14 +222,15 @@ def remove_earlier_starts(folders: Folders, record: Record) -> None:
 
 
 def cut_ledgers(folders: Folders, records: Iterable[Record]) -> list[tuple[Record, bool]]:
-    """Cuts each ledger file that its container has made longer back to its length.
+    """Cuts each ledger file that is longer than LEDGER_BYTES back to this length.
 
     A ledger lies in the host's memory, and its container may write to it: the container could fill the file system that
-    kubelet and runtime need. A container's root may also forbid to write to the file, and give it to another user. The
-    agent has no rights beyond root's own: it permits the first again, and can do nothing about the second.
+    kubelet and runtime need. A container's root may also forbid writing to the file, or give the file to another user.
+    The agent permits writing again. It cannot cut a file that belongs to another user, since it has no rights beyond
+    those of a file's owner.
 
     Returns:
-        These containers' records, each with whether its file was cut.
+        The records of the containers whose ledger files were too long, each with whether the file was cut.
     """
     found = []
     for record in records:
@@ -249,10 +251,10 @@ def _cut(ledger: str) -> bool:
 
 
 def remove_unknown(folders: Folders, known: Sequence[Record], unread: Iterable[Path] = ()) -> list[Path]:
-    """Removes the folders and CDI specs of unknown containers, and files half written; returns the paths removed.
+    """Removes the folders and CDI specs of unknown containers, and half-written files; returns the removed paths.
 
-    A known container's spec is kept. A spec is needed only until its container is made, and is written again before the
-    next start.
+    A container is known if its record is among `known`. The CDI specs of all other containers are removed, even if
+    their folders stay: a spec is needed only until its container is made, and is written again before the next start.
 
     Args:
         unread: the folders of containers whose records cannot be read. They stay: the containers may run.
@@ -309,7 +311,7 @@ def put(path: Path, content: bytes, mode: int) -> None:
     """Writes a file so that a reader finds all of it or none.
 
     Args:
-        mode: its permission bits.
+        mode: the file's permission bits.
 
     Raises:
         OSError: the file cannot be written; no part of it stays.

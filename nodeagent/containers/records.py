@@ -147,8 +147,8 @@ def given(
 def _check_slots(claim: Claim, others: Iterable[Record]) -> None:
     """Checks that no other container has exactly the slots of a container that is about to start.
 
-    The slots name the CDI device. A runtime keeps the specs that it has read, and reads a changed one a moment later.
-    So it could make this container with the GPUs and files of the other one.
+    The slots name the CDI device. A runtime keeps the specs that it has read, and reads a changed spec a moment later.
+    So it could make the container that starts with the GPUs and files of the other container.
 
     Args:
         others: the records of the containers that have not ended yet, as far as the agent knows.
@@ -199,7 +199,10 @@ def check_unread(claim: Claim, unread: Iterable[tuple[str, str]], pods: Iterable
 
 
 def superseded(record: Record, records: Iterable[Record]) -> list[Record]:
-    """Returns the records that a new one replaces: of the container's earlier starts, and of others with its slots."""
+    """Returns the records that a container's new record replaces: those of its pod with its name, or with its slots.
+
+    A record with its name is of an earlier start. A record with some of its slots is of an init container that ended.
+    """
     return [
         each
         for each in records
@@ -249,7 +252,7 @@ def decode(text: str | bytes) -> Record:
     """Returns the record of a container from its JSON; unknown fields are ignored.
 
     Raises:
-        RecordError: it is not a JSON object of version 1, or a field is missing or of another kind.
+        RecordError: the text is not a JSON object of version 1, or a field is missing or of another kind.
     """
     try:
         document = json.loads(text)

@@ -182,9 +182,10 @@ def _ended_before(status: Mapping[str, Any], at: dt.datetime) -> bool:
 def start_is_certain(pod: Mapping[str, Any], container: str) -> bool:
     """Returns whether a pod's status proves that an init container, which has started before, starts once more.
 
-    The status shows it by a failure, or by a wait for a restart, if it shows that for longer than the kubelet takes to
-    report what came after. Any other status may be outdated for longer: the kubelet may start the next init container,
-    with the same slots, before it reports that this one has completed.
+    The status must show a failure of the container, or a wait for its restart. The caller must find that the status
+    still shows this after the time in which the kubelet reports a later change. Any other status may be outdated for
+    longer: the kubelet may start the next init container, with the same slots, before it reports that this one has
+    completed.
     """
     for status in pod.get("status", {}).get("initContainerStatuses") or []:
         if status.get("name") == container:
@@ -198,7 +199,10 @@ def claim(pod: Mapping[str, Any], container: str, slots: frozenset[str], node: s
     """Returns a container's part of its pod's allocation, after checking it against the container's limits and slots.
 
     Args:
+        pod: the pod as JSON.
+        container: the container's name.
         slots: the ids of the container's slots of `fairgpu.io/gpu`.
+        node: this node's name.
 
     Raises:
         PlacementRefusedError: the pod has no allocation or one that cannot be read, or the allocation is of another
@@ -257,7 +261,10 @@ def _check_amounts(
 
 
 def devices_of(pod: Mapping[str, Any], container: str) -> frozenset[str] | None:
-    """Returns the uuids of the GPUs that a pod's allocation gives to a container; None for an unreadable allocation."""
+    """Returns the uuids of the GPUs that a pod's allocation gives to a container.
+
+    None if the pod has no allocation, or one that cannot be read.
+    """
     try:
         allocation = _allocation(pod["metadata"], identity_of(pod))
     except PlacementRefusedError:

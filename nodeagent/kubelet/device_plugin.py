@@ -376,9 +376,10 @@ class Checkpoint:
 
 
 def _is_ours(entry: Mapping[str, Any]) -> bool:
-    """Whether this plugin made an allocation in the kubelet's file: its answer names the CDI device of these slots.
+    """Returns whether this plugin made an allocation that is in the kubelet's file.
 
-    The entry is a PodDevicesEntry of the kubelet's checkpoint.go.
+    It did if the answer to Allocate, which the file has, names the CDI device of the allocation's slots. The entry is a
+    PodDevicesEntry of the kubelet's checkpoint.go.
 
     Raises:
         ValueError, KeyError, TypeError, AttributeError, DecodeError: the entry has another form.

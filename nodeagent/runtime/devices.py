@@ -99,7 +99,7 @@ class RuntimeStatus:
 def configuration(info: Mapping[str, str], cdi_folder: Path) -> RuntimeConfiguration:
     """Returns how the container runtime gives devices to containers, read from its verbose Status.
 
-    It is unknown if the Status is not of containerd's form.
+    If the Status is not of containerd's form, the answer is `RuntimeConfiguration()`: nothing is known.
 
     Args:
         info: the entry `info` of the Status.
@@ -162,7 +162,9 @@ def is_applied(bundles: Path, container_id: str) -> bool | None:
 
 
 def _proof(document: Any) -> str:
-    """Returns the host's file that a container has at one of PROOFS by its OCI configuration; empty without one.
+    """Returns the host's path of the file that a container's OCI configuration mounts at one of PROOFS.
+
+    The path is empty if the configuration mounts no file there.
 
     Raises:
         AttributeError: the document has another form.
@@ -194,14 +196,14 @@ Holder = tuple[str, str]
 
 
 def made_for(bundles: Path, container_id: str) -> tuple[Holder, str] | None:
-    """Returns for which container of which pod the runtime made one, and by which start's CDI spec.
+    """Returns the pod and name of a container that the runtime has made, and the start whose CDI spec it was made with.
 
     containerd writes the pod's uid and the container's name into each configuration as annotations
     (https://github.com/containerd/containerd/blob/v1.7.0/pkg/cri/annotations/annotations.go).
 
     Returns:
-        The pod's uid and the container's name, which is empty for a pod's sandbox; and the folder of the start whose
-        file it has mounted, empty without one. None if the runtime does not say so yet.
+        The pod's uid and the container's name, which is empty for a pod's sandbox; and the folder of that start, which
+        is empty if no CDI spec of the agent was used. None if the runtime's configuration cannot be read yet.
 
     Args:
         bundles: the folder in which the runtime keeps the OCI configuration of each container.
@@ -266,10 +268,12 @@ class Bundles:
         """Whether any container was made without its CDI spec since the agent started."""
 
     def look(self, records: Iterable[Record], pods: Iterable[Mapping[str, Any]]) -> list[Record]:
-        """Returns the records of running containers that were made without their CDI specs, each in one call only.
+        """Returns the records of running containers that were made without their CDI specs.
+
+        A container is in the answer of one call only.
 
         Args:
-            records: those of all containers of the node.
+            records: the records of all containers of the node.
             pods: the node's pods, which show what runs.
         """
         here = running(records, pods)

@@ -315,13 +315,13 @@ def offered(
 def mps_on_node(names: Mapping[int, bytes], is_trusted: Callable[[int], bool]) -> str:
     """Returns why no GPU of a node can be shared in turns, if NVIDIA's Multi-Process Service (MPS) runs there; else "".
 
-    NVML names MPS once it has a client. Its daemon and its server are processes of the host, or of a privileged
-    container such as NVIDIA's device plugin has for it (https://docs.nvidia.com/deploy/mps/). The GPUs that they share
-    are named in their environment, which the agent has no right to read.
+    NVML names MPS only once MPS has a client. The daemon and the server of MPS are processes of the host, or of a
+    privileged container such as NVIDIA's device plugin has for them (https://docs.nvidia.com/deploy/mps/). The GPUs
+    that they share are named in their environment, which the agent has no right to read.
 
     Args:
         names: the names of the processes, as the kernel cuts them, keyed by process id.
-        is_trusted: returns whether a process, given its id, bears its name by the will of who administers the node.
+        is_trusted: returns whether a process, given its id, belongs to the node's admin, so that its name is true.
     """
     if any(name == MPS and is_trusted(pid) for pid, name in names.items()):
         return "nvidia-cuda-mps-control runs on this node, and may share any of its GPUs through MPS: end it"

@@ -1,7 +1,7 @@
 """Reads the CDI specs that a vendor's toolkit writes on the host, and tolerates a file that is just being written.
 
-`nvidia-ctk cdi generate > FILE` empties the file at its start and fills it later. A spec that is missing at one look
-withholds its GPUs, and the kubelet then fails each GPU pod that it admits.
+`nvidia-ctk cdi generate > FILE` empties the file at its start and fills it later. If a spec were missing at one look,
+its GPUs would be withheld, and the kubelet would then fail each GPU pod that it admits.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ class SpecFiles:
         """Reads the files; returns the vendor's specs, and which files cannot be read.
 
         If a file changed in the last SETTLED_SECONDS, or is no document and changed in the last KEPT_SECONDS, its
-        earlier content counts. A file that was removed or cannot be opened no longer counts. The first call waits for
-        such files, at most FIRST_SECONDS, since no earlier content is known.
+        earlier content counts. The first call waits for such files, at most FIRST_SECONDS, since no earlier content of
+        them is known. A file that was removed or cannot be opened does not count.
         """
         if self._is_first:
             self._is_first = False
