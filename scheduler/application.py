@@ -285,9 +285,10 @@ class Routes:
 def keep_worth_current(state: State, wait: Wait) -> None:
     """Keeps the figures by which nodes are scored current, until the process ends.
 
-    The figures say how useful a free part of a GPU is for the requests that usually come. They are computed from the
-    requests of all pods so far. They are computed again after as many requests as LEARN_AT and LEARN_EVERY state, and
-    when a new device class (`DeviceClass`) has appeared. The loop checks this every LEARN_LOOK_SECONDS.
+    The figures say how useful a free part of a GPU is for the requests that usually come. They are learned from the
+    requests of all pods so far: after each number of requests in LEARN_AT, and then after every LEARN_EVERY further
+    requests. They are also learned again once a new device class (`DeviceClass`) has appeared. The loop checks this
+    every LEARN_LOOK_SECONDS.
 
     Args:
         state: counts the requests and knows the device classes; stores the figures.
@@ -318,7 +319,8 @@ def keep_showing(state: State, measures: Measures, acts: Callable[[], bool], wai
 
     Args:
         state: gives the figures.
-        acts: returns whether this replica may act.
+        measures: the metrics to set.
+        acts: returns whether this replica may act, which one of the metrics shows.
     """
     while not wait(SHOW_SECONDS):
         measures.show(state.figures(), acting=acts())

@@ -9,7 +9,7 @@ from fairgpu.states import BudgetState, NamespaceState, StatesDocument
 
 
 class BudgetEffect(Enum):
-    """The effect of a budget's state on the placement of its pods."""
+    """The effect of a budget's state on the pods of its namespaces: whether the extender places them."""
 
     IN_BUDGET = "in budget"
     """The budget has money, its state has no effect, or its state was never known."""
@@ -26,7 +26,7 @@ class Budgets:
     """The last known state of each namespace's budget, as the timekeeper publishes it. Thread-safe.
 
     Attributes:
-        version: a number that grows with each change of a budget's effect or name.
+        version: a number that grows with each change of a budget's effect or name, or of the default state.
         any_over: whether any budget has the effect BudgetEffect.OVER.
         confirmed_at: when the timekeeper last confirmed the states, in monotonic seconds; None before the first time.
         timekeeper_ca: the CA certificate, in PEM, that signed the timekeeper's certificate; empty until it is known.
@@ -48,7 +48,7 @@ class Budgets:
     def learn_states(self, document: StatesDocument, now: float) -> None:
         """Stores the budget states in an answer of the timekeeper.
 
-        A stored state stays in force until a later answer changes it.
+        A stored state stays in force until a later answer changes it, or an answer for all namespaces lacks it.
 
         Args:
             document: the answer: the states of all namespaces, or only those that have changed.

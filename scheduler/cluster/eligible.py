@@ -116,8 +116,8 @@ def others_asked(spec: Json) -> tuple[tuple[str, int], ...]:
 
     The amounts are those that kube-scheduler counts, at most MOST of each resource.
 
-    Requests of the pod as a whole (`spec.resources`) replace the requests of its containers. Kubernetes knows such
-    requests of huge pages, and of no other resource that is counted here
+    Requests of the pod as a whole (`spec.resources`) replace the requests of its containers. Of the resources that are
+    counted here, Kubernetes allows such requests for huge pages alone
     (https://github.com/kubernetes/kubernetes/blob/v1.34.2/staging/src/k8s.io/component-helpers/resource/helpers.go).
     """
     main = [_others_requested(container) for container in mappings(spec.get("containers"))]
@@ -282,9 +282,10 @@ class _Values:
         return flags
 
     def _of(self, key: str) -> tuple[Ints, Ints]:
-        """Returns two arrays for a key: the nodes that have the key, and the nodes whose value of it is a number.
+        """Returns the nodes that have a key, and the nodes whose value of the key is a whole number.
 
-        The first array has the nodes' indexes. The second has one row for each node: the node's index and the number.
+        The first array has the nodes' indexes. The second has a row of two for each node: the node's index and the
+        number.
         """
         if key not in self._places:
             return _NOWHERE

@@ -47,12 +47,12 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class GangRefusal:
-    """The reason why a gang cannot be placed, and the state of the cluster for which the reason holds.
+    """The answer whether a gang can be placed, and the state of the cluster for which this answer holds.
 
-    An attempt to place the gang has found the reason, or a forecast: an attempt that reserves no devices.
+    It comes from an attempt to place the gang, or from a forecast: an attempt that reserves no devices.
 
     Attributes:
-        text: the reason; empty if the gang could be placed.
+        text: the reason why the gang cannot be placed; empty if it can.
         versions: the version of the fleet (`Fleet.version`), and that of the nodes' other properties (`State.sites`).
         rows: the indexes of the nodes that were tried, as the bytes of an array.
         uids: the uids of the gang's waiting pods.
@@ -213,10 +213,11 @@ class GangPods:
         self._drop_if_empty(key)
 
     def together_with(self, pod: WaitingPod) -> list[WaitingPod]:
-        """Returns the pods that must be placed together with a waiting pod, or instead of it: the oldest of its gang.
+        """Returns the waiting pods that must be placed together, if the given one waits: the oldest of its gang.
 
-        They are as many as the gang still needs, of its pods that wait. The answer is the pod alone if it has no gang,
-        or its gang needs no more pods. The answer is empty if fewer pods of the gang wait than it needs.
+        They are as many as the gang still needs; the given pod is not among them if it is younger. The answer is the
+        given pod alone if it has no gang, or its gang needs no more pods. The answer is empty if fewer pods of the gang
+        wait than the gang needs.
         """
         if pod.gang is None:
             return [pod]

@@ -11,7 +11,8 @@ class Inventories:
     """All nodes with their inventories of devices; those whose devices are unique are added to the scheduler's fleet.
 
     A node is left out of the fleet if another node offers one of its devices as well. So a change of one node can move
-    other nodes into the fleet or out of it: each method that makes a change returns the names of all nodes to look at.
+    other nodes into the fleet or out of it: each method that makes a change returns the names of all nodes that it may
+    have moved.
     """
 
     def __init__(self, fleet: Fleet) -> None:
@@ -57,7 +58,7 @@ class Inventories:
         return touched
 
     def left_out(self) -> tuple[int, int]:
-        """Returns two numbers of nodes, for metrics: with an invalid inventory, and with another node's device."""
+        """Returns, for metrics, how many nodes have an invalid inventory, and how many offer another node's device."""
         return len(self._refused), sum(name not in self._fleet.rows for name in self._nodes)
 
     def shared(self, name: str) -> str | None:

@@ -84,7 +84,7 @@ class WaitingPod:
         priority: the number of its priority class.
         created: when it was created (RFC 3339).
         gang: its gang's name and number of pods; None if it has none.
-        high_priority: whether its task priority is high.
+        high_priority: whether its author chose a high task priority.
         rules: the part of its spec that decides on which nodes it may run.
     """
 
@@ -108,10 +108,11 @@ class PodNote:
     Attributes:
         uid, namespace, name: identify the pod.
         holding: the part of its node that it holds; None if it is not bound, or has ended.
-        starts: the parts of devices that it holds, one tuple for each main container, as each starts by itself. One
-            tuple has all parts if there is one main container, or an init container has devices.
+        starts: the parts of devices that it holds, in one tuple for each main container, since these start
+            independently. A single tuple has all parts if the pod has one main container, or an init container has
+            devices.
         fault: the reason why its allocation does not count; empty for a sound allocation or none.
-        waits: the pod with its request, if kube-scheduler has found no node for it yet; else None.
+        waits: the pod with its request, if kube-scheduler has tried to place it and found no node; else None.
         ended: whether it holds nothing and never will: it has ended, or was deleted before it was bound.
         done: whether it has ended with success.
         gang: its gang's name and number of pods; None if it has none.
@@ -121,10 +122,11 @@ class PodNote:
         reclaim_at: when the scheduler will evict it, as its annotation says (RFC 3339); empty if it has no notice.
         leaving: whether it was deleted, and is ending.
         since: when it was bound, in seconds since 1970; 0 if no condition states it.
-        high_priority: whether its task priority is high.
+        high_priority: whether its author chose a high task priority.
         priority: the number of its priority class.
         labelled: whether it has FairGPU's label, without which it is not evicted.
-        others: what it holds of its node's other resources, such as `rdma/hca`; nothing if it is not bound.
+        others: pairs of another resource of its node, such as `rdma/hca`, and the amount that it holds; empty if it is
+            not bound.
     """
 
     uid: str

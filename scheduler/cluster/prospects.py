@@ -1,6 +1,6 @@
 """Finds waiting pods that would have no place even if all other pods ended.
 
-Pods of spent budgets wait for pods within budget, but not for such pods.
+A pod of a spent budget waits until the pods within budget are placed. It does not wait for a pod without such a place.
 """
 
 from __future__ import annotations

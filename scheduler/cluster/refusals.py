@@ -1,4 +1,4 @@
-"""Caches the reasons why a kind of request fits on none of a set of nodes, until the fleet changes.
+"""Caches the reasons why a request fits on none of some nodes, until the fleet changes.
 
 Pods with equal requests wait together, and kube-scheduler asks about them again and again.
 """

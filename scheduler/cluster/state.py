@@ -346,9 +346,10 @@ class State:
                 marked.discard(note.uid)
 
     def _take_earmark(self, note: PodNote) -> None:
-        """Keeps the devices that a waiting pod's annotation names, and frees those kept so far if they differ.
+        """Keeps the devices that the earmark of a waiting pod names, and frees those kept so far if they differ.
 
-        The annotation has no effect before the pod waits.
+        Without a valid earmark, and before the pod waits, no devices are kept. It also stores the nodes on which no pod
+        is evicted again for the pod, for `left_out`.
         """
         pod, earmark = note.waits or note.member or self._asked.get(note.uid), None
         try:
@@ -566,11 +567,11 @@ class State:
 
         Args:
             named: returns whether kube-scheduler asks about the node of a name.
-            looks: the number of the fleet's best nodes that are looked at. Most often kube-scheduler asks about one of
-                them, so that its long list of names need not be decoded.
+            looks: the number of nodes to look at: those on which the pod fits, the best first. Most often
+                kube-scheduler asks about one of them, so that its long list of names need not be decoded.
 
         Returns:
-            The index; None if kube-scheduler asks about none of these nodes.
+            The index; None if the pod fits nowhere, or kube-scheduler asks about none of these nodes.
         """
         names = self.fleet.names
         return next((row for row in islice(self.chooser.in_order(pod.request), looks) if named(names[row])), None)
@@ -745,7 +746,7 @@ class State:
         self.forget(uid)
 
     def doubtful(self, now: float) -> list[Reservation]:
-        """Returns the reservations whose Binding was sent and whose time limit passed before its outcome was seen.
+        """Returns the reservations whose Binding was sent, and whose time limit has passed without a known outcome.
 
         Args:
             now: the present time, in seconds of a monotonic clock.
@@ -757,7 +758,7 @@ class State:
         return [(uid, kept) for uid, kept in self._reservations.items() if kept.until is not None and kept.until <= now]
 
     def lowest_in_budget(self) -> int | None:
-        """Returns the lowest priority of the pods within their budgets that wait for devices; None if none waits.
+        """Returns the lowest priority of the pods within their budgets that wait for devices; None without such pods.
 
         A pod of a spent budget is placed only if its priority is lower than that (`budget_block`).
 
@@ -788,7 +789,7 @@ class State:
         return None
 
     def ask(self, pod: WaitingPod) -> None:
-        """Stores a pod about which kube-scheduler asks, so that its later bind finds the pod.
+        """Stores a pod about which kube-scheduler asks: its later call `bind` names the pod without its request.
 
         The first call for a pod also counts the pod's request for `mix`.
         """

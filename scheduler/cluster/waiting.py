@@ -29,8 +29,8 @@ class Waiting:
         kept_from: the nodes that had room at the last refusal, though kube-scheduler did not ask about them; None for
             none.
         outdated: whether the condition says that the pod fits, and the extender has refused it since.
-        shows_fit: whether the condition says that the pod fits, but was written before the last node was found for the
-            pod; `text` is then empty.
+        shows_fit: whether the condition still says that the pod fits, from before a node was last found for the pod.
+            `text` is then empty, so that the condition is written again once the pod fits again.
     """
 
     pod: WaitingPod
@@ -116,7 +116,8 @@ class WaitingPods:
     def take_refused(self) -> set[str]:
         """Returns the uids of the pods that the extender has refused since the last call of this method.
 
-        Such a refusal may have missed a pod's end, so that the reason is computed again after the end.
+        The extender perhaps refused them before it saw the end of another pod. So the caller computes their reasons
+        again once it sees an end.
         """
         refused, self._refused = self._refused, set()
         return refused
@@ -194,5 +195,5 @@ class WaitingPods:
 
 
 def _place(pod: WaitingPod) -> tuple[int, str, str, str]:
-    """Returns the values by which waiting pods are sorted, the highest priority first; the last is the namespace."""
+    """Returns the values by which waiting pods are sorted: the highest priority first, then the oldest."""
     return -pod.priority, pod.created, pod.uid, pod.namespace

@@ -61,8 +61,8 @@ class AllocationFaults:
     """Reports bound pods whose allocation is not counted, names a GPU that their node does not offer, or exceeds a GPU.
 
     Each pod is reported once while its fault lasts: in the log, and by an event about the pod. If MAX_WARNED pods are
-    faulty already, a further one is only logged. Any thread may call the methods but `look_for_overlaps`, which
-    one thread calls.
+    faulty already, a further one is only logged. Any thread may call the methods, except `look_for_overlaps`: one
+    thread alone calls that method.
     """
 
     def __init__(self, state: State, warn: WarnOfPod = lambda *_: None) -> None:

@@ -165,7 +165,7 @@ def keep_settling(state: State, pods: Pods, clock: Clock, failed: Callable[[], N
 
 
 def settle(state: State, pods: Pods, now: float, failed: Callable[[], None] = lambda: None) -> None:
-    """Looks up each Binding whose outcome is not known in time, and frees the devices of the pods that are not bound.
+    """Looks up each Binding whose outcome was not known in time, and frees the devices of the pods that are not bound.
 
     It reads each pod of `State.doubtful` from the API server. If the pod is bound, it stores what the pod holds. No
     attempt at such a Binding is under way any more, so the API server's present answer is final. The answer is ignored

@@ -72,9 +72,9 @@ class _Asked:
 def filter_nodes(state: State, arguments: FilterArguments, now: float) -> FilterResult:
     """Returns the best node for a pod, and reserves devices there.
 
-    With a single node, kube-scheduler needs no scores, and its other extenders and plugins look at that node alone. If
-    the pod has soft preferences among nodes and no gang, all nodes that fit are returned, and nothing is reserved. If
-    no node fits, the result has a reason for each node.
+    Since the answer has a single node, kube-scheduler needs no scores, and its other extenders and plugins look at that
+    node alone. If the pod has soft preferences among nodes and no gang, all nodes that fit are returned, and nothing is
+    reserved. If no node fits, the result has a reason for each node.
 
     Args:
         arguments: kube-scheduler's question: the pod and the nodes.
@@ -227,9 +227,9 @@ def _blocked(state: State, pod: WaitingPod, question: _Asked, block: BudgetBlock
 def _place(state: State, pod: WaitingPod, question: _Asked, now: float) -> tuple[list[str] | msgspec.Raw, str]:
     """Returns the names of the nodes to answer for a pod, and the reason why the pod must wait because of its gang.
 
-    There is no name if the pod fits nowhere. The reason is empty if there is none. Most pods get the best node alone,
-    on which devices are then reserved. A pod with soft preferences and without a gang gets all nodes on which it fits,
-    and nothing is reserved.
+    There is no name if the pod fits nowhere. The reason is empty if no gang keeps the pod waiting. Most pods get one
+    node alone, on which devices are then reserved: the node of their earmark, else the best one. A pod with soft
+    preferences and without a gang gets all nodes on which it fits, and nothing is reserved.
     """
     if pod.gang is not None:
         return place_member(state, pod, question.rows, now)

@@ -126,6 +126,8 @@ def keep_waking(state: State, conditions: Conditions, clock: Clock) -> None:
     further failure, up to MAX_RETRY_SECONDS. The other pods are tried at the next look.
 
     Args:
+        state: the scheduler's state, with the waiting pods.
+        conditions: writes the conditions, and says whether this replica may act.
         clock: the clock; the loop ends when its wait reports that the process ends.
     """
     # None: the state may have changed since this was last run, which an error may have ended.
@@ -257,13 +259,15 @@ def _wake_one(state: State, conditions: Conditions, uid: str, failed: set[str]) 
 def _must_be_written(one: Waiting, text: str, block: BudgetBlock | None) -> bool:
     """Returns whether `text`, the reason why a pod waits now, must be written into its condition fairgpu.io/Placeable.
 
-    If the pod has the condition already, each change of the text is written. A pod without the condition shows the
-    extender's last answer in kube-scheduler's own condition. If a budget holds such a pod back, the first text is
-    written once it differs from that answer. If no budget does, the first text is written if a node has room now, or
-    if this replica has refused the pod and `text` has a cause that the answer lacks. Then a changed figure alone is not
-    written: each pod that is placed changes figures, and kube-scheduler would ask about thousands of pods again.
+    If the pod has the condition already, each change of the text is written, and any text if the condition is out of
+    date (`Waiting.shows_fit`). A pod without the condition shows the extender's last answer in kube-scheduler's own
+    condition. If a budget holds such a pod back, the first text is written once it differs from that answer. If no
+    budget does, the first text is written if a node has room now, or if this replica has refused the pod and `text` has
+    a cause that the answer lacks. A changed figure is no such cause: each pod that is placed changes figures, and
+    kube-scheduler would ask about thousands of pods again.
 
     Args:
+        one: the pod, with the texts that it shows now.
         block: how a budget holds the pod back; None if none does.
     """
     if one.text:

@@ -143,7 +143,8 @@ class BindArguments(msgspec.Struct, frozen=True):
 class FilterResult(msgspec.Struct, rename="pascal", frozen=True):
     """The answer to kube-scheduler's call `filter`.
 
-    Names and texts can be JSON already: to encode those of thousands of nodes takes longer than all else of an answer.
+    Names and texts may be given as JSON that was encoded earlier: to encode those of thousands of nodes takes longer
+    than all other work for an answer.
 
     Attributes:
         node_names: the names of the nodes that fit.

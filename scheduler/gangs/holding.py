@@ -114,6 +114,8 @@ def release(state: State, key: GangKey, gang: Gang, text: str) -> None:
     """Frees all devices that are held for a gang, and ends the binds of its pods that wait for the other pods.
 
     Args:
+        state: the scheduler's state; the caller holds its lock.
+        key, gang: the gang.
         text: the reason with which these binds fail.
     """
     hold = gang.hold
@@ -142,6 +144,8 @@ def cause(size: int, fitting: int) -> str:
 
 def explain_member(state: State, pod: WaitingPod, rows: Ints) -> str:
     """Returns why a pod waits because of its gang; empty if the gang fits now. No devices are reserved.
+
+    The text is also empty if the gang needs no more pods, or devices are held for it already.
 
     Args:
         state: the scheduler's state; the caller holds its lock.

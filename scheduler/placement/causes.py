@@ -3,8 +3,8 @@
 kube-scheduler groups nodes by equal texts, as `0/9 nodes are available: 4 TEXT, 5 TEXT.`
 (https://github.com/kubernetes/kubernetes/blob/v1.34.2/pkg/scheduler/framework/types.go), and cuts the note of a pod's
 event at 1,024 bytes (https://github.com/kubernetes/kubernetes/blob/v1.34.2/pkg/scheduler/schedule_one.go). So there are
-few texts, and one of each cause together fit into a note. Each text but that of TOGETHER says what was asked and what
-there is at most.
+few texts, and they are short: a note has room for one text of each cause. Each text, except that of TOGETHER, says
+what was asked and the most that a node has.
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ class Shortage:
         gpus: the number of GPUs that the container needs; 0 for TOGETHER.
         asked: the amount that the container needs. It is the memory of each GPU for SIZE and MEMORY, the percent of
             GPU time of each GPU for CORE, and a number of GPUs for the other causes.
-        most: the largest such amount on any of these nodes. Of memory and GPU time, it is the amount that each of
-            `gpus` GPUs of the node has.
+        most: the largest amount that any of these nodes has, to compare with `asked`. Of memory and GPU time, it is the
+            amount that each of `gpus` GPUs of the node has.
         unit: the unit of amounts of memory: `MiB` or `percent`.
-        in_sum: the number of these nodes with enough free in sum, but in pieces on several GPUs.
+        in_sum: the number of these nodes with enough free in sum, but in parts on several GPUs.
         cut: the number of these nodes on which the search for devices of several containers reached its limit.
     """
 

@@ -63,13 +63,13 @@ class Placed:
 
 
 class _Stage(NamedTuple):
-    """One cause, and the nodes that it keeps from one container of a request.
+    """One cause, and on which nodes it keeps one container of a request from its devices.
 
     Attributes:
         cause: the cause.
-        gpus, asked, unit: those of a `Shortage` of this cause.
-        amounts: for each node, the amount that it has; the container needs the amount `asked`.
-        short: for each node, whether the cause keeps it from the container.
+        gpus, asked, unit: what the container needs: the fields of these names of a `Shortage` of this cause.
+        amounts: for each node, the amount that it has, to compare with `asked`.
+        short: for each node, whether the cause applies there.
     """
 
     cause: Cause
@@ -144,7 +144,8 @@ class Chooser:
     Attributes:
         fleet: the nodes with the free parts of their devices.
         worth: the learned figures that say which free parts are most useful to later requests. None before the first
-            learning: without the placement `spread` or `topology`, the first node that fits is then chosen.
+            learning: the first node that fits is then chosen, unless the request has the placement `spread` or
+            `topology`.
         tries: the tries that all searches for devices together may still use; None if each call has CALL_TRIES of its
             own.
         cut: how often a node counted as not fitting because the search for its devices reached its limit.
@@ -319,7 +320,7 @@ class Chooser:
         return _decided(gains, device)
 
     def _of_several(self, request: Request, rows: Ints) -> _Computed:
-        """Returns the arrays of `_Figures` for a request of several containers, on the nodes with these rows."""
+        """Returns the four arrays of `_Computed` for a request of several containers, on the nodes with these rows."""
         first, group = self._groups(request, rows)
         tries = self.tries or Tries(CALL_TRIES)
         given = give_all(request, self._free(request, rows[first]), self._picks(request), tries)
@@ -375,9 +376,9 @@ class Chooser:
         return [*first, linked_pick(request, fleet, plain), plain, linked_pick(request, fleet, emptiest)]
 
     def _gained(self, request: Request, rows: Ints, after: Ints) -> Floats:
-        """Returns the gain of each node in `rows` if it takes the request.
+        """Returns the gain of each node in `rows` if it takes the request; 0 for all before the first learning.
 
-        `after` has the percent of each device that is then free.
+        `after` has the percent that would then be free of each device of these nodes.
         """
         if self._worth is None:
             return np.zeros(len(rows))
@@ -609,9 +610,9 @@ def _placed(node: Node, request: Request, assignment: Assignment) -> Placed:
 
 
 def _assignment(taken: Flags) -> Assignment:
-    """Returns the indexes of each container's devices.
+    """Returns, for each container, the indexes of the devices that it takes on a node.
 
-    `taken` has, for each container and device, whether the container takes the device.
+    `taken` has the same as flags: for each container and device, whether the container takes the device.
     """
     return tuple(tuple(np.flatnonzero(devices).tolist()) for devices in taken)
 

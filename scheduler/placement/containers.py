@@ -163,8 +163,9 @@ class Given(NamedTuple):
     Attributes:
         fits: for each node, whether every container gets its devices.
         taken: for each container, node and device, whether the container takes the device.
-        idle: for each node on which the containers fit and each device, the percent that is free beside them.
-        first: for each node, whether the first Pick that `give_all` got placed the containers.
+        idle: for each node and device, the percent that is free beside the containers; on a node on which they do not
+            fit, the percent that is free now.
+        first: for each node, whether the first of the Picks that `give_all` got has placed the containers.
         reached: for each node, whether the answer is final. If it is not, more tries may place the containers.
         cut: for each node, whether the search for devices reached its limit.
     """
@@ -239,7 +240,8 @@ def _search(request: Request, free: Free, rest: Ints, tries: Tries, given: Given
 
     Args:
         rest: the nodes, as their indexes in `free`.
-        tries: the tries that are left; each search uses some. A node for which none is left is not `reached`.
+        tries: the tries that are left; each search uses some. If none is left for a node, `given.reached` is set to
+            False for the node.
     """
     known: dict[tuple[tuple[object, ...], ...], tuple[Assignment | None, bool]] = {}
     for at in rest.tolist():
@@ -346,7 +348,7 @@ def emptiest(_at: int, _able: Flags, left: Free, _then: Ints) -> Ints:
 def left_of(request: Request, free: Free, taken: Flags) -> Free:
     """Returns the parts of devices that stay free once a pod has taken its devices.
 
-    A device has less free by the most that the pod holds of it at any one time, as `fairgpu.demand.peak` says.
+    Of each device, the most that the pod holds at any one time is subtracted (`fairgpu.demand.peak`).
 
     Args:
         request: the pod's request.
@@ -369,10 +371,10 @@ def left_of(request: Request, free: Free, taken: Flags) -> Free:
 
 
 def may_fit(request: Request, free: Free) -> Flags:
-    """Returns, for each node, whether all containers of a pod may fit, as far as sums and counts of devices can say.
+    """Returns a flag for each node: False if sums and counts of devices prove that a pod's containers do not fit.
 
-    On such a node they may still not fit, since the free parts may lie on the wrong devices. A node with false needs no
-    search.
+    Such a node needs no search. On a node with True they may still not fit, since the free parts may lie on the wrong
+    devices.
     """
     needs = [request.steps[at][0] for at in turns(request)]
     core, memory, slots = (np.where(free.usable, amounts, 0).clip(0) for amounts in free[:3])
@@ -394,7 +396,7 @@ def may_fit(request: Request, free: Free) -> Flags:
 
 
 def _alone(needs: Iterable[Need], free: Free) -> Flags:
-    """Returns a flag for each node: whether every one of the containers would fit there without the others."""
+    """Returns a flag for each node: whether each container, given by its need, would fit there without the others."""
     fits = np.ones(len(free.usable), np.bool_)
     for need in set(needs):
         fits &= free.fitting(need, free.memory_after(need)).sum(axis=1) >= need.gpus

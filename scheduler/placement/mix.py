@@ -77,8 +77,8 @@ class MixCounter:
     def see(self, request: Request) -> None:
         """Counts one pod's request; a request of several containers counts as its largest container.
 
-        A trial counted each container by itself. With four of six mixes of such pods, the scheduler then placed 0.1 to
-        2 GPUs of 100 less.
+        In a trial, each container counted as a request of its own. With four of six mixes of such pods, the scheduler
+        placed 0.1 to 2 GPUs of 100 less in the trial.
         """
         self._pods += 1
         self._cpu_milli += request.cpu_milli

@@ -77,7 +77,7 @@ def relinked(request: Request, fleet: Fleet, free: Free, assignment: Assignment)
     The containers of several GPUs exchange devices in turn, the largest first, until no exchange gives one of them
     better links. With `topology` a container may take any device on which it fits beside the others. Without it, a
     container exchanges a device only for one of the same model of which as much is free, so that nothing but links
-    changes. A pod with an init container that ends keeps its devices, since that container uses those of the others.
+    changes. If an init container of the pod ends, no devices are exchanged: it uses devices of the other containers.
 
     Args:
         free: the free parts of the node's devices.
@@ -127,7 +127,8 @@ def _nearest(fleet: Fleet, rows: Ints, candidates: Flags, fixed: Flags, counts: 
         rows: the nodes' indexes in the fleet.
         candidates: for each node and device, whether the device may be chosen.
         fixed: for each node and device, whether the device is taken in any case.
-        counts: the size of the set, with the fixed devices; then the number of devices that each later container needs.
+        counts: the size of the set, with the fixed devices; then the number of devices that each later container needs,
+            so that the set leaves well linked devices to these containers.
     """
     first, inverse = _alike_rows(fleet, rows, candidates, fixed)
     chosen = np.zeros((len(first), candidates.shape[1]), np.bool_)
@@ -173,7 +174,11 @@ def _exchangeable(
 
 
 def _alike_rows(fleet: Fleet, rows: Ints, *flags: Flags) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
-    """Groups nodes that have the same links and flags, so that one of each group is looked at.
+    """Groups nodes that have the same links and flags, so that the caller computes an answer once for each group.
+
+    Args:
+        rows: the nodes' indexes in the fleet.
+        *flags: arrays with a flag for each of these nodes and each device.
 
     Returns:
         Two arrays. The first has, for each group, the position of its first node in `rows`. The second has, for each

@@ -53,8 +53,8 @@ def place_together(chooser: Chooser, parts: Sequence[Part]) -> tuple[dict[str, P
     """Returns places for several requests at once, all of them or none, without holding their devices.
 
     Returns:
-        The place of each request, keyed by its pod's uid, and the number of requests that fit. There are no places if
-        not all of them fit.
+        The place of each request, keyed by its pod's uid, and the largest number of requests that were found to fit
+        together. There are no places if no way was found to place all of them.
     """
     before, chooser.tries = chooser.tries, chooser.tries or Tries(MAX_SETS)
     try:
@@ -93,7 +93,7 @@ def _alike(one: Part, other: Part) -> bool:
 
 
 def _enough(fleet: Fleet, parts: Sequence[Part]) -> bool:
-    """Whether the GPU time that is free on all nodes, in sum, suffices for the requests; if not, no search helps."""
+    """Whether the free GPU time of all nodes that may be chosen suffices for the requests; if not, no search helps."""
     rows = np.unique(np.concatenate([part.rows for part in parts]))
     free = int(np.where(fleet.offered[rows], fleet.core[rows], 0).clip(0).sum())
     return free >= sum(need.gpus * need.core_percent for part in parts for need in part.request.containers)

@@ -1,8 +1,8 @@
 """Computes the worth of a node's free parts: the larger it is, the more of the coming requests they can take.
 
-The worth is V = U - 8 W - 0.2 S + 0.1 R, in percent of a GPU. U is the free part that fits a kind of requests, summed
-over the kinds, each weighted by its share of all requests. W is the part of shared GPUs that is expected to stay free
-for good. S is the part that is stranded once the node's processor time is used up. R is the free part of models that
+The worth is V = U - 8 W - 0.2 S + 0.1 R, in percent of a GPU. U is the free part that a kind of requests can use; it is
+summed over the kinds, each weighted by its share of all requests. W is the part of shared GPUs that is expected to stay
+free for good. S is the free part for which the node has no processor time left. R is the free part of models that
 requests ask for by name. The weights were found on the trace of Alibaba's GPU cluster of 2023
 (https://github.com/alibaba/clusterdata/tree/master/cluster-trace-gpu-v2023).
 """
@@ -39,8 +39,8 @@ class Several:
     Attributes:
         gpus: the number of GPUs.
         percent: the percent of each GPU that they need, indexed by the device's class.
-        share: the fraction of all pods, from 0 to 1, that is of these kinds and for which a node's free processor time
-            and memory suffice, indexed by the node's level (`Worth.host_level`).
+        share: a fraction of all pods, from 0 to 1, for each level of a node (`Worth.host_level`): the pods of these
+            kinds for which the free processor time and memory of a node of this level suffice.
     """
 
     gpus: int
@@ -334,13 +334,14 @@ def _usual(percents: tuple[int, ...], common: int) -> int:
 def _named(
     kinds: Sequence[tuple[Kind, float]], classes: Sequence[DeviceClass], capacity: Mapping[int, int], demanded: float
 ) -> Floats:
-    """Returns, for each device class, the fraction of its devices that requests by model take when no GPU is free.
+    """Returns, for each device class, the fraction of its devices that requests by model take in a full cluster.
 
-    A request by model allows or excludes models of GPUs by their names. Such requests may ask for more devices than the
-    class has: the fraction is at most MAX_NAMED_SHARE.
+    A request by model allows or excludes models of GPUs by their names. The fraction is above 1 if such requests ask
+    for more devices than the class has. It is at most MAX_NAMED_SHARE.
 
     Args:
         kinds: each kind of requests with its fraction of all pods.
+        classes: the device classes, in the order of their indexes.
         capacity: the number of devices of each class, keyed by the class's index.
         demanded: the percent of a GPU that a pod asks for on average, summed over its GPUs.
     """

@@ -53,7 +53,7 @@ class PodToPlace:
         uid: the pod's uid.
         request: the pod's request.
         rows: the indexes in the fleet of the nodes on which the pod may run once there is room.
-        high_priority: whether its task priority is high.
+        high_priority: whether its author chose a high task priority.
         others: pairs of another resource, such as `rdma/hca`, and the amount of it that the pod asks for.
     """
 

@@ -236,8 +236,8 @@ class Reclaimer:
         """Returns, keyed by the waiting pod's uid, why its earmark must be withdrawn; None if it stays.
 
         The earmarks of a gang's pods stay or are withdrawn together. Three kinds of pods are not in the answer: pods
-        with a reservation, pods that pause (`_pause`) or whose gang has one that does, and pods at which an unexpected
-        error arises. No pod may be evicted for an earmark that is not in the answer.
+        with a reservation; pods about which nothing is done for now (`_pause`), with the other pods of their gang; and
+        pods at which an unexpected error arises. No pod is evicted for an earmark that is not in the answer.
         """
         together: dict[Any, list[tuple[WaitingPod, Earmark]]] = {}
         for uid, (pod, earmark) in earmarks.items():
@@ -287,7 +287,7 @@ class Reclaimer:
         return None if self._clocks.wall() < until else _Fall("the pods that were to go are still there", in_vain=True)
 
     def _why_kept(self, pod: WaitingPod, victim: PodNote) -> str:
-        """Returns why `victim` must no longer be evicted for a waiting pod; empty if nothing speaks against it."""
+        """Returns why `victim` must no longer be evicted for a waiting pod; empty if it is still to be evicted."""
         if self._in_budget(victim) and (victim.high_priority or not pod.high_priority):
             return "a pod that was to go is within its budget again"
         if not victim.labelled and not victim.leaving:
@@ -587,7 +587,7 @@ class Reclaimer:
     def _write(self, pods: Sequence[WaitingPod], plan: Plan) -> bool:
         """Writes the earmarks of a plan on the waiting pods that it places, all or none.
 
-        The pods pause if the API server refuses a write.
+        If the API server refuses a write, nothing is done about these pods for RETRY_SECONDS (`_pause`).
 
         Returns:
             True if the plan still gave the pods a place, even if a write was refused. False if it did not: nothing is
@@ -621,7 +621,7 @@ class Reclaimer:
         return True
 
     def _stands(self, pods: Sequence[WaitingPod], plan: Plan) -> bool:
-        """Returns whether a plan still gives its pods a place: others may have been placed while the plan was made."""
+        """Returns whether a plan still gives its pods a place: False if other pods got it while the plan was made."""
         if any(self._has_place(pod.uid) for pod in pods):
             return False
         fleet, _, _ = self._copy(pods)
@@ -653,7 +653,10 @@ class Reclaimer:
                 self._state.fleet.release(f"{EARMARKED}{uid}")
 
     def _annotate(self, pod: WaitingPod | PodNote, key: str, value: str | None) -> bool:
-        """Writes a pod's annotation through its status subresource, or removes it (None); returns whether it could."""
+        """Writes a pod's annotation through the pod's status subresource, or removes it if `value` is None.
+
+        Returns False if this replica must not act, or the API server has refused the write; else True.
+        """
         if not self.acts():
             return False
         path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}/status"
@@ -672,7 +675,11 @@ def _others_of(pods: Iterable[WaitingPod]) -> frozenset[str]:
 
 
 def _is_there(fleet: Fleet, holding: Holding) -> bool:
-    """Returns whether a node has all that a pod is to hold of it, beside the parts that other pods hold."""
+    """Returns whether a node has the part of it that a pod holds in `fleet`.
+
+    It is False if a device is no longer there, or if all pods together hold more than there is of one of the pod's
+    devices, or of the node's processor time or memory.
+    """
     row = fleet.rows.get(holding.node)
     places = [fleet.places.get(piece.uuid, (-1, 0)) for piece in holding.pieces]
     if row is None or any(of_row != row for of_row, _ in places):
@@ -682,7 +689,10 @@ def _is_there(fleet: Fleet, holding: Holding) -> bool:
 
 
 def _whole(state: State, pod: WaitingPod) -> list[WaitingPod]:
-    """Returns a waiting pod with the pods of its gang that must be placed with it; none if the gang is incomplete."""
+    """Returns the waiting pods that must be placed together with a given one (`GangPods.together_with`).
+
+    There are none if its gang lacks pods, or devices are already held for the gang.
+    """
     if pod.gang is not None:
         key = state.gangs.key_of(pod.uid)
         gang = None if key is None else state.gangs.of(key)

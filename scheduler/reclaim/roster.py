@@ -1,4 +1,4 @@
-"""Keeps the running pods and their devices as arrays over all nodes; only the parts of changed nodes are made anew."""
+"""Keeps the running pods and their devices as arrays over all nodes; only the rows of changed nodes are made anew."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Running(NamedTuple):
 
     Attributes:
         namespace: the pod's namespace.
-        high_priority: whether its task priority is high.
+        high_priority: whether its author chose a high task priority.
         since: the time from which it holds its devices, in seconds since 1970.
     """
 

@@ -66,7 +66,9 @@ def run_top(arguments: argparse.Namespace) -> int:
 
 
 def run_inspect(arguments: argparse.Namespace) -> int:
-    """Prints a line for each GPU of one node or of all, with `-d` for each pod on it, or the same as JSON; returns 0.
+    """Prints a line for each GPU of one node or of all nodes, or the same as JSON; returns 0.
+
+    With `-d` there is a line for each pod on each GPU.
 
     Raises:
         CommandError: the cluster cannot be read, or the node offers no GPUs.
