@@ -76,7 +76,8 @@ class Figure:
 class Placed:
     """The container of each process that the driver has named on a GPU.
 
-    A process that ended before its container was made is left out: after a fault, a driver names ended ones for hours.
+    A process that ended before its container was known is left out: after a fault, a driver goes on naming ended
+    processes for hours.
 
     Attributes:
         slots: for each process, the slot of its container on the GPU's schedule page, keyed by the host's process id;

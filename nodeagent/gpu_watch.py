@@ -1,6 +1,6 @@
 """Asks the driver once a second what each container uses, and finds the processes that no share limits.
 
-A program that asks how much memory is free gets the next look sooner.
+The next look comes sooner if a program asks how much memory is free.
 
 GpuWatch runs in a thread of its own, so that a driver that hangs delays neither starts of containers nor writes of
 pages. The figures on the pages show their age.
@@ -204,9 +204,10 @@ class GpuWatch:
         names: Mapping[str, str],
         shims: Callable[[str], Registered],
     ) -> tuple[list[Owned], frozenset[str]]:
-        """Returns the living processes on a GPU with their containers.
+        """Returns the living processes on a GPU with their containers, as far as these are known.
 
-        Also returns the uids of the pods with a process whose container the pod's status does not name yet.
+        A process is left out if its container has to be known, and the pod's status does not name the container yet.
+        The second value has the uids of the pods of such processes.
 
         Args:
             alive: the living processes, keyed by the host's process id.

@@ -1,4 +1,4 @@
-"""The processes that a container's shim has registered, from the container's ledger (vcuda/src/ledger/ledger.h).
+"""Reads the processes that a container's shim has registered from the container's ledger (vcuda/src/ledger/ledger.h).
 
 The container can write anything into its ledger. A process that the ledger lists may still bypass the shim; a process
 that it does not list does bypass it.

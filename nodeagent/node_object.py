@@ -1,4 +1,4 @@
-"""Writes the agent's Node: the inventory, and the resources beside the device plugin's."""
+"""Writes the agent's Node: the inventory, the capacity of resources that no device plugin offers, and the taints."""
 
 from __future__ import annotations
 

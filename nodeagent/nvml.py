@@ -44,7 +44,7 @@ class Nvml:
 
         Args:
             uuid: the GPU's uuid.
-            wall_ns: returns the present time in ns since 1970.
+            wall_ns: returns the present time in ns since 1970, the clock of NVML's samples.
         """
         import pynvml  # noqa: PLC0415 (only where a GPU is to be asked)
 
@@ -178,7 +178,8 @@ def unregistered(
 ) -> frozenset[int]:
     """Returns the host's ids of the containers' processes on a GPU that no shim has registered.
 
-    A container can write anything to its ledger file, so that a process can hide: it is not found if the file names it.
+    A process can hide, since a container can write anything to its ledger file: a process that the file names is not
+    found.
 
     Args:
         slots: for each process on the GPU, the slot of its container, keyed by the host's process id. A process whose

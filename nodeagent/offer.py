@@ -55,7 +55,7 @@ class Vendor(Protocol):
 
         Raises:
             OSError: the driver does not answer; the message contains the driver's.
-            DriverReplacedError: another driver has taken its place, which this process cannot ask.
+            DriverReplacedError: another driver has replaced it; this process cannot ask the new one.
         """
 
     def sample(self, uuid: str) -> DriverSample:

@@ -18,7 +18,7 @@ class ProcessState(StrEnum):
     HELD = "held"
     """In a container with a piece of the GPU; the shim has registered it, or the container has the GPU whole.
 
-    So counts each process of a container whose record this agent cannot read: its piece is not known.
+    A process of a container whose record this agent cannot read counts as held, too: its piece is not known.
     """
     NOT_SHIMMED = "not_shimmed"
     """In a container with a piece of the GPU, and not registered by the shim, whose ledger has room for it.
@@ -115,7 +115,7 @@ def unheld_since(
 ) -> dict[tuple[int, int], float]:
     """Returns when each process of a pod was first seen on a GPU without a share that limits it.
 
-    The agent may kill a process for which this lasts.
+    If that lasts, the agent kills the process where the settings say so.
 
     Args:
         before: the previous answer; a process in it keeps its time.

@@ -65,7 +65,7 @@ Gpus = Mapping[str, tuple[Container, ...]]
 
 
 class Ledgers:
-    """Reads the ledger files of containers' shims, and keeps them open: to open them took most of a round's time."""
+    """Reads the ledger files of containers' shims, and keeps them open: opening them took most of a round's time."""
 
     def __init__(self) -> None:
         self._open: dict[str, int] = {}
@@ -211,7 +211,9 @@ def _checked(document: Mapping[str, Any]) -> tuple[Container, ...]:
 
 
 def written_ns(root: Path, uuid: str) -> int | None:
-    """Returns when a GPU's schedule page was last written, in ns of CLOCK_MONOTONIC; 0 for never, None without a page.
+    """Returns when a GPU's schedule page was last written, in ns of CLOCK_MONOTONIC; 0 for never.
+
+    None if there is no page, or it cannot be read.
 
     Args:
         root: the agent's folder.

@@ -113,7 +113,7 @@ class NodePods(Mirror):
             return list(self._pods.values())
 
     def wait_for(self, namespace: str, name: str, seconds: float) -> Mapping[str, Any] | None:
-        """Waits until the node has a pod of this name that has not ended; returns the pod as JSON.
+        """Waits until the node has a pod of this namespace and name that has not ended; returns the pod as JSON.
 
         Args:
             seconds: the longest time to wait.

@@ -57,7 +57,7 @@ class Process:
 def read_process(pid: int, proc: Path = PROC) -> Process | None:
     """Returns the process that has a process id now; None if there is none, or its files cannot be read.
 
-    A program may have any bytes as its name.
+    The files contain the program's name, which may consist of any bytes.
 
     Args:
         pid: the process id, in the host's PID namespace.

@@ -56,9 +56,10 @@ class Container:
         policy: how it may use GPU time beyond its share.
         ledger: the path of the file in which its shim accounts for its GPU use, as text, whose hash is computed once.
         device: the GPU's index among the container's GPUs.
-        memory_limit_bytes: its limit of GPU memory; 0 for that of its configuration.
+        memory_limit_bytes: its limit of GPU memory; 0 if the limit in its configuration file holds.
         notice_ns: when it will be evicted, in ns of CLOCK_MONOTONIC; 0 if it will not.
-        cgroup: its folder in the host's cgroup hierarchy; None if it is not known, and with it the driver's figures.
+        cgroup: its folder in the host's cgroup hierarchy; None if the folder is not known. The driver's figures of the
+            container are then not known either.
         start_ns: where its turn begins in the period, in ns (turns.starts); None for any place.
         name: a name that stays the same when the container starts again, whereas its key changes; empty if it does
             not start again.
@@ -139,9 +140,10 @@ def step(
 ) -> tuple[State, turns.Plan]:
     """Returns the page writer's state and the containers' turns after one look at the containers' activity.
 
-    A new period settles the time that containers used outside their turns in the last one. A look that comes late also
-    finds use of the new period. So time that a container used beyond its turns counts in the new period, up to the time
-    that its turns have granted since; the rest is an overrun of the last period.
+    The first look of a new period settles the time that containers used outside their turns in the last one. Such a
+    look comes late, and also finds use of the new period. So the time that a container used beyond its turns of the
+    last period counts in the new one, up to the time that its turns in the new one have granted by then. The rest is an
+    overrun of the last period.
 
     Within a period, turns change only when a container becomes active or idle, starts or ends. The balance of a
     container that ends is dropped, so that the next container in its slot owes nothing. A container that starts again
@@ -252,9 +254,10 @@ def _limit_ns(state: State) -> int:
 
 
 def _without_ended(state: State, containers: tuple[Container, ...]) -> State:
-    """Returns the state without the figures of containers that are not among `containers`: others may have their slots.
+    """Returns the state without the figures of containers that are not among `containers`.
 
-    A container that has started again keeps its balance, and loses only the counters of its last ledger file.
+    New containers may have the slots of these, and must not get their figures. A container that has started again keeps
+    its figures, such as its balance, but not its last activity: its new ledger file counts from 0.
     """
     present = {(each.slot, each.key) for each in containers}
     named = {(each.slot, each.name) for each in containers if each.name}
@@ -290,13 +293,16 @@ class _Period(NamedTuple):
 
 
 class _Counted(NamedTuple):
-    """The containers' activities at one look, with what they add to the present period.
+    """The figures of the present period after one look at the containers' activities.
+
+    Containers are given by their slot, and times are ns of CLOCK_MONOTONIC.
 
     Attributes:
-        active: the containers that lately had or wanted work.
-        idlest_ns: the earliest of the instants at which each of these last had or wanted work; None if there is none.
-        waits: when each container last waited, if it ever did.
-        overruns, used, wanting: those of the state, with what came since the last look.
+        active: the containers that had or wanted work within the last ACTIVE_FOR_NS.
+        idlest_ns: when the one of these that has been without work for the longest time last had or wanted work; None
+            if no container is active.
+        waits: when each container last waited for its turn; a container that never did is left out.
+        overruns, used, wanting: the fields of `State` of these names, with the use and the waits since the last look.
     """
 
     active: frozenset[int]
@@ -308,7 +314,7 @@ class _Counted(NamedTuple):
 
 
 def _count(state: State, activities: Mapping[int, Activity], elapsed_ns: int, since_ns: int) -> _Counted:
-    """Returns what the activities of one look add to the state.
+    """Returns the figures of the present period after one look, from the state and the containers' activities.
 
     A container that last waited after `since_ns` wants more time. `elapsed_ns` is the longest time that can have passed
     since the last look. One loop reads all activities, since this takes most of a round's time.
@@ -330,7 +336,7 @@ def _count(state: State, activities: Mapping[int, Activity], elapsed_ns: int, si
 
 
 def _next_period(state: State, ended: _Counted, passed: int, late_ns: int) -> _Period:
-    """Settles the period that ended, and returns the next.
+    """Settles the period that ended; returns the fields of the state with which the next period begins.
 
     A container's overrun is the larger of two times: the one that its shim reports, which may be too low, and the time
     that the container used beyond all its turns. If a shim reports work too late, the use is less than the container's
@@ -346,8 +352,8 @@ def _next_period(state: State, ended: _Counted, passed: int, late_ns: int) -> _P
     Args:
         state: the state after the last look of the period that ended.
         ended: the look that settles the period.
-        passed: the number of periods that have ended since the present one began; at least 1.
-        late_ns: the time from the end of the last of these to the end of that look.
+        passed: the number of periods that have ended since `state.period_start_ns`; at least 1.
+        late_ns: the ns from the end of the last of these periods to the end of the look that settles them.
     """
     made = state.plan
     if made is None:

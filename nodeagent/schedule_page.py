@@ -51,14 +51,15 @@ class PageSlot(NamedTuple):
         key: a random number that marks this start of the container in that place; never 0.
         core_percent: its share of GPU time, in percent.
         policy: the number of its Policy, which says how it may use GPU time beyond its share.
-        active: whether it had or wanted work of late.
+        active: whether it had or wanted work within the last two periods.
         effective_permille: the part of the page's period (50 ms) in which it may launch kernels, in thousandths.
-        memory_limit_bytes: its limit of GPU memory; 0 for that of its configuration.
+        memory_limit_bytes: its limit of GPU memory; 0 if the limit in its configuration file holds.
         driver_bytes: the GPU memory that it holds according to the driver, in bytes.
         driver_sampled_ns: when the driver was asked.
         notice_ns: when it will be evicted.
         trim_permille: the part of each of its turns that it may use, in thousandths.
-        dead_gone_ns: the time of the driver's last sample that showed the memory of all its ended processes as free.
+        dead_gone_ns: the time of the driver's last sample that named none of its ended processes: their memory was then
+            free.
     """
 
     slot: int

@@ -273,7 +273,10 @@ class Agent:
             self._collection_due.set()
 
     def _collect(self) -> None:
-        """Removes the records and files of ended containers, in a thread: a silent API server delays no round."""
+        """Removes the records and files of ended containers whenever a round finds some, until the agent stops.
+
+        It runs in a thread of its own, so that a silent API server delays no round.
+        """
         while not self._stop.is_set():
             self._collection_due.wait()
             if not self._stop.is_set():
@@ -320,7 +323,10 @@ class Agent:
             self._node_due.set()
 
     def _write_node(self) -> None:
-        """Writes into the Node what each round finds missing, in a thread: a silent API server delays no round."""
+        """Writes into the Node what each round finds missing there, until the agent stops.
+
+        It runs in a thread of its own, so that a silent API server delays no round.
+        """
         while not self._stop.is_set():
             self._node_due.wait()
             if not self._stop.is_set():

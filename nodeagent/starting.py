@@ -201,9 +201,9 @@ class Starter:
     def remove_used_specs(self) -> None:
         """Removes the CDI spec of each container that the runtime has made with it; the next start writes another.
 
-        A runtime reads all specs anew after each change, so that many specs delay each start. Until the device plugin
-        has registered with a restarted kubelet, this kubelet also starts containers again without asking the agent. A
-        container without a spec does not start before the agent is asked.
+        There are two reasons. A runtime reads all specs anew after each change, so that many specs delay each start.
+        And a kubelet that has restarted starts containers again without asking the agent, until the device plugin has
+        registered with it: without the spec, such a start fails.
         """
         unused = files.with_spec(self._folders, self.records())
         if not unused:
@@ -219,7 +219,7 @@ class Starter:
     def show(self) -> None:
         """Passes the records of all containers to `StartEnvironment.changed`.
 
-        A start that comes meanwhile waits, so that no older records follow its own.
+        A start that comes meanwhile waits, and then passes on newer records: these older ones never follow the newer.
 
         Raises:
             OSError: the host has no room for the page writer's input.
@@ -315,7 +315,11 @@ class Starter:
         return not ended([record], [pod])
 
     def _note_changed_spec(self, record: Record) -> None:
-        """Stores that a container's CDI spec is being removed or replaced now; the caller holds the lock."""
+        """Stores that a container's CDI spec is being removed or replaced now; the caller holds the lock.
+
+        Before a container starts with a spec of that name, `prepare` waits until SETTLE_SECONDS have passed since: the
+        runtime notices such a change late.
+        """
         now = time.monotonic()
         recent = {name: at for name, at in self._changed_specs.items() if now - at < SETTLE_SECONDS}
         self._changed_specs = {**recent, record.cdi_device: now}

@@ -51,7 +51,7 @@ class Tenant(NamedTuple):
         slot: its place on the GPU's schedule page.
         core_percent: its share of GPU time, in percent.
         policy: how it may use GPU time beyond its share.
-        active: whether it had or wanted work of late.
+        active: whether it had or wanted work within the last two periods.
         balance_ns: the GPU time that other containers owe to it, in ns; below 0 if it owes them.
         start_ns: where its turn must begin in the period, in ns, the same on each of its GPUs (see `starts`); None for
             any place.
@@ -305,7 +305,7 @@ def _payments(
 def _divide(amount: int, parts: Mapping[int, int]) -> dict[int, int]:
     """Returns each slot's part of an amount, in ns, in proportion to `parts`; the sum is the amount.
 
-    The amount is at most the sum of `parts`.
+    The caller gives an amount of at most the sum of `parts`, so that no slot gets more than its part.
     """
     total = sum(parts.values())
     divided = {}

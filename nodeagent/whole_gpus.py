@@ -1,7 +1,8 @@
 """Measures the GPU use of containers that have GPUs whole, by NVML's figures, since no shim measures it.
 
-The agent writes the record that a shim would write into the pod's volume `fairgpu-usage`, where the sidecar reads it.
-The container can write there as well. So the agent opens each folder on the way by itself, and follows no links.
+The agent writes the usage file that a shim would write. The file is in the pod's volume `fairgpu-usage`, where the
+sidecar reads it. The container can write there as well. So the agent opens the path folder by folder, and follows no
+links.
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ class DeviceUse:
     Attributes:
         uuid: the GPU's uuid.
         busy_ns: the time in which the container kept the GPU busy, in ns.
-        span_ns: the length of all intervals between two looks in which the container kept the GPU busy at all, in ns.
+        span_ns: the sum of those intervals between two looks in which the container kept the GPU busy for any time, in
+            ns.
         memory_peak_bytes: the most GPU memory that the container had in use at any look.
         memory_now_bytes: the GPU memory that the container had in use at the last look.
         memory_limit_bytes: the memory of the GPU.

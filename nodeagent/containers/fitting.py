@@ -39,7 +39,7 @@ class OverlapError(ValueError):
 
 
 def check_devices(shares: Iterable[DeviceShare], offered: Mapping[str, Device]) -> None:
-    """Checks that each GPU of a container exists, is healthy, and is as large as the container's part of it.
+    """Checks that each GPU of a container exists, is healthy, and is at least as large as the container's part of it.
 
     Args:
         shares: the container's parts of GPUs, according to its allocation.

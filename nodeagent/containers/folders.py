@@ -7,9 +7,9 @@
     SHIM/DIGEST/libvcuda.so.1                the shim, by the SHA-256 of its bytes
 
 No container outlives a boot, so files of an earlier boot are removed. The CDI spec is written last: a runtime that
-finds it finds every file that it names. It is removed once the runtime has made the container. Each spec names files of
-one start, which the next start removes: a runtime that still has the spec of an earlier start cannot start the
-container with it.
+finds the spec finds every file that the spec names. The spec is removed once the runtime has made the container. Each
+spec names files of one start, which the next start removes: a runtime that still has the spec of an earlier start
+cannot start the container with it.
 """
 
 from __future__ import annotations
@@ -131,6 +131,7 @@ def write(folders: Folders, record: Record, vendor: Sequence[tuple[str, Mapping[
     neither.
 
     Args:
+        record: the container's record for this start.
         vendor: the answer of `vendor_edits` for each of the container's GPUs, in order.
         shim: the shim's file on the host; None if it could not be written. Only a container that has its GPUs whole can
             do without it.
@@ -281,9 +282,9 @@ def _specs(folders: Folders) -> list[Path]:
 
 
 def install_shim(folders: Folders, library: Path) -> Path:
-    """Writes the shim to the host if it is not there unchanged; returns its file, in a folder named after its digest.
+    """Writes the shim to the host, unless it is there already; returns its file, in a folder named after its digest.
 
-    The bytes of a file that is there are compared: a machine that loses its power may leave a file on disk without its
+    A file that is there is compared byte by byte: a machine that loses its power may leave a file on disk without its
     bytes. A program goes on without a library that its loader cannot read, and would then run without any limit.
 
     Args:
@@ -302,7 +303,7 @@ def install_shim(folders: Folders, library: Path) -> Path:
 
 
 def make_page(path: Path) -> None:
-    """Creates the file of a GPU's schedule page, empty, if it is missing, so that it can be mounted."""
+    """Creates the file of a GPU's schedule page, filled with zeros, if it is missing, so that it can be mounted."""
     path.parent.mkdir(parents=True, exist_ok=True)
     PageFile(path).close()
 

@@ -145,7 +145,7 @@ def given(
 
 
 def _check_slots(claim: Claim, others: Iterable[Record]) -> None:
-    """Checks that no other container has exactly the slots of a container that is about to start.
+    """Checks that none of some other containers has exactly the slots of a container that is about to start.
 
     The slots name the CDI device. A runtime keeps the specs that it has read, and reads a changed spec a moment later.
     So it could make the container that starts with the GPUs and files of the other container.

@@ -182,10 +182,10 @@ def _ended_before(status: Mapping[str, Any], at: dt.datetime) -> bool:
 def start_is_certain(pod: Mapping[str, Any], container: str) -> bool:
     """Returns whether a pod's status proves that an init container, which has started before, starts once more.
 
-    The status must show a failure of the container, or a wait for its restart. The caller must find that the status
-    still shows this after the time in which the kubelet reports a later change. Any other status may be outdated for
-    longer: the kubelet may start the next init container, with the same slots, before it reports that this one has
-    completed.
+    The status must show a failure of the container, or a wait for its restart. The caller must also read the status
+    again, after the time in which the kubelet would report a change, and find that it still proves this. Any other
+    status may be out of date for longer: the kubelet may start the next init container, with the same slots, before it
+    reports that this one has completed.
     """
     for status in pod.get("status", {}).get("initContainerStatuses") or []:
         if status.get("name") == container:

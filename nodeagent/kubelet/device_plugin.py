@@ -275,8 +275,8 @@ def keep_registered(  # noqa: PLR0913 - what a plugin is made of
         looked: called every LOOK_SECONDS with the reason why the kubelet does not ask this plugin, or None if it does.
         shown: returns whether the Node shows the slots that are offered, and the version of the status that the kubelet
             wrote last.
-        replaced: called after a registration, if the kubelet's file shows that another plugin may have been asked until
-            then. It is not called if the last call of `looked` had Loss.TAKEN.
+        replaced: called after a registration, if the kubelet's file shows that another plugin was perhaps asked until
+            then. It is not called if `looked` last got Loss.TAKEN, which says so already.
         now: returns seconds of a monotonic clock.
     """
     server: Server | None = None
@@ -390,7 +390,7 @@ def _is_ours(entry: Mapping[str, Any]) -> bool:
 
 
 def _identity(path: Path) -> Identity | None:
-    """Returns a file's inode and time of change, which show a restarted kubelet's socket; None without a file."""
+    """Returns a file's inode and time of change; None without a file. A restarted kubelet's socket has others."""
     try:
         status = path.stat()
     except OSError:

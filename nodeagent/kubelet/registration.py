@@ -77,7 +77,7 @@ class Look:
 
 @dataclass(frozen=True)
 class Registration:
-    """The plugin's last registration with the kubelet, and the signs since then that the kubelet uses it or another.
+    """The plugin's last registration with the kubelet, and the signs since then of which plugin the kubelet uses.
 
     Times are seconds of a monotonic clock.
 
@@ -90,8 +90,8 @@ class Registration:
         shown_seconds: when the Node last showed the slots.
         written: `Look.written` of the last status of the Node that showed the slots. If none has, it is that of the
             status that stood when the kubelet's time to call back was over.
-        answered: each container whose slots another plugin had allocated before this registration, as its pod's uid
-            and its name.
+        answered: each container whose slots another plugin had allocated by IN_FLIGHT_SECONDS after this registration,
+            as its pod's uid and its name.
         foreign: another plugin's slots in the kubelet's file at the registration.
         is_listed: whether the kubelet's file has shown no other plugin's slots since.
         is_taken: whether another plugin has registered since, so that the kubelet asks that one. It stays until the
@@ -166,7 +166,8 @@ def loss(registration: Registration, look: Look, now_seconds: float) -> Loss | N
 def is_due(registration: Registration, lost: Loss | None, now_seconds: float) -> bool:
     """Returns whether the device plugin must register with the kubelet now.
 
-    It registers at once with a kubelet that has just started, and after any other loss once the delay has passed.
+    It registers at once if the loss is UNREGISTERED, such as with a kubelet that has just started, and after any other
+    loss once the delay has passed.
 
     Args:
         registration: the last registration.

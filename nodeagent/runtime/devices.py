@@ -164,7 +164,7 @@ def is_applied(bundles: Path, container_id: str) -> bool | None:
 def _proof(document: Any) -> str:
     """Returns the host's path of the file that a container's OCI configuration mounts at one of PROOFS.
 
-    The path is empty if the configuration mounts no file there.
+    The path is empty if the configuration mounts no file there: the container was then made without its CDI spec.
 
     Raises:
         AttributeError: the document has another form.

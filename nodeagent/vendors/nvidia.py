@@ -83,7 +83,8 @@ class Nvidia:
             recover_seconds: for how many seconds a GPU is fenced after a fault.
             pci_devices: the folder in which the kernel lists PCI devices.
             clock: returns seconds of a monotonic clock.
-            refused: returns why no GPU can be shared because of another program on the node; empty if they can.
+            refused: returns which program on the node keeps all GPUs from being shared, as a reason for people; empty
+                if none does.
         """
         self._specs = SpecFiles(folders, KIND)
         self._recover_seconds = recover_seconds
@@ -205,7 +206,10 @@ class Nvidia:
                 changed()
 
     def _is_fault(self, nvml: Any, event: Any) -> bool:
-        """Stores the fault that an event reports; returns false for an error that a program causes itself."""
+        """Stores the fault that an event reports; returns whether the GPUs must be read again.
+
+        It returns False for an error that a program causes itself, and else True.
+        """
         try:
             uuid = str(nvml.nvmlDeviceGetUUID(event.device))
         except nvml.NVMLError:
@@ -287,7 +291,7 @@ def offered(
         found: the GPUs, as NVML describes them.
         tiers: the link between two GPUs, keyed by their uuids in any order; GPUs without an entry count as far apart.
         specs: the toolkit's CDI specs.
-        refused: the reason why none of the GPUs can be shared; empty if there is none that holds for all.
+        refused: the reason why none of the GPUs can be shared; empty if there is no reason that concerns all of them.
     """
     edits: dict[str, Edits] = {}
     withheld: dict[str, str] = {}
@@ -379,9 +383,9 @@ def _refused(nvml: Any, handle: Any) -> str:
 
 
 def _numa(nvml: Any, handle: Any, pci_device: Path) -> int | None:
-    """Returns the NUMA node next to a GPU: NVML's, or the kernel's if NVML names none or several; None for none.
+    """Returns the NUMA node next to a GPU: NVML's, or the kernel's if NVML names none or several.
 
-    The kernel names it in a file of the folder `pci_device`.
+    It is None if the kernel names none either. The kernel names the node in a file of the folder `pci_device`.
     """
     try:
         masks = nvml.nvmlDeviceGetMemoryAffinity(handle, MASKS, nvml.NVML_AFFINITY_SCOPE_NODE)
