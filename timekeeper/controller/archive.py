@@ -186,10 +186,10 @@ class Archivist:
             self._drop(account)
 
     def _prune_capacity(self, before: int) -> None:
-        """Deletes the capacities of the cluster from before an instant (nanoseconds since 1970), once a month.
+        """Deletes the records of the cluster's capacity from before an instant (nanoseconds since 1970), once a month.
 
-        If months are exported, a few changes of each day stay: queries by the day may ask for months of which only the
-        exported files hold the use.
+        If months are exported, a few records of each day stay: queries for use by the day may ask for months whose use
+        only the exported files hold, and their answers state the capacity, too.
         """
         if self._capacity_pruned == before:
             return
@@ -200,9 +200,9 @@ class Archivist:
         self._capacity_pruned = before
 
     def _forget_unmetered(self, unseen: Mapping[str, Instant]) -> None:
-        """Forgets the recorded ends of sessions that ended before every account's earliest period.
+        """Deletes from the store the recorded ends of sessions that ended before every account's earliest period.
 
-        The store has no amounts of these sessions.
+        An end is needed only as long as the store holds a period that the session can be charged in.
 
         Args:
             unseen: the ends of sessions whose pods are not observed, keyed by uid, in nanoseconds since 1970.
@@ -213,9 +213,9 @@ class Archivist:
         shared.forget_unmetered(self._client, self._fencing_token, old)
 
     def _step_by_step(self, step: Callable[[], bool], ends: Callable[[], bool]) -> bool:
-        """Repeats a step until the step returns True, as its work is done; returns whether it is done.
+        """Repeats a step until the step returns True, which means that its work is done; then returns True.
 
-        The result is False if the run reaches MOST_STEPS steps, or `ends` returns True, before that.
+        Returns False if the run reaches MOST_STEPS steps, or `ends` returns True, before the work is done.
         """
         while not step():
             self._steps += 1
@@ -250,8 +250,8 @@ class Archivist:
         """Returns the instant up to which an account's records are exported, at most `due`, in nanoseconds since 1970.
 
         It is the start of the first month with use whose file is missing or out of date; `due` if there is no such
-        month before. Only use that is folded into days is looked at: call this after `_compact` has folded the hours.
-        Late changes come from this thread alone, so none happens between this answer and its use.
+        month before `due`. Only use that is folded into days counts: call this after `_compact` has folded the hours.
+        Only this thread changes the use of closed months, so the answer stays true until the caller acts on it.
 
         Args:
             due: the instant before which records are past retention, in nanoseconds since 1970.
@@ -261,7 +261,11 @@ class Archivist:
         return min([due, *(parse_month(month) for month in waiting)])
 
     def _is_unused(self, account: Account) -> bool:
-        """Whether the account can be dropped: it has no budget and no session, and no namespace needs it."""
+        """Whether the account can be dropped: it has no budget and no session, and no namespace needs it.
+
+        No namespace needs a budget's account if it is the present payer of none. No namespace needs the account of a
+        single namespace if that namespace does not exist and no budget names it.
+        """
         books, name = self._books, account.name
         if name in books.budgets.objects or any(books.sessions_under([name])):
             return False

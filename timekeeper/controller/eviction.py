@@ -29,7 +29,7 @@ class Due:
 
     Attributes:
         pod: the pod.
-        step: the write.
+        step: the kind of the write.
         at: the instant of the pod's eviction; 0 if the write removes a notice.
     """
 
@@ -51,10 +51,11 @@ def due(budget: Budget, figures: Figures, pods: Iterable[PodFacts], now: Instant
 
     Pods admitted over budget go first, then pods without a high task priority. Among equals, the pod that has run for
     the shortest time goes first, since the least work is lost with it. If the budget deprioritizes, pods admitted
-    over budget stay: they run on spare GPUs and are the first to lose them. A pod without the label of GPU pods
-    is left alone: no policy guards a notice on it, and none lets it be evicted.
+    over budget stay: they run on spare GPUs and are the first to lose them. Nothing is due on a pod without the label
+    of GPU pods: the policies neither protect a notice on it nor allow its eviction.
 
     Args:
+        figures: the budget's figures.
         pods: all pods of the namespaces that the budget pays for.
     """
     running = [pod for pod in pods if pod.bound and not pod.terminal and not ends_anyway(pod) and pod.guarded]
@@ -78,8 +79,9 @@ def ends_anyway(pod: PodFacts) -> bool:
 
     Such a pod ends soon without an eviction.
 
-    The author of a deletion sets its grace period, and a process may ignore the signal to end: with a year of grace it
-    could run on for a year. The deletionTimestamp proves nothing: with three centuries of grace it lies in the past.
+    The author of a deletion sets its grace period, and a process may ignore the signal to end: with a year of grace,
+    the process could run on for a year. The deletionTimestamp proves nothing: with three centuries of grace it
+    overflows and lies in the past.
     """
     return pod.deletion_grace is not None and pod.deletion_grace <= MAX_TERMINATION_SECONDS
 
@@ -118,9 +120,9 @@ def eviction_writes(
             without a notice.
 
     Returns:
-        The writes; None if nothing can be decided: the figures are older than FRESH, or the local clock was ahead of
-            the store's, so that pods were perhaps charged for time to come. No later charge brings an evicted
-            pod back.
+        The writes; None if nothing can be decided. That is so if the figures are older than FRESH, or if the local
+            clock was ahead of the store's: then the budget may have been charged for time that has not passed yet,
+            and an eviction cannot be undone.
     """
     if now - settled_at > FRESH or settled_at - surely_past > SKEW:
         return None
@@ -149,8 +151,8 @@ def _pods_by_account(books: Books) -> dict[str, list[PodFacts]]:
 def _write(step: Due, books: Books, name: str, without_notice_seconds: float) -> PodWrite:
     """Returns the write that is due on a pod of the account `name`, with the events to write after it.
 
-    If a notice cannot be written, the pod is evicted without it, no sooner than the notice would have allowed. The pod
-    and the GPUBudget, if any, then get an event: somebody other than the pod's owner can prevent a notice.
+    If a notice cannot be written, the pod is evicted without it, no sooner than the notice would have allowed. Then the
+    pod gets an event, and so does the GPUBudget, if any: the cause may lie with somebody other than the pod's owner.
     """
     budget, figures, pod = books.accounts[name].budget, books.figures[name], step.pod
     written = partial(PodWrite, pod.uid, pod.namespace, pod.name, name)
@@ -175,7 +177,11 @@ def _events(item: Json, step: Due, budget: Budget, figures: Figures) -> tuple[Ob
 def _events_without_notice(
     item: Json, budget: Budget, figures: Figures, at_budget: Json | None
 ) -> tuple[ObjectEvent, ...]:
-    """Returns the events of an eviction without notice: at the pod (`item`) and the GPUBudget, if any."""
+    """Returns the events of an eviction without notice: one about the pod (`item`), one about the GPUBudget, if any.
+
+    Args:
+        at_budget: the GPUBudget (JSON); None if the account has none.
+    """
     metadata = item["metadata"]
     spent = _spent(budget, figures)
     message = f"{spent}, and no notice could be written on this pod: it is evicted without."
@@ -238,8 +244,9 @@ def label_writes(books: Books) -> tuple[PodWrite, ...]:
 def _lacks_the_label(pod: PodFacts) -> bool:
     """Returns whether a pod that reserves a claim must get the label.
 
-    A pod that also asks for FairGPU's own resources gets none here, though it lacks the label: with the label its
-    annotations would count, so an admin must add it.
+    The result is False for a pod that has the label, is not bound or has ended. It is also False for a pod that asks
+    for FairGPU's own resources, too: with the label, FairGPU would act on the annotations that the pod's creator wrote
+    while nothing protected them. An admin must add that label.
     """
     if pod.guarded or not pod.bound or pod.terminal:
         return False

@@ -125,7 +125,7 @@ class Exporter:
         self._measures.pending.set(sum(month in self._suspect or not left.is_confirmed(month) for month in due))
 
     def _check_files(self, records: Exports, now: Instant) -> None:
-        """Makes those months due whose files are missing, or differ from what was last written.
+        """Makes those months due for export whose files are missing, or differ from what was last written.
 
         It looks once a day, and as a term begins; any other call does nothing.
         """

@@ -96,8 +96,10 @@ class TaskEnvironment:
     """The means of the leader's tasks: the store, the cluster, the term and the clock.
 
     Attributes:
+        client: the store.
         source: the cluster: pods, budgets and grants.
         term: the term in which this process leads, if it does.
+        now: returns the present by the local clock.
         most_notifications: the most notifications that may wait for delivery; 0 if notifications are not configured.
         holder: a text that identifies this process; the store keeps it with the fencing token.
         without_notice_seconds: the time for which the write of an eviction notice is tried; after it, the pod is
@@ -160,7 +162,7 @@ class LeaderTasks:
         self._progress = environment.progress
 
     def react(self) -> None:
-        """Reconciles the accounts that have changed or are due."""
+        """Reconciles the accounts that have changed, or whose figures are due to be computed again."""
         self._do("react", lambda leader_term: self._reconcile(leader_term, full=False))
 
     def settle(self) -> None:
@@ -233,7 +235,7 @@ class LeaderTasks:
     def write_on(self) -> None:
         """Runs `write` again if the last run ended before all statuses of budgets were written.
 
-        A run ends early so that other tasks can run. Without such a run before, this does nothing.
+        A run ends early so that other tasks can run. If the last run wrote all statuses, this does nothing.
         """
         if self._leader_term is not None and self._leader_term.statuses.waiting:
             self.write()
@@ -385,9 +387,10 @@ class LeaderTasks:
         return Notifier(self._client, reconciler.books, reconciler.fencing_token, self._most_notifications, counter)
 
     def _forget_old_departures(self) -> None:
-        """Drops deletions older than REMEMBERED_DEPARTURES from the mirrors, and deletions that end no session.
+        """Drops from the mirrors the deletions of objects that this process needs no more while it does not lead.
 
-        Other deletions stay in the mirrors until this process leads and handles them.
+        These are deletions older than REMEMBERED_DEPARTURES, and those of kinds of objects whose deletion ends no
+        session. Other deletions stay in the mirrors until this process leads and handles them.
         """
         mirrors = self._source.mirrors
         oldest = self._now() - REMEMBERED_DEPARTURES

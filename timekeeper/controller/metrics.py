@@ -130,7 +130,7 @@ class JobMeasures:
         )
 
     def clear_leader(self) -> None:
-        """Sets the metrics of what a leader found to 0: the next leader's say what is true now."""
+        """Sets to 0 the metrics that only a leader keeps up to date; called once this process no longer leads."""
         for gauge in (
             self.not_settled,
             self.held_back,
@@ -265,7 +265,7 @@ def read_health(info: dict[str, Any]) -> StoreHealth:
 def worst(healths: list[StoreHealth]) -> StoreHealth:
     """Combines the health of several primaries of Redis: the worst of each figure, and the sums of their memory.
 
-    The limit of memory is 0, for none, if any of them has none.
+    The limit of memory is 0, which means no limit, if any of the primaries has no limit.
     """
     return StoreHealth(
         append_only=all(health.append_only for health in healths),
@@ -368,7 +368,7 @@ class BookSeries(Collector):
         """Makes a collector that has read nothing yet.
 
         Args:
-            read: returns the leader's memory; None while this process does not lead.
+            read: returns the leader's accounts and figures; None while this process does not lead.
             most: the most budgets that get series of their own; 0 for none.
         """
         self._read = read

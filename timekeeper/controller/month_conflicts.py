@@ -69,6 +69,7 @@ def look(client: Store, place: Destination, now: Instant, hourly_days: int) -> l
     """Returns all closed months with the states of their exported files, in order of time.
 
     Args:
+        place: the destination of exported months.
         now: nanoseconds since 1970.
         hourly_days: the number of whole days before today whose usage is kept by the hour.
     """

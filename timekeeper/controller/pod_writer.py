@@ -144,7 +144,7 @@ class PodWriter:
             self._plans.pop(plan, None)
 
     def record(self, notices: Iterable[ObjectEvent]) -> None:
-        """Queues events of pods, which one of the threads writes."""
+        """Queues events of pods; the threads write them later."""
         with self._changed:
             self._events.extend(notices)
             self._changed.notify()
@@ -285,12 +285,14 @@ class PodWriter:
     def _note(
         self, plan: Plan, planned: PodWrite, write: PodWrite, failure: Failure, item: Json, error: Exception
     ) -> None:
-        """Records that a write to a pod failed, and queues an event about the pod if its owner can mend the cause.
+        """Records that a write to a pod failed, and writes the event that `event_of` returns for the failure, if any.
 
         Args:
             planned: the write that the plan has.
             write: the write that was tried, the planned one or its `instead`.
+            failure: the reason why it failed.
             item: the pod as JSON; empty if it is not known.
+            error: the error, for the log and the event.
         """
         with self._changed:
             now = self.clock()
@@ -336,10 +338,12 @@ def event_of(
     A pod gets one event when a PodDisruptionBudget blocks its eviction, and one when its writes keep failing.
 
     Args:
-        write: the write that was tried: the planned one, or its `instead` once it had failed for `instead_seconds`.
-        trouble: the failures of the pod's writes so far.
+        planned: the write that the plan has.
+        write: the write that was tried: `planned`, or its `instead` once `planned` had failed for `instead_seconds`.
+        trouble: the failures of the pod's writes so far, with this one.
+        failure: the reason why this write failed.
         item: the pod as JSON; empty if it is not known.
-        error: the error that the API server answered.
+        error: the error, as a rule the API server's answer.
     """
     if failure is Failure.BLOCKED:
         message = f"Evicting it has to wait: {error}"

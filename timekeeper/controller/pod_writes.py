@@ -26,7 +26,7 @@ FAILING_AFTER: Final = 3
 
 
 class Failure(StrEnum):
-    """The reason why a write to a pod failed: it had changed, was blocked or refused, or the API server failed."""
+    """The reason why a write to a pod failed: a change of the pod, a block, a refusal, or a failing API server."""
 
     CHANGED = "changed"
     """The pod was changed or deleted since it was observed; the watch delivers the change soon."""
@@ -85,8 +85,9 @@ def after_failure(trouble: Trouble | None, step: Step, failure: Failure, now: fl
     """Returns the record of a pod's failing write after one more failure.
 
     Args:
-        trouble: the record so far; None after a success.
-        step: the write that failed.
+        trouble: the record so far; None if this is the first failure in a row.
+        step: the kind of the write that failed.
+        failure: the reason why it failed, which decides how long the next attempt waits.
         now: seconds of a monotonic clock.
     """
     before = trouble if trouble is not None and trouble.step is step else Trouble(step, now, now)
@@ -101,7 +102,7 @@ def due_write(write: PodWrite, trouble: Trouble | None, now: float) -> PodWrite:
     """Returns the write to attempt now: `write`, or its `instead` once `write` has failed for `instead_seconds`.
 
     Args:
-        trouble: the pod's failing write; None after a success.
+        trouble: the failures of the pod's write so far; None if the last attempt succeeded.
         now: seconds of a monotonic clock.
     """
     if write.instead is None or trouble is None or trouble.step is not write.step:
@@ -110,7 +111,7 @@ def due_write(write: PodWrite, trouble: Trouble | None, now: float) -> PodWrite:
 
 
 Events = Callable[[Json], tuple[ObjectEvent, ...]]
-"""Returns the events of a write, from the pod as it was written."""
+"""Returns the events to record after a write, from the pod (JSON) as it was observed before the write."""
 
 
 class Step(StrEnum):
@@ -159,10 +160,10 @@ class PodWrite:
         uid: the pod's uid.
         namespace: the pod's namespace.
         pod: the pod's name.
-        budget: the account that pays for it.
+        budget: the account that pays for the pod.
         step: the kind of write.
         eviction_at: the instant of eviction for the pod's annotation, as text; empty if the step is no notice.
-        events: gets the pod as it was written, and returns the events to write after that.
+        events: returns the events to record once this write has succeeded, from the pod as it was observed before.
         instead: the write to do in place of this one once this one has failed for `instead_seconds`; None to try this
             one for ever.
         instead_seconds: the seconds from the first failure after which `instead` is done.

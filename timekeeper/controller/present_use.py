@@ -40,7 +40,9 @@ _log = structlog.get_logger()
 
 
 class AskError(RuntimeError):
-    """The error of a query that Prometheus did not answer readably; the text is for the log and holds no token.
+    """A query for present use failed: Prometheus gave no usable answer, or a file with a token or CA is unusable.
+
+    The text is for the log and holds no token.
 
     Attributes:
         outcome: the cause as one word, such as timeout, under which the metric of queries counts it.
@@ -52,7 +54,10 @@ class AskError(RuntimeError):
 
 
 def answer_rules(prometheus: PrometheusSettings) -> AnswerRules:
-    """Returns the rules for reading Prometheus's series, from the settings: labels that name a pod, and the scale."""
+    """Returns the rules for reading Prometheus's series, from the settings.
+
+    The rules say which labels name a pod or a claim, and which value means a wholly busy GPU.
+    """
     full = 100.0 if prometheus.scale == "percent" else 1.0
     return AnswerRules(_pairs(prometheus.pod_labels), full, _pairs(prometheus.claim_labels))
 
@@ -192,7 +197,7 @@ class PresentUseReader:
             seconds = self.step(now)
 
     def step(self, now: Callable[[], Instant]) -> float:
-        """Asks Prometheus once and stores the answer, if this process leads; returns the seconds to wait then."""
+        """Asks Prometheus once and stores the answer, if this process leads; returns the seconds to wait after it."""
         # Once, before the query: a process that has lost its term meanwhile knows no sessions.
         metered = self._open_sessions()
         if self._term.number() is None or metered is None:
@@ -253,8 +258,8 @@ class PresentUseReader:
 def sessions_by_pod(sessions: Sequence[Session]) -> dict[FullName, Session]:
     """Returns sessions keyed by the namespace and name of their pod.
 
-    If several sessions have one name, the session that started last counts: the ends of the others are not observed
-    yet.
+    If the pods of several sessions have the same name, the session that started last counts: the earlier pods have
+    ended, and their ends are not observed yet.
     """
     latest: dict[FullName, Session] = {}
     for session in sessions:
@@ -267,10 +272,10 @@ def sessions_by_pod(sessions: Sequence[Session]) -> dict[FullName, Session]:
 def rates_by_namespace(shares: Iterable[tuple[Session, int]]) -> dict[str, tuple[int, int]]:
     """Returns (busy, held) GPU time of each namespace, in microGPU-seconds a second, keyed by namespace.
 
-    Prices play no part.
+    The amounts are GPU time and no cost: prices do not change them.
 
     Args:
-        shares: pairs of a session and the busy part of the GPU time that it holds, in ten-thousandths.
+        shares: pairs of a session and the busy part of the GPU time that the session holds, in ten-thousandths.
     """
     rates: dict[str, tuple[int, int]] = {}
     for session, share in shares:

@@ -52,13 +52,14 @@ def pods_to_release(
 ) -> list[Candidate]:
     """Returns the pods to release from their budget's scheduling gate now, the oldest first.
 
-    While the published state is held, none is released. Otherwise all are, if the budget has no limit or no gate. If it
-    has both, its money decides. A pod that costs more than the remaining money holds back the pods behind it, however
-    small they are: otherwise a large pod would wait for ever. A pod that needs more than a whole period's money waits
-    for a grant, and holds back no other. The pods of one group are released together, in the place of their first, or
-    not at all.
+    While the published state is `held`, no pod is released. In any other state, all pods are released if the budget
+    has no limit or no gate. If the budget has both, its money decides. A pod that costs more than the remaining money
+    holds back all pods behind it, even small ones: they would use up the money, and the large pod would wait for ever.
+    A pod that needs more than a whole period's money waits for a grant, and holds back no other. The pods of one group
+    are released together, in the place of their first, or not at all.
 
     Args:
+        figures: the account's figures.
         waiting: the pods that the gate holds.
         promised: the amount that admitted pods may still spend, in microGPU-seconds: in their first minutes or, with
             safe admission, in their whole run.
@@ -88,8 +89,8 @@ def pods_to_release(
 def by_group(queue: Iterable[Candidate]) -> list[list[Candidate]]:
     """Returns one list of waiting pods for each group; the lists keep the order of their first pods in `queue`.
 
-    A pod without a group forms one by itself. If only some pods of a group were released, they would hold devices while
-    they wait for the others.
+    A pod without a group gets a list of its own. The pods of a group are released together: if only some were
+    released, they would hold devices while they wait for the rest of the group.
     """
     units: dict[tuple[str, str], list[Candidate]] = {}
     for candidate in queue:
@@ -102,9 +103,9 @@ def by_group(queue: Iterable[Candidate]) -> list[list[Candidate]]:
 def of_admitted_groups(waiting: Iterable[Candidate], admitted: Mapping[tuple[str, str], Sequence[int]]) -> set[str]:
     """Returns the uids of waiting pods whose group has pods that were admitted without a gate, while there was money.
 
-    The budget was spent while the group's pods were being created, so its other pods are admitted, too. A pod
-    that is created more than GROUP_TIME later belongs to a later batch, such as the next pod of a Job that runs its
-    pods one after the other.
+    The budget was spent while the group's pods were being created. The caller releases the returned pods, so that the
+    group runs whole. A pod that is created more than GROUP_TIME later belongs to a later batch, such as the next pod of
+    a Job that runs its pods one after the other, and is left out.
 
     Args:
         waiting: the pods behind the scheduling gate.
@@ -121,7 +122,10 @@ def of_admitted_groups(waiting: Iterable[Candidate], admitted: Mapping[tuple[str
 
 
 def _has_gate(budget: Budget, limits: Limits) -> bool:
-    """Whether new pods wait behind the budget's scheduling gate once its money is spent."""
+    """Whether new pods wait behind the budget's scheduling gate once its money is spent.
+
+    False if the budget has no limit, only lowers the priority of new pods, or is merely observed.
+    """
     acts = limits.on_exhausted is OnExhausted.HOLD and budget.enforcement is not Enforcement.OBSERVE
     return acts and limits.available is not None
 
@@ -135,7 +139,7 @@ def in_order(waiting: Iterable[Candidate]) -> list[Candidate]:
 
 
 def first_minutes(running: Sequence[tuple[int, int]], min_runtime: int, now: Instant) -> int:
-    """Returns the amount that sessions younger than `min_runtime` spend until they reach it, in microGPU-seconds.
+    """Returns the amount that sessions younger than `min_runtime` spend until that age, in microGPU-seconds.
 
     Args:
         running: for each running session of the account, its rate (microGPU-seconds a second) and its start
@@ -228,7 +232,7 @@ def why_it_waits(candidate: Candidate, budget: Budget, figures: Figures, before:
 class Releaser:
     """Plans the removals of budgets' scheduling gates from pods, and the events of pods that continue to wait.
 
-    It writes nothing itself, and lives for one term of the leader.
+    It writes nothing itself: the pod writer does. The leader makes one for each of its terms.
 
     Attributes:
         source: the cluster.
@@ -306,7 +310,8 @@ class Releaser:
     def _promised(self, name: str, now: Instant) -> int:
         """Returns the amount that admitted pods may still spend from the account `name`, in microGPU-seconds.
 
-        Without safe admission, only what running pods spend in their first minutes counts.
+        With safe admission, it is the cost of the rest of their whole run. Without it, it is the amount that running
+        pods spend until each has run for the budget's `min_runtime`.
         """
         account = self.books.accounts[name]
         if self._safe(name):

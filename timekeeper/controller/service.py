@@ -227,7 +227,8 @@ def schedule_apart(
 
     Args:
         name: the job's id.
-        first: the seconds until it first runs.
+        seconds: the interval between two runs.
+        first: the seconds until the first run.
     """
     begin = datetime.now(UTC) + timedelta(seconds=first)
     scheduler.add_job(job, "interval", seconds=seconds, id=name, executor=OWN_THREADS, next_run_time=begin)

@@ -59,9 +59,9 @@ POST_EVERY = HOUR
 
 
 def is_entry_due(posted_at: Instant, until: Instant) -> bool:
-    """Returns whether a running session needs a new ledger entry: its last is POST_EVERY old, or lies in the future.
+    """Returns whether a running session needs a new ledger entry.
 
-    An entry in the future was written by a clock that was ahead.
+    True if its last entry is POST_EVERY old or later than `until`: a clock that was ahead wrote such an entry.
 
     Args:
         posted_at: the instant of the last entry.
@@ -190,10 +190,10 @@ class _Inputs(NamedTuple):
 def amount_going_on(
     acknowledged: Acknowledged, session: Session, payers: Assignments, accounts: Mapping[str, Account], until: Instant
 ) -> tuple[Key, int] | None:
-    """Returns the new amount of a session if only time has passed since its last settlement; otherwise None.
+    """Returns the new amount of a session of which nothing but the amount has changed since its last settlement.
 
-    A full settlement of such a session would write this amount and nothing else, so none is needed. A session that
-    needs a ledger entry gives None. Use it only if reservations are billed.
+    A full settlement would write this amount and nothing else, so the caller saves its cost. The result is None for
+    any other session, such as one that has ended or needs a ledger entry. Call this only if reservations are billed.
 
     Args:
         acknowledged: the session as the store holds it.
@@ -203,7 +203,7 @@ def amount_going_on(
         until: the instant up to which it is charged.
 
     Returns:
-        The pair of the account and the start of the period, and the amount there in microGPU-seconds.
+        The pair of the account and the start of the period, and the amount in that period, in microGPU-seconds.
     """
     periods, settled_until, recorded, _, open_under, posted_at, posted_rate, _, also_open, _ = acknowledged
     rates = session.tariff
@@ -247,7 +247,7 @@ def split_grown(
     """Returns the sessions in which only the amount grew, and those of `cases` that need a whole settlement.
 
     An entry of the first list is a session, its period's account and start, and the new amount in microGPU-seconds. A
-    session in which not even the amount changed is in neither. Use it only if reservations are billed.
+    session in which not even the amount changed is in neither list. Call this only if reservations are billed.
 
     Args:
         basis: the leader's state.
@@ -267,9 +267,10 @@ def split_grown(
 
 
 def entries_due(cases: Iterable[tuple[MeteredSession, int]]) -> list[bool]:
-    """Returns whether each session gets a ledger entry when it is settled although nothing is added to its amount.
+    """Returns for each session, in order, whether its settlement needs a ledger entry even if its amount stays equal.
 
-    A session gets one if it has ended and the store does not hold its end yet, or if its last entry is POST_EVERY old.
+    It does if the session has ended and the store does not hold the end yet, or if its last entry is POST_EVERY old.
+    The caller reads the reports of such a session before it settles the session.
 
     Args:
         cases: pairs of a session and the instant up to which it is charged, in nanoseconds since 1970.
@@ -301,7 +302,12 @@ def compute_settlements(basis: Basis, cases: Iterable[Case]) -> list[Settlement]
 
 
 def _settlement(inputs: _Inputs, end: int, bill: Bill) -> Settlement:
-    """Returns one session's settlement; `end` is the end of the period `inputs.current`, in nanoseconds since 1970."""
+    """Returns one session's settlement.
+
+    Args:
+        end: the end of the period `inputs.current`, in nanoseconds since 1970; 0 if no period is open.
+        bill: whether reservations, usage or the larger of both is billed.
+    """
     acknowledged, facts, current = inputs.acknowledged, inputs.facts, inputs.current
     if is_closed(acknowledged):
         return _finalized(inputs)
@@ -412,9 +418,13 @@ def _charged(inputs: _Inputs, final: int) -> tuple[list[Segment], dict[Key, int]
 
 
 def _course(inputs: _Inputs, session_segments: Sequence[Segment]) -> Course:
-    """Returns the session's start and segments; the caller looks up the totals of its reports at each segment's start.
+    """Returns the session's start with its segments; the totals of its reports are needed at each segment's start.
 
-    If the session goes on in a period that begins at the very instant of settlement, an empty segment is added.
+    If the session goes on in a period that begins at the very instant of settlement, the result also has an empty
+    segment in that period.
+
+    Args:
+        session_segments: the session's segments in the periods that are not final, in order of time.
     """
     session, until, current = inputs.facts.session, inputs.until, inputs.current
     begun = []
@@ -460,7 +470,7 @@ def _known_use(inputs: _Inputs, course: Course, bill: Bill) -> RecordedUse:
 def _bounded(inputs: _Inputs, course: Course) -> RecordedUse:
     """Returns the recorded use, each total reduced to the most that the session can have used by the total's instant.
 
-    Earlier versions of FairGPU accepted such totals from reports.
+    Earlier versions of FairGPU accepted reports with larger totals.
     """
     use, reports = inputs.acknowledged.use, inputs.facts.reports
     if reports is None or use == RecordedUse():
@@ -480,12 +490,19 @@ def _bounded(inputs: _Inputs, course: Course) -> RecordedUse:
 
 
 def _before(samples: Sequence[Sample], instant: int) -> Sample:
-    """Returns the totals of the reports that were received before an instant (nanoseconds since 1970); 0 for none."""
+    """Returns the totals of the reports that were received before an instant (nanoseconds since 1970).
+
+    All totals are 0 if no report was received before.
+    """
     return sample_before(samples, instant) or Sample(0, 0, 0, 0)
 
 
 def _total(inputs: _Inputs) -> Sample:
-    """Returns the totals of all reports that the session had sent by the instant of settlement; 0 for none."""
+    """Returns the totals of all reports that the session had sent by the instant of settlement.
+
+    For an ended session, later reports count, too. Without a report, the use is 0, and `missing` is the rate of all
+    devices, or 0 if the reports were not read.
+    """
     samples = inputs.facts.samples
     if samples and inputs.facts.session.end is not None:
         return samples[-1]
@@ -573,7 +590,11 @@ def _left_at(inputs: _Inputs, key: Key, session_segments: Sequence[Segment]) -> 
 
 
 def _taken_back(inputs: _Inputs) -> dict[Key, int]:
-    """Returns the amount 0 for each period that the session turns out not to have reached, by (account, start)."""
+    """Returns the amount 0 for each period that the session turns out not to have reached.
+
+    The result is keyed by account and start of the period. It takes back amounts that were charged by a clock that was
+    ahead, or before the session's end was known.
+    """
     reached = {(span.account, span.period) for span in _charged(inputs, inputs.until)[0]}
     later = {
         (name, period.start)
@@ -587,9 +608,9 @@ def _totals(inputs: _Inputs, taken_back: Mapping[Key, int], due: Mapping[Key, in
     """Returns the amount to write, keyed by account and start of the period; 0 for a period that was not reached.
 
     Args:
-        taken_back: the amount 0 for each period that a session which ended earlier turns out not to have reached.
+        taken_back: the amount 0 for each period that the session turns out not to have reached.
         due: the computed amount of each period that it did reach, in microGPU-seconds.
-        last: the period that the session is in, or ended in.
+        last: the period that the session is in, or ended in, as account and start; None if no period is open.
     """
     totals = {**dict.fromkeys(inputs.acknowledged.periods, 0), **taken_back, **due}
     open_under, ended = inputs.acknowledged.open_under, inputs.facts.session.end is not None
@@ -745,8 +766,9 @@ def _action(inputs: _Inputs, key: Key, last: Key | None, *, stale: bool, changed
 def _is_behind(inputs: _Inputs, key: Key) -> bool:
     """Whether a session that is charged only up to an instant in an ended period needs a ledger entry in that period.
 
-    On a silent node a session is charged no further. Readers look up use that is not in the ledger only in an account's
-    last two periods, so they would miss the session's use without the entry.
+    A session on a silent node is charged only up to the node's last sign of life, which may lie several periods back.
+    Readers look up use that is not in the ledger only in an account's last two periods. Without the entry they would
+    miss the session's use.
     """
     known = inputs.acknowledged.periods.get(key)
     point = None if known is None else known.last_point
@@ -763,8 +785,8 @@ def _leaving(acknowledged: Acknowledged, key: Key, last: Key | None, *, over: bo
         acknowledged: the session as the store holds it.
         key: the account and the start of the period that the session has left.
         last: the account and the start of the period that the session is in; None if no period is open.
-        over: whether the period is over.
-        changed: whether the session's amount in it has changed.
+        over: whether the period `key` has ended.
+        changed: whether the session's amount in the period `key` has changed.
     """
     under = key[0] == acknowledged.open_under or key[0] in acknowledged.also_open
     # A late report may change the amount of a period that was left: its hours are posted anew.
@@ -863,6 +885,9 @@ def _acknowledged_amount(acknowledged: Acknowledged, key: Key, item: Item) -> Ac
 
 
 def _ends(accounts: Mapping[str, Account], keys: Iterable[Key]) -> dict[Key, int]:
-    """Returns the end of each period in nanoseconds since 1970; 0 if the account does not hold it open (any more)."""
+    """Returns the end of each period in nanoseconds since 1970, keyed as `keys`: by account and start of the period.
+
+    The end is 0 for a period that is not among the account's open ones.
+    """
     periods = {key: accounts[key[0]].period_at(key[1]) for key in keys}
     return {key: 0 if period is None else period.end for key, period in periods.items()}

@@ -41,6 +41,7 @@ class ReconcileContext:
     """The leader's state in memory, with the cluster that it observes and the store that it writes.
 
     Attributes:
+        client: the store.
         source: the cluster as last observed.
         books: the leader's state.
         fencing_token: the term's fencing token; the store refuses it once it has received a later one.
@@ -55,8 +56,10 @@ class ReconcileContext:
         nodes: counts the GPUs of nodes.
         full: whether the store has no memory left for new sessions; these are opened once it has memory again.
         held_back: the uids of the sessions that are not opened until the store has memory.
-        resumed: the stored fields (`keys.UNMETERED`) of sessions whose pods are observed again.
-        noted_ends: the stored fields and instants of sessions of FairGPU's own pods whose end is not settled yet.
+        resumed: the fields that are to be removed from the store's hash `keys.UNMETERED`, since the pods of their
+            sessions are observed again. The hash keeps ends of sessions apart from the sessions.
+        noted_ends: keyed by a field of that hash, the stored end of a session of one of FairGPU's own pods, if the end
+            is not settled yet.
         store_time: the time by the store's clock when the reconciliation began.
     """
 
@@ -81,7 +84,9 @@ class ReconcileContext:
     _counter: int = 0
 
     def inherit_silent_nodes(self) -> None:
-        """Adopts the silent nodes that the previous leader stored, once in a term; later, this leader knows better.
+        """Adopts the silent nodes that the previous leader stored.
+
+        Only the first call in a term does so: later, this leader has observed the nodes itself.
 
         Raises:
             redis.RedisError: the store does not answer.
@@ -98,7 +103,8 @@ class ReconcileContext:
         """Sets `silent` to the nodes that are silent now, by the mirrors of the cluster.
 
         A node whose object is deleted while it is silent stays in `silent` as long as it has sessions, or until a node
-        of its name reports. Its pods are deleted later than the node, and until then nothing reports whether they run.
+        of its name reports. The API server deletes the node's pods later, and until then nothing reports whether they
+        run.
         """
         silent = nodes_that_are_silent(self.source.mirrors)
         if self.silent.keys() - silent.keys():

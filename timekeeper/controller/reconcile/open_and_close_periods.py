@@ -295,7 +295,7 @@ def close_due_balances(context: ReconcileContext, now: Instant, names: Iterable[
 
 
 def take(account: Account, change: ClosingBalance, answer: PeriodTotals) -> None:
-    """Stores in an account in memory what a closing balance changed in the store: totals and credits of its period.
+    """Stores a closing balance that the store has accepted in an account in memory: totals and credits of its period.
 
     Args:
         change: the closing balance that was sent.
@@ -331,7 +331,11 @@ def due_closing(account: Account, now: Instant, spent_by: SpentBy) -> ClosingBal
 
 
 def _may_carry(account: Account, following: Period) -> bool:
-    """Whether the period before `following` may be closed: the checkpoint's balance of a restored period counts."""
+    """Whether the period before `following` can carry its money over to `following`.
+
+    False if `following` has no totals in memory. Also False if `following` was restored from a checkpoint while the
+    spending of the period before is still to be restored: until then, the balance that the checkpoint states counts.
+    """
     return following.start in account.period_totals and following.start != account.restored
 
 

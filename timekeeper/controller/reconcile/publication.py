@@ -100,5 +100,8 @@ def _offset(name: str) -> int:
 
 
 def _in_steps(amount: int, available: int) -> int:
-    """Returns an amount in whole hundredths of the available money, as finer changes are not published at once."""
+    """Returns an amount in hundredths of the available money, rounded down, by which two figures are compared.
+
+    A change that does not show in hundredths causes no publication by itself.
+    """
     return amount * 100 // max(available, 1)

@@ -86,7 +86,10 @@ def note_not_settled(context: ReconcileContext) -> None:
 
 
 def note_resumed(context: ReconcileContext) -> None:
-    """Removes the stored ends of sessions whose pods are metered again, once the store holds these sessions as open.
+    """Removes the stored ends of sessions whose pods are metered again, if all accounts are settled.
+
+    The store then holds these sessions as open. Nothing is removed while an account cannot be settled, or while the
+    store has no memory for new sessions.
 
     Raises:
         FencedError: a later leader has taken over.
@@ -191,8 +194,8 @@ class Reconciler:
     def past(self) -> int:
         """The instant of the last reconciliation, by the local clock or, if that is earlier, the store's; 0 for none.
 
-        It is in nanoseconds since 1970. A local clock that is behind does not count if the store's clock confirms the
-        timestamps of the API server.
+        It is in nanoseconds since 1970. If the local clock was behind, and the store's clock confirms the later
+        timestamps of the API server, these count in place of the local clock.
         """
         return self._past
 
@@ -208,7 +211,8 @@ class Reconciler:
         """Brings the ledger and the published states up to an instant, for all accounts or for some.
 
         Args:
-            full: whether to settle every session of all accounts; otherwise only accounts that have changed or are due.
+            full: True to settle every session of all accounts; False for only those accounts that have changed, or
+                whose figures are due to be computed again by `now`.
 
         Returns:
             The accounts that were brought up to date.
@@ -217,7 +221,7 @@ class Reconciler:
             NotReadyError: a collection of the API server that bills depend on has not been read yet.
             StoreError: the store refuses or does not answer; the next reconciliation does the rest.
             FencedError: a later leader has taken over.
-            SourceError: the store must be read whole, and the checkpoints on the API server cannot be.
+            SourceError: the store must be read whole, but the checkpoints on the API server cannot be read.
         """
         mirrors = self._context.source.mirrors
         if not mirrors.all_read:

@@ -112,10 +112,11 @@ def _restoration_of(context: ReconcileContext, account: Account, computed: Itera
 
 
 def restore_periods_before(context: ReconcileContext, now: Instant, names: Iterable[str]) -> None:
-    """Restores what the periods before restored ones have spent, once the store holds all that can be computed again.
+    """Restores the spending of each period that precedes a period restored from a checkpoint.
 
-    A checkpoint has that sum, and the credits of its period follow from it. The store went back, so it may lack
-    sessions that ended since.
+    A store that went back to an earlier state may lack sessions that have ended since. The checkpoint of the later
+    period also states what the period before had spent, and the later period's credits follow from that amount. Call
+    this once the store holds all sessions that can be computed again.
 
     Raises:
         StoreError: the store refused.
@@ -130,7 +131,10 @@ def restore_periods_before(context: ReconcileContext, now: Instant, names: Itera
 
 
 def _missing_before(account: Account) -> Restoration | None:
-    """Returns what restores the period before a restored one; None if its spending is complete."""
+    """Returns the change that restores the spending of the period before the account's restored one.
+
+    None if the store's spending of that period is complete, or if there is no such period in memory.
+    """
     before = None if account.restored is None else account.period_before(account.restored)
     if account.restored is None or before is None or before.start not in account.period_totals:
         return None
@@ -225,7 +229,10 @@ def take_over(context: ReconcileContext, now: Instant, stored_past: Instant | No
 
 
 def _apart(unmetered: Mapping[str, Instant]) -> tuple[dict[str, Instant], dict[str, Instant]]:
-    """Returns the stored ends of sessions, and the stored instants of `_last_seen_unread`; both are keyed by uid."""
+    """Divides the fields of `keys.UNMETERED` by their kind; returns two mappings, both keyed by the session's uid.
+
+    The first has the ends of sessions that an earlier leader stored, the second the instants of `_last_seen_unread`.
+    """
     seen = {name.removesuffix(keys.SEEN): at for name, at in unmetered.items() if name.endswith(keys.SEEN)}
     return {uid: end for uid, end in unmetered.items() if not uid.endswith(keys.SEEN)}, seen
 
@@ -240,10 +247,13 @@ def _ends_unseen(books: Books) -> dict[str, Instant]:
 
 
 def _last_seen_unread(context: ReconcileContext, noted: Container[str]) -> dict[str, Instant]:
-    """Returns the last sign of life of open sessions in unreadable accounts whose pods are not observed.
+    """Returns the instant of the last observation of pods for each open session that this leader cannot read.
 
-    A later leader that can read such a session ends it no later than this instant, although it has observed other pods
-    for longer. It ends it earlier if the session's node was silent, which this leader cannot read.
+    These are the sessions in unreadable accounts whose pods are not among the observed ones.
+
+    A later leader that can read such a session ends the session no later than this instant, although that leader has
+    observed other pods for longer. It ends the session earlier if the session's node was silent: this leader cannot
+    read which node that is.
 
     Args:
         noted: the uids of the sessions for which the store has an earlier instant; they are left out.

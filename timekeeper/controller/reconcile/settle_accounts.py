@@ -119,8 +119,8 @@ def _write(context: ReconcileContext, work: Work, now: Instant) -> list[Prepared
 def _with_room(context: ReconcileContext, sessions: list[MeteredSession]) -> list[MeteredSession]:
     """Returns the sessions that can be settled now.
 
-    These are all; if the store has no free memory, all but the running sessions that it does not hold yet.
-    Amounts are cumulative, so a session that is opened later is still charged from its start.
+    These are all of `sessions`. If the store has no free memory, running sessions that the store does not hold yet are
+    left out. Amounts are cumulative, so a session that is opened later is still charged from its start.
     """
     if context.held_back:
         context.held_back.difference_update(metered.session.uid for metered in sessions)
@@ -181,8 +181,8 @@ def _read_reports(
 ) -> list[SessionReports | None]:
     """Returns the reports of each session, in order; None if the store has no readable limits for them.
 
-    A report that arrives later changes only the use of the session's present segment. Limits that are missing or
-    unreadable are written anew.
+    The same call of the store sets the marks that keep the reports apart in time: a report that arrives later changes
+    only the use of the session's present segment. Report limits that are missing or unreadable are written anew.
     """
     if not cases:
         return []
@@ -280,8 +280,8 @@ def _send_batches(
 ) -> set[Refused]:
     """Sends the batches of one of two passes, adopts the amounts that Redis took, and returns the refused items.
 
-    The first pass keeps the sessions' records, the second removes those that are no longer needed. A settlement of
-    several items that was refused is sent item by item: one session stops no other.
+    The first pass keeps the sessions' records, the second removes those that are no longer needed. A batch that the
+    store refuses for one of its items is sent again item by item, so that the fault of one session stops no other.
 
     Args:
         context: the reconciliation's store and state.
@@ -339,9 +339,12 @@ def _one_by_one(
     settlement: SettlementBatch,
     answer: PeriodTotals | StoreError,
 ) -> tuple[PeriodTotals | None, dict[str, StoreError]]:
-    """Sends the items of a batch one by one if the store refused the batch; `answer` is what it answered.
+    """Sends the items of a batch again, one by one, if the store refused the batch for one of several items.
 
     Returns the period's totals, None if no item was taken, and the error of each session that failed, keyed by uid.
+
+    Args:
+        answer: the store's answer to the batch.
     """
     if not isinstance(answer, StoreError):
         return answer, {}
@@ -394,7 +397,7 @@ def _write_index(context: ReconcileContext, changed: list[Prepared]) -> None:
 def _end_reports(context: ReconcileContext, changed: list[Prepared]) -> None:
     """Deletes the stored reports of sessions that close, except the last report's time and the total GPU time.
 
-    These two expire later; those of a deleted pod expire after GONE_REPORT_SECONDS, since its sidecar reports no more.
+    These two expire later. If the pod is deleted, and so sends no more reports, they expire after GONE_REPORT_SECONDS.
     """
     closed, finalized, expiring = list[str](), list[str](), list[str]()
     for metered, settlement in changed:

@@ -216,18 +216,22 @@ def signature(secret: bytes, timestamp: str, body: bytes) -> str:
     """Returns the value of the header FairGPU-Signature for a request: an HMAC-SHA256 of its time and body.
 
     Args:
+        secret: the key that the receiver knows, too.
         timestamp: the value of the header FairGPU-Timestamp: whole seconds since 1970.
+        body: the body of the request.
     """
     return "v1=" + hmac.new(secret, b"v1:" + timestamp.encode() + b":" + body, hashlib.sha256).hexdigest()
 
 
 def retry_seconds(attempts: int, asked: float, random: float) -> float:
-    """Returns the seconds to wait before the next delivery: twice as many after each failure, and varied at random.
+    """Returns the seconds to wait before the next delivery; each failure in a row doubles them, up to a limit.
+
+    The result varies at random, so that failing senders do not try in step.
 
     Args:
         attempts: the number of failed deliveries in a row, at least 1.
-        asked: the seconds of the receiver's Retry-After, which are the least wait up to LONGEST_RETRY_AFTER_SECONDS; 0
-            for none.
+        asked: the seconds of the receiver's Retry-After; 0 for none. The wait is at least as long, but a figure above
+            LONGEST_RETRY_AFTER_SECONDS counts as that.
         random: a random number in [0, 1).
     """
     usual = min(FIRST_RETRY_SECONDS * 2.0 ** min(attempts - 1, 16), LAST_RETRY_SECONDS) * (0.5 + random)

@@ -130,13 +130,13 @@ def conditions_of(
     that is spent, and whether its money lasts.
 
     Args:
-        figures: its figures; None if there are none yet.
+        figures: the budget's figures; None if there are none yet.
         conflicts: the namespaces that the budget names but another budget pays for, each with the name of that budget.
-        fault: the reason why it is invalid; None if it is valid.
+        fault: the reason why the budget is invalid; None if it is valid.
         now: the instant of the figures.
         yields: False if the budget should give its pods a lower priority but the settings forbid priority classes; the
             condition NothingYields is then added.
-        idle_quotas: its namespaces in which a quota on FairGPU's own resources counts no pod.
+        idle_quotas: the budget's namespaces in which a quota on FairGPU's own resources counts no pod.
     """
     conditions = [
         _condition("Ready", fault is None, "Invalid" if fault else "Accepted", str(fault or "The budget is applied.")),
@@ -171,7 +171,10 @@ def conditions_of(
 
 
 def deprioritizes(budget: Budget) -> bool:
-    """Returns whether a budget, once its money is spent, only lowers new pods' priority: it holds and evicts none."""
+    """Returns whether a budget, once its money is spent, lowers new pods' priority and neither holds nor evicts pods.
+
+    False for a budget without an allowance.
+    """
     return (
         budget.allowance is not None
         and budget.on_exhausted is OnExhausted.DEPRIORITIZE
@@ -271,6 +274,7 @@ def correction_status(correction: Correction, period: Period, generation: int, n
     """Returns the status of a correction that the ledger holds.
 
     Args:
+        period: the period whose spending is corrected.
         generation: the generation of the GPUCorrection's spec.
         before: the status that the GPUCorrection has now.
     """

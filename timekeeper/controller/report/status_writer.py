@@ -2,9 +2,9 @@
 
 Statuses of budgets are written in turns that do not delay the other tasks of the leader. The checkpoints of accounts
 without a GPUBudget are divided among a few objects of the API server. A checkpoint is always in the same object, so a
-change of one account is one small write. These objects also hold the prices by which sessions were charged if the
-settings state others, the instant from which pods of other stacks are metered, and the parts of GPUs that these pods
-hold.
+change of one account is one small write. These objects also hold the instant from which pods of other stacks are
+metered, the parts of GPUs that these pods hold, and, if they differ from the prices in the settings, the prices by
+which sessions were charged.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ class StatusWriter:
         self._waiting = sorted(objects, key=lambda name: last[name], reverse=True)
 
     def _send_on(self, objects: Mapping[str, Json], now: Instant) -> None:
-        """Hands the next statuses that must be written to the threads that send them.
+        """Hands to the sending threads the next statuses that must be written.
 
         The sending threads do not touch the leader's memory.
         """
@@ -224,8 +224,8 @@ class StatusWriter:
     def _forget_left(self, now: Instant) -> None:
         """Drops finalized sessions from memory that are not needed to restore a store any more.
 
-        A session is kept for FORGOTTEN_BY_A_KILLED_REDIS after it was finalized, and up to a day as long as a written
-        checkpoint does not include it.
+        A session is kept for FORGOTTEN_BY_A_KILLED_REDIS after it was finalized. It is kept longer, up to a day, while
+        a checkpoint that should include it is not written yet.
         """
         accounts = self.books.accounts
         self.books.finalized = [
@@ -249,7 +249,10 @@ PATIENCE = 10 * SECOND
 
 @dataclass(slots=True)
 class OrderAnswers:
-    """Writes the statuses of orders (GPUGrants and GPUCorrections), each once in a term of the leader.
+    """Writes the statuses of orders (GPUGrants and GPUCorrections), for one term of the leader.
+
+    An order gets its status once in a term. An order whose budget does not exist gets a status that says so, and
+    another once the budget exists and the order is applied or refused.
 
     Attributes:
         source: the cluster.
@@ -319,7 +322,7 @@ class OrderAnswers:
         return refused_order(NO_BUDGET, message, generation, now, before)
 
     def _status(self, kind: str, name: str, before: Json, generation: int, now: Instant) -> Json | None:
-        """Returns the new status of an order, whose present one is `before`; None until it is applied or refused."""
+        """Returns the new status of an order, whose present one is `before`; None if no status is to be written yet."""
         view = self.books.budgets
         fault = (view.grant_faults if kind == "grant" else view.correction_faults).get(name)
         if fault is not None:
@@ -367,6 +370,7 @@ def is_another(stored: OrderEntry, amount: int, period: Period | None) -> bool:
     into the same period.
 
     Args:
+        stored: the order that the ledger holds under the name.
         amount: the amount of this order, in microGPU-seconds.
         period: the period of this order; None if it is not known.
     """
@@ -377,6 +381,7 @@ def name_taken(stored: OrderEntry, kind: str) -> str:
     """Returns the message for an order whose name the ledger already holds for a different order.
 
     Args:
+        stored: the different order.
         kind: the noun for the order: grant or correction.
     """
     return (
@@ -496,7 +501,7 @@ def _is_account(name: str) -> bool:
 def fitting(shard: Json, most_bytes: int) -> Json:
     """Returns the first checkpoint documents of a shard, as many as fit into one object of the API server.
 
-    Documents that belong to no account come first, then the accounts with the largest sums.
+    Documents that belong to no account come first. Then come the accounts whose finalized sessions cost most.
 
     Args:
         shard: the documents meant for the object, keyed by name.
@@ -517,7 +522,10 @@ def _closed(document: Json) -> int:
 
 
 def _matters(account: Account, figures: Figures) -> bool:
-    """Whether the account needs a checkpoint: its period has credits, or spending of sessions that are finalized."""
+    """Whether the account needs a checkpoint: its present period has credits, or spending of finalized sessions.
+
+    The store's other amounts can be computed again from the pods.
+    """
     return account.period_totals[figures.period.start].finalized > 0 or bool(account.credits.get(figures.period.start))
 
 

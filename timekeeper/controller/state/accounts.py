@@ -96,7 +96,7 @@ class Checkpoint:
     """The figures of a period in a budget's status, from which the leader restores an account that the store has lost.
 
     Attributes:
-        period: the period.
+        period: the period that the figures describe.
         time: the instant of the figures.
         amount: the amount that finalized sessions had spent in the period, in microGPU-seconds.
         exhausted_at: the instant at which spending first reached the available amount; None if it has not.
@@ -131,10 +131,10 @@ class Account:
         refused: the reasons for which corrections cannot be applied, keyed by the correction's name.
         refused_grants: the reasons for which the store refused grants, keyed by the grant's name.
         checkpoint: the checkpoint from which to restore the account; None if the store has lost nothing.
-        restored: the start of the period whose credits were restored from the checkpoint, until the period before it is
-            restored, too; None if no period waits for that.
-        summary: the figures that were last published, without the amount spent.
-        burn: the samples of spending from which burn rates are computed.
+        restored: the start of a period that was restored from the checkpoint while the spending of the period before
+            it still has to be restored; None once nothing waits for that.
+        summary: the figures that were last published, without the amount spent; None before this leader published any.
+        burn: the samples of spending from which burn rates are computed; None before the first sample.
     """
 
     name: str
@@ -167,22 +167,22 @@ class Account:
         return any(name in period_credits for period_credits in self.credits.values())
 
     def terms_before(self, following: Period) -> tuple[int, int]:
-        """Returns the allowance of the period before another, and the most of its money that could be rolled over.
+        """Returns the allowance of the period before `following`, and the most money that it could roll over.
 
-        Both are in microGPU-seconds.
+        Both are in microGPU-seconds. They are the terms that the totals of `following` record from the closing of the
+        period before. Without such a record, they are those of the present budget.
 
         Args:
-            following: the other period. Its totals record both as they were when the earlier period was closed; without
-                such a record, the present budget counts.
+            following: a period whose totals are in memory.
         """
         kept = self.period_totals[following.start].terms
         return kept if kept is not None else (self.budget.allowance or 0, self.budget.rollover)
 
     def own_money(self, period: Period, allowance: int | None = None) -> int:
-        """Returns the money of a period without credits that outlive it, in microGPU-seconds.
+        """Returns the money of a period that ends with the period, in microGPU-seconds.
 
-        That is the allowance, the grants that expire with the period, and the amount carried over from the preceding
-        period.
+        It is the sum of the allowance, the grants without a later expiry, and the amount that was rolled over from the
+        preceding period.
 
         Args:
             allowance: the allowance in microGPU-seconds; None for the present budget's allowance.
@@ -231,7 +231,10 @@ class Account:
         self.credits = {start: value for start, value in self.credits.items() if start in kept}
 
     def _unclosed(self) -> set[Instant]:
-        """Returns the starts of the periods with totals in memory whose balances are to be closed, and of the next."""
+        """Returns the starts of the periods whose balances are still to be closed, and of the period after each.
+
+        Only periods with totals in memory count.
+        """
         if self.budget.allowance is None:
             return set()
         latest = self.periods[-len(self.period_totals) :]

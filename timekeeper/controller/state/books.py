@@ -258,7 +258,7 @@ class Books:
         return accounts
 
     def refresh_budgets(self) -> set[str]:
-        """Sets the budget of each account in memory as it was last read; returns the accounts whose budget changed.
+        """Sets the budget of each account to the version that was last read; returns the accounts whose budget changed.
 
         The account of a deleted budget keeps only the budget's rule for periods, and has no limit.
         """
@@ -329,15 +329,17 @@ def due_grants(
 ) -> tuple[list[tuple[Grant, Period]], list[tuple[Account, str]]]:
     """Returns the grants that are due and that the store does not hold, and the grants whose period never opened.
 
-    A grant that was created after `now` waits until its period opens: a clock that is behind must give no money to a
-    period that has ended. A grant that was created more than SKEW after `latest` counts as created now.
+    If a grant was created after `now`, in a period that is not open yet, it waits until that period opens: the local
+    clock is behind, and the period that is open by this clock has ended. A grant that was created more than SKEW after
+    `latest` counts as created now.
 
     If a grant's period is not open and the grant outlives it, the grant goes to the first later period that begins
-    before its expiry. If such a grant was applied before, its remainder is among the credits that were carried over.
+    before its expiry. A grant that was applied before is not applied again in this way: its remainder is among the
+    credits that were carried over.
 
     Args:
         names: the accounts whose grants are wanted.
-        latest: the present by our clock or, if later, by the store's.
+        latest: the present by the local clock or, if later, by the store's.
 
     Returns:
         Pairs of a due grant and its period; and, for each grant whose period never opened, its account and its name.

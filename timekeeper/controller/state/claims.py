@@ -49,7 +49,8 @@ class ClaimFacts:
         pods: the uids of the pods that reserve it.
         unlisted: whether it has devices of drivers that are not metered.
         owner_pod: the uid of the pod for which Kubernetes generated it; empty for a claim that pods share.
-        origin: the owner and labels that its use is attributed to if no pod owns it; else those of that pod count.
+        origin: the claim as its own owner, and its labels. Use is attributed to them unless the pod `owner_pod` is
+            known: then to that pod's origin.
     """
 
     uid: str
@@ -91,8 +92,8 @@ class _Observation(NamedTuple):
     """The inputs of one refresh of the claims, from which sessions of claims begin and end.
 
     Attributes:
-        mirrors: the mirrors.
-        pods: the pods as read from them.
+        mirrors: the objects of the API server as last seen.
+        pods: the pods as read from the mirrors.
         rules: the rules that start a session and set its rate.
         silent: keyed by silent node, the node's last sign of life, in nanoseconds since 1970.
         now: the instant of the reading, in nanoseconds since 1970.
@@ -154,8 +155,8 @@ class ClaimView:
     def take_loaded(self, sessions: Meters) -> None:
         """Adopts the open sessions of ResourceClaims from the sessions that were read from the store.
 
-        A claim has at most one open session. If `sessions` has several of a claim, the one that this view knew before
-        goes on; if it knew none, the first one goes on. The next refresh ends the other sessions.
+        A claim has at most one open session. If `sessions` has several open ones of a claim, this view keeps the one
+        that it held before, or else the first. The next refresh ends the surplus sessions.
 
         Args:
             sessions: all metered sessions, after those in the store were added to them.
@@ -174,9 +175,10 @@ class ClaimView:
                     self._behind = True
 
     def resume(self, unmetered: Mapping[str, Instant]) -> None:
-        """Adopts the ends of sessions that an earlier leader stored, before which no later session of the claim begins.
+        """Adopts the ends of sessions that an earlier leader stored.
 
-        If the store still holds such a session as open, it ends no later than at the stored end.
+        No later session of the same claim begins before the stored end. If the store still holds such a session as
+        open, the session ends no later than at the stored end.
 
         Args:
             unmetered: the stored ends, keyed by the session's uid.
@@ -196,10 +198,10 @@ class ClaimView:
     ) -> set[str]:
         """Reads changed ResourceClaims from the mirror; returns the uids of the sessions that changed.
 
-        If pods of other stacks are not metered, it ends all open sessions of claims instead.
+        If pods of other stacks are not metered, it reads nothing and ends all open sessions of claims.
 
         Args:
-            pods: the pods, refreshed before; it also keeps the sessions of claims.
+            pods: the pods, refreshed before this call. It also keeps the sessions of claims, which this call changes.
             silent: keyed by silent node, the node's last sign of life, in nanoseconds since 1970.
             clocks: the clocks; the local one is read after the mirror.
         """
@@ -240,8 +242,10 @@ class ClaimView:
     def decide_again(self, session: Session, mirrors: Mirrors, drivers: frozenset[str]) -> Decision:
         """Returns the parts of GPUs that a ResourceClaim's session holds, decided anew from the devices published now.
 
+        The result has no parts if the cluster no longer has the claim.
+
         Args:
-            session: the session, which stays unchanged; if the cluster no longer has its claim, it holds nothing.
+            session: the session, which stays unchanged.
             drivers: the drivers whose devices are metered.
         """
         claim = mirrors.claims.get(_claim_of(session.uid))
@@ -318,9 +322,12 @@ class ClaimView:
         return self._end(uid, at, min(last, seen) if proof is EndProof.DELETED else last, EndProof.DELETED)
 
     def _end(self, uid: str, at: _Observation, end: Instant, proof: EndProof) -> set[str]:
-        """Ends the session of the claim with this uid at an instant, or at the last sign of life of a silent node.
+        """Ends the open session, if any, of the claim with this uid; returns the uids of the sessions that changed.
 
-        Returns the uids of the sessions that changed.
+        Args:
+            end: the instant of the end. If the session's node is silent, the node's last sign of life can count as the
+                end (see `ended`).
+            proof: the evidence for `end`.
         """
         changed = self._end_session(self._open.pop(uid, ""), at, end, proof)
         for session in changed:
@@ -356,7 +363,7 @@ def _keys(claim: Json) -> list[DeviceKey]:
 
 
 def _claim_of(uid: str) -> str:
-    """Returns the uid of the claim of the session with this uid, which is `CLAIM-ALLOCATION-START`."""
+    """Returns the uid of a session's claim, from the session's uid, which has the form `CLAIM-ALLOCATION-START`."""
     return uid.rsplit("-", 2)[0]
 
 

@@ -137,8 +137,8 @@ def _is_overdue(books: Books, facts: PodFacts, now: Instant) -> bool:
 
 
 def _waits(facts: PodFacts) -> bool:
-    """Whether a pod waits only for a node, or for FairGPU's own scheduling gate to open.
+    """Whether a pod waits for a node or behind FairGPU's own scheduling gate.
 
-    A pod behind the gate of another controller may wait for weeks, and does not count.
+    False for a pod that is bound, has ended, or is behind another controller's gate, where it may wait for weeks.
     """
     return not facts.bound and not facts.terminal and not facts.gated_elsewhere

@@ -27,7 +27,8 @@ from timekeeper.ledger.totals import Summary
 def how_to_give_more(budget: Budget) -> str:
     """Returns a sentence for people, without its full stop, that says how an admin gives a budget more money.
 
-    It names the command for a grant. The default budget of a namespace has no GPUBudget object that a grant could name.
+    It names the command for a grant. The default budget of a namespace has no GPUBudget object that a grant could name:
+    for such a budget, the sentence says that a GPUBudget must name the namespace.
     """
     if budget.name.startswith(DEFAULT_PREFIX):
         namespace = budget.name.removeprefix(DEFAULT_PREFIX)
@@ -225,7 +226,7 @@ def _must_publish(before: NamespaceState | None, after: NamespaceState) -> bool:
       than a GPU-second, or fallen by more than 1 / PROMISED_SHARE of the available amount.
 
     Args:
-        before: the state that was last published; None if none was, which is enough, too.
+        before: the state that was last published; None if none was: then the result is True.
         after: the present state.
     """
     if before is None:

@@ -104,10 +104,11 @@ def kept_prices(charged: Prices, configured: Prices) -> dict[str, dict[str, Any]
 
 
 def kept_since(since: Instant) -> dict[str, dict[str, Any]]:
-    """Returns a dict with one checkpoint document, keyed by its name: from when pods of other stacks are metered.
+    """Returns a dict with one checkpoint document, keyed by its name, that keeps `since`.
 
     Args:
-        since: that instant; 0, for pods that are not metered, gives an empty dict.
+        since: the instant from which pods of other stacks are metered; 0 if they are not metered, and the dict is then
+            empty.
     """
     return {SINCE: {"since": str(since)}} if since else {}
 
@@ -183,7 +184,11 @@ def _in_force(prices: Prices, instant: int) -> tuple[bool, Mapping[str, Fraction
 
 
 def read_prices(documents: Mapping[str, Any]) -> Prices:
-    """Returns the prices in PRICES, one of the checkpoint documents keyed by name; empty if missing or unreadable."""
+    """Returns the prices by which sessions were charged, as the checkpoint document PRICES keeps them.
+
+    Args:
+        documents: the checkpoint documents, keyed by name. The result is empty if PRICES is missing or unreadable.
+    """
     try:
         return decode_prices((documents.get(PRICES) or {}).get("prices", "{}"))
     except (RecordError, AttributeError) as error:
@@ -199,7 +204,7 @@ def newest_prices(stored: Prices, kept: Prices, now: Instant) -> Prices:
     Args:
         stored: the price of each model over time, as the store holds it.
         kept: the price of each model over time, as a checkpoint holds it.
-        now: changes that take effect later are not compared.
+        now: the present; a change of prices that takes effect after it does not count.
     """
     return kept if last_change(kept, now) > last_change(stored, now) else stored
 
@@ -208,8 +213,9 @@ def first_forgotten(stored: Prices, charged: Prices, now: Instant) -> Instant:
     """Returns the instant of the first change of prices that the store lacks.
 
     Args:
-        charged: the prices by which sessions were charged.
-        now: later changes do not count. If the store lacks no change, the result is this instant.
+        stored: the price of each model over time, as the store holds it.
+        charged: the price of each model over time, as sessions were charged.
+        now: the present; changes after it do not count. It is the result if the store lacks no change.
     """
     return min(price_changes(charged, last_change(stored, now), now + 1), default=now)
 
@@ -304,8 +310,8 @@ def snapshot_of(books: Books) -> RecoverySnapshot:
 def take_checkpoints(books: Books, kept: Mapping[str, dict[str, Any]]) -> tuple[set[str], set[str]]:
     """Sets the checkpoint of each account that the store has lost or holds in an earlier state.
 
-    The checkpoint is the one in the leader's snapshot, or the one in the budget's status or in `kept` if its version is
-    later.
+    The checkpoint comes from the leader's snapshot. If the budget's status, or `kept`, has one with a later version,
+    that one counts.
 
     Args:
         kept: keyed by name, the checkpoints of accounts without a GPUBudget, as the API server holds them.
@@ -334,8 +340,8 @@ def take_checkpoints(books: Books, kept: Mapping[str, dict[str, Any]]) -> tuple[
 def bring_back(client: Store, books: Books, behind: set[str]) -> None:
     """Puts back into memory the finalized sessions that the checkpoint of an account to be restored does not contain.
 
-    The leader settles these sessions again. Their reports are deleted, so use cannot be computed again: if usage is
-    billed, amounts that the leader remembers or the store holds stay.
+    The leader settles these sessions again. Their reports are deleted, so their use cannot be computed again. If usage
+    is billed, they therefore keep the amounts that the leader remembers or the store holds.
 
     Args:
         behind: the accounts that the store holds in an earlier state.
@@ -449,9 +455,9 @@ def _take_sessions(client: Store, fencing_token: FencingToken, books: Books, sto
 def _keep(books: Books, record: Session, unread: Mapping[str, MeteredSession]) -> MeteredSession:
     """Adds the session of a record to the books if they lack it; returns the session in the books.
 
-    If the leader could not read the record before, it began the pod's session anew; the record now replaces that
-    session. The end in the record counts. If the record has no end and the pod was deleted, the end of the session that
-    was begun anew counts.
+    If the leader could not read the record before, it began a second session for the pod. The record now replaces that
+    second session. The end in the record counts. If the record has no end and the pod was deleted, the second session's
+    end counts.
 
     Args:
         unread: keyed by what `allocation_of` returns, the sessions in the books that the store has not acknowledged.
@@ -501,9 +507,10 @@ def _with_record(metered: MeteredSession, record: Session, account: str, *, payi
 def _take_amounts(client: Store, books: Books, stored: list[StoredAccount], now: Instant, surely_past: int) -> None:
     """Adds the store's amounts to the acknowledged states of metered sessions.
 
-    Other amounts are not read, since a period has an amount of every pod that ever ran in it. An unreadable
-    amount is left out, and `amounts_unreadable` names its account, so that it is read again. Periods that have not
-    begun are read, too: a clock that was ahead may have charged the session there, and that amount must be taken back.
+    Amounts of sessions that are no longer metered are not read: a period has an amount of every pod that ever ran in
+    it. An unreadable amount is left out, and `Books.amounts_unreadable` names its account, so that the amount is read
+    again. Periods that have not begun are read, too: a clock that was ahead may have charged the session in one, and
+    that amount must be taken back.
     """
     wanted = _amounts_that_matter(books, stored, now)
     by_uid: dict[str, dict[Key, StoredAmount | None]] = {}
@@ -611,7 +618,7 @@ def _last_instants(books: Books, session: Session, until: int, now: Instant) -> 
 
 
 def _not_reached(books: Books, session: Session, charged: Collection[Key]) -> list[Key]:
-    """Returns those of the `charged` periods, given by account and start, that an ended session did not reach."""
+    """Returns the periods in `charged`, each as its account and start, that an ended session did not reach."""
     if not charged:
         return []
     payers, start = books.assignments.get(session.namespace, ()), session.start
@@ -671,12 +678,12 @@ def bring_rates_up(books: Books, since: Instant) -> None:
 def catch_rates_up(books: Books, now: Instant) -> None:
     """Corrects the rates of sessions that missed price changes because their account could not be settled.
 
-    The store then has the new prices, and the sessions' records have the old rates. A session with a known reservation
-    keeps its rates if they do not follow from the old prices: they were set by other rules. A session with GPUs of
+    The store has the new prices, and the records of these sessions have rates by the old prices. A session with a known
+    reservation keeps its rates if they do not follow from the old prices: other rules set them. A session with GPUs of
     several models whose pod is deleted keeps its rates, too.
 
     Args:
-        now: later changes do not count.
+        now: the present; price changes after it do not count.
     """
     changes = price_changes(books.prices, 0, now + 1)
     for metered in books.pods.sessions.all():

@@ -77,7 +77,7 @@ class BudgetView:
         }
 
     def unknown(self) -> dict[str, str]:
-        """Returns the reasons why last valid versions of budgets are lost, keyed by the budget's name."""
+        """Returns, keyed by name, the budgets without any valid version, each with why the store's is unreadable."""
         return {name: why for name, why in self.unreadable.items() if name not in self.last_valid}
 
     def not_stored(self) -> dict[str, Json]:
@@ -123,7 +123,11 @@ class BudgetView:
         )
 
     def _keep(self, name: str, item: Json) -> None:
-        """Remembers a budget's object as its last valid version if it is valid; else the last valid version counts."""
+        """Remembers a valid GPUBudget (`item`) as the last valid version of the budget with this name.
+
+        If the object is invalid and no value of the budget is in memory, its value is parsed from the last valid
+        version. A version of an earlier object, with another uid, does not count.
+        """
         if name not in self.budget_faults:
             lasting = _lasting(item)
             if self.last_valid.get(name) != lasting:
@@ -133,7 +137,10 @@ class BudgetView:
 
 
 def _lasting(item: Json) -> Json:
-    """Returns a GPUBudget reduced to spec, name, uid, creation and generation: the form in which versions are kept."""
+    """Returns a copy of a GPUBudget with only the fields that a last valid version keeps.
+
+    The fields are the spec, and the name, uid, creation and generation of the metadata.
+    """
     metadata = item.get("metadata") or {}
     named = {key: metadata[key] for key in ("name", "uid", "creationTimestamp", "generation") if key in metadata}
     return {"metadata": named, "spec": item.get("spec")}
@@ -214,7 +221,7 @@ class PodView:
     is.
     """
     _ends: dict[str, int] = field(default_factory=dict)
-    """The end of each deleted pod that reserved claims, for KEPT_ENDS."""
+    """The end of each deleted pod that reserved claims, keyed by the pod's uid and kept for KEPT_ENDS."""
     _objects: dict[str, Json] = field(default_factory=dict)
     _behind: bool = True
     _pods_in: dict[str, int] = field(default_factory=dict)
@@ -235,15 +242,15 @@ class PodView:
         now: Instant,
         clocks: Clocks,
     ) -> set[str]:
-        """Reads new and deleted pods from the mirror; returns the uids of the sessions that changed.
+        """Reads new, changed and deleted pods from the mirror; returns the uids of the sessions that changed.
 
         If the local clock is behind a timestamp of the API server, that timestamp counts as now. No session ends later
         than now. A timestamp that is far ahead of the local clock counts only if the store's clock shows that the local
-        one is wrong. The same holds for the end of a pod, which its node's clock stamps.
+        clock is wrong. The same holds for the end of a pod, which the clock of the pod's node stamps.
 
         Args:
             mirror: the mirror of pods.
-            rules: the rules that start a meter and set its rate.
+            rules: the rules that start a session and set its rate.
             silent: keyed by silent node, the node's last sign of life, in nanoseconds since 1970.
             reported: returns the instant of the last report of the pod with a uid; None if it sent none.
             now: the present by the local clock, read before the mirror.
@@ -299,7 +306,7 @@ class PodView:
         return read_pod(item, rules.held_of, kept)
 
     def _take_facts(self, facts: PodFacts, now: Instant) -> None:
-        """Stores a pod's facts; stores `now` as the instant of its release if its last scheduling gate is gone."""
+        """Stores a pod's facts; if the pod's last scheduling gate was removed, stores `now` as the instant of that."""
         self._note_waiting(facts)
         known = self.facts.get(facts.uid)
         if known is not None and _is_gated(known) and not _is_gated(facts):
@@ -324,7 +331,7 @@ class PodView:
 
         Args:
             fresh: the pods that changed, keyed by uid.
-            seen_at: the local clock's time when these were read.
+            seen_at: the local clock's time when these pods were read.
         """
         candidates = self.facts if seen_at < self._ahead_at else {*fresh, *self._created_ahead} & self.facts.keys()
         stamps = {uid: self.facts[uid].created for uid in candidates}
@@ -374,15 +381,17 @@ class PodView:
     ) -> set[str]:
         """Ends the sessions whose pods no longer exist, and marks the pods as deleted; returns the sessions' uids.
 
-        A session that had ended before keeps its end.
+        A new leader calls it for pods that were deleted while none observed them. A session that had ended before keeps
+        its end.
 
         Args:
             silent: keyed by silent node, the node's last sign of life, in nanoseconds since 1970.
             reported: returns the instant of the last report of the pod with a uid; None if it sent none.
             noted: the ends that an earlier leader found and the sessions lack, keyed by uid. Such an end stays, though
                 the node has become silent since.
-            last_seen: the latest instants at which pods of sessions may have been observed, keyed by uid, if other pods
-                were observed later.
+            last_seen: keyed by a session's uid, the instant at which its pod was observed last, from an earlier leader
+                that could not read the session's account. For any other session, the instant at which this leader or
+                the one before last observed pods counts.
             now: the present instant; no session ends later.
         """
         of_pods = (m for m in self.sessions.all() if not m.session.pod.startswith(CLAIM))

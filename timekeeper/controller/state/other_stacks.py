@@ -117,7 +117,10 @@ def _full_name(item: Json) -> FullName:
 
 
 def complete_holdings(books: Books, mirrors: Mirrors, held_of: HeldOf, now: int) -> set[str]:
-    """Corrects the holdings of sessions younger than PROVISIONAL that were decided before node labels or a claim came.
+    """Decides the holdings of young sessions again if node labels, or a claim for the devices, came after the decision.
+
+    A session is young while its age is below PROVISIONAL. If its holdings change, it is charged anew from its start;
+    only final periods stay as they are.
 
     Args:
         books: the leader's state, which is changed.
@@ -223,8 +226,8 @@ def _only_accounts(books: Books, mirrors: Mirrors, namespace: str) -> bool:
 def _labelled_later(mirrors: Mirrors, own: Mapping[str, Listed]) -> Callable[[Session], bool]:
     """Returns a function that says whether a session's holdings were decided before its node had its labels.
 
-    They were if the model comes from a cloud's label or from the resource's name, and the node now has the label that
-    names the model: that of NVIDIA's feature discovery, or the resource's own.
+    That is so if their model comes from a cloud's label or from the resource's name, although the node now has the
+    label that names the model: that of NVIDIA's feature discovery, or the one listed for the resource.
 
     Args:
         own: the extended resources of other stacks that the admin lists, keyed by name.

@@ -51,8 +51,9 @@ class RecordedUse(NamedTuple):
     """The part of a session's record that its reports fill. Amounts are microGPU-seconds.
 
     Attributes:
-        billed: if usage is billed, for each segment its account, its period, and the cost of use reported before it.
-        reported: for each segment its account, its period, and the GPU time reported before it.
+        billed: if usage is billed, for each segment its account, its period, and the cost of all use that was reported
+            before the segment began.
+        reported: for each segment its account, its period, and all GPU time that was reported before it began.
         total: if usage is billed, the cost of all reported use; None before the first report.
         missing: if usage is billed, the reserved rates of the devices that no report has named, and of all devices, in
             microGPU-seconds a second; (0, 0) if reports have named every device.
@@ -160,7 +161,7 @@ def running_on(
 
 
 def recorded_use_alone(acknowledged: Acknowledged) -> Acknowledged:
-    """Returns an acknowledged session reduced to its recorded use, for a store whose other records no longer count.
+    """Returns an acknowledged session with its recorded use alone; the store's records, read again, add the rest.
 
     Periods before the recorded use stay final, since they cannot be computed again.
     """
@@ -171,8 +172,8 @@ def recorded_use_alone(acknowledged: Acknowledged) -> Acknowledged:
 def last_amounts_alone(acknowledged: Acknowledged) -> Acknowledged:
     """Returns the acknowledged state of an ended session reduced to its recorded use and its last amounts.
 
-    It is used if the store may lack these amounts: if usage is billed they cannot be computed again, since the reports
-    of an ended session are deleted.
+    The leader settles with it if the store may lack these amounts. If usage is billed, they cannot be computed again,
+    since the reports of an ended session are deleted.
     """
     known = recorded_use_alone(acknowledged)
     last = {key: each for key, each in acknowledged.periods.items() if key[1] >= known.settled_until}
@@ -290,7 +291,8 @@ class MeterRules:
         since: the instant from which such parts are metered.
         drivers: the drivers of Dynamic Resource Allocation whose claims are metered; None if pods of other stacks
             are not metered.
-        decided: keyed by uid, an earlier leader's decisions on sessions that the store lacks.
+        decided: the start and the holdings that an earlier leader decided for sessions that the store lacks, keyed by
+            the session's uid.
     """
 
     charge: ChargeRules
@@ -396,12 +398,15 @@ def end_deleted(
     reported: Instant | None,
     now: Instant,
 ) -> None:
-    """Ends the session of a deleted pod: when its last version says that it ended, or else with the deletion.
+    """Ends the session of a deleted pod: when the pod's last version says that it ended, or else with the deletion.
 
-    On a silent node, and if the watch missed the deletion, the session ends with the last sign of life instead.
+    If the watch missed the deletion, the session ends with the last sign of life of the pod or its node. If the watch
+    reported it, but the node is silent, the session ends with the last sign of life in place of a later deletion. A
+    session that has ended before keeps its end.
 
     Args:
         departure: the deletion as observed: its proof and instant.
+        last: the pod's last version.
         silent: the last sign of life of the pod's node if it is silent; None if it is not.
         reported: the instant of the pod's last report; None without a report.
         now: the present instant. A session whose pod's deletion the watch missed ends no later.
@@ -420,6 +425,8 @@ def end_unseen(
     metered: MeteredSession, last_seen: Instant, silent: Instant | None, reported: Instant | None, now: Instant
 ) -> None:
     """Ends the session of a pod whose deletion was not observed, with the last sign of life of the pod or its node.
+
+    A session that has ended before keeps its end.
 
     Args:
         last_seen: the last instant at which the pod's object was seen.
