@@ -65,8 +65,8 @@ class Budget:
         rollover: the most that an unspent allowance adds to the next period.
         grace_amount: the most by which spending may exceed allowance and grants before new pods are treated by
             `on_exhausted`; None sets no limit.
-        grace_duration: the longest time after exhaustion before new pods are treated so; None sets no limit. There is
-            no grace if `grace_amount` and `grace_duration` are both None.
+        grace_duration: the longest time after exhaustion before new pods are treated by `on_exhausted`; None sets no
+            limit. There is no grace if `grace_amount` and `grace_duration` are both None.
         on_exhausted: the treatment of new pods after grace.
         enforcement: the effect of the budget's state: shown only, applied to new pods, or to running pods too.
         min_runtime: the run time that the budget's money must pay for before a held pod is released.
@@ -300,7 +300,8 @@ def _rollover(reader: _Reader, spec: Mapping[str, Any]) -> int:
 def _cron_period(reader: _Reader, period: Mapping[str, Any]) -> PeriodRule:
     """Returns the rule in a `spec.period` with a cron expression; faults are added to the reader's.
 
-    `every` and `start` must be absent beside it, but for a start at 00:00, which is the API server's default.
+    Beside a cron expression, `every` and `start` must be absent. Only a `start` at 00:00 is no fault, since the API
+    server adds it by default.
     """
     for key in ("every", "start"):
         given = period.get(key)

@@ -119,7 +119,7 @@ def amounts(tariff: Tariff, settled: Sequence[Segment]) -> dict[tuple[str, int],
 
     Args:
         tariff: pairs of an instant and the session's rate from then on, in microGPU-seconds a second.
-        settled: the segments.
+        settled: the segments; each names its account and period.
     """
     totals: dict[tuple[str, int], int] = {}
     for segment in settled:
@@ -131,9 +131,10 @@ def amounts(tariff: Tariff, settled: Sequence[Segment]) -> dict[tuple[str, int],
 def charged(
     tariff: Tariff, assignments: Assignments, periods_of: Callable[[str], Sequence[Period]], start: int, end: int
 ) -> tuple[list[Segment], dict[tuple[str, int], int]]:
-    """Returns a session's segments from `start` up to `end`, and their cost, keyed by (account, start of the period).
+    """Returns a session's segments from `start` up to `end`, and the cost of the segments in each period.
 
-    Segments are sorted by payer, then by time. Instants are nanoseconds since 1970, the cost is in microGPU-seconds.
+    Segments are sorted by payer, then by time. The cost is in microGPU-seconds, keyed by (account, start of the
+    period). Instants are nanoseconds since 1970.
 
     Args:
         tariff: pairs of an instant and the session's rate from then on, in microGPU-seconds a second.
@@ -148,7 +149,7 @@ class HourlyPoint(NamedTuple):
     """A session's cumulative amounts in one period, from its start there up to an instant, in microGPU-seconds.
 
     Attributes:
-        until: the instant.
+        until: the instant up to which the amounts count.
         billed: the money that was charged.
         core: the GPU time that was reserved.
         memory: the device memory that was reserved: the whole memory of one device counts as one GPU.
@@ -220,8 +221,8 @@ def with_used(
     Args:
         points: the points in order of time; their `used` is replaced.
         stored: the last point that the store holds; None for none.
-        start: the later of the session's and the period's start.
-        used: microGPU-seconds up to the last point, cumulative in the period.
+        start: the later of the session's and the period's start, in nanoseconds since 1970.
+        used: the GPU time that the session used in the period up to the last point, in microGPU-seconds.
     """
     if not points:
         return []

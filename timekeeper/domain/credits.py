@@ -98,7 +98,8 @@ def expiring(own: int, period_credits: Mapping[str, Credit], name: str, end: Ins
 
     Args:
         own: the money that ends with the period.
-        period_credits: the period's credits, keyed by name; those that expired earlier are marked as expired.
+        period_credits: the period's credits, keyed by name. Those that expired earlier have `expired` set, so that only
+            their spent part counts.
         name: the name of the credit that expires.
         end: the period's end.
         spent: the amount that the period had spent when the credit expired.

@@ -38,10 +38,10 @@ class SpendSample(NamedTuple):
 
 
 class BurnRecord(NamedTuple):
-    """An account's recent spending: samples of its total, oldest first; at least one.
+    """An account's recent spending, from which burn rates are computed.
 
     Attributes:
-        samples: the samples.
+        samples: samples of what the account has spent in total, the oldest first; at least one.
         period: the start of the period in which the last sample was taken.
         total: the amount that this period had spent at the last sample, in microGPU-seconds.
     """
@@ -66,7 +66,7 @@ class Burn(NamedTuple):
 
     @property
     def rate(self) -> int:
-        """The mean spending between the two instants in microGPU-seconds a second; never below 0."""
+        """The mean spending from `since` to `until`, in microGPU-seconds a second; never below 0."""
         return max(self.spent, 0) * SECOND // (self.until - self.since)
 
 
@@ -133,13 +133,13 @@ def burns_at_last_sample(record: BurnRecord | None) -> Burns:
 
 
 def lasts_until(remaining: int, burn: Burn | None, now: Instant, before: Instant) -> Instant | None:
-    """Returns when a budget's money runs out if spending goes on at the same rate.
+    """Returns the instant at which a budget's money runs out if spending goes on at the rate of `burn`.
 
     None if the money lasts until `before`, if nothing is being spent, or if no money is left already.
 
     Args:
         remaining: the amount that is left now, in microGPU-seconds.
-        burn: the spending from which the rate is taken; None for none.
+        burn: the recent spending; None if it is not known, and then the result is None.
         before: the end of the period.
     """
     if burn is None or burn.spent <= 0 or remaining <= 0:
@@ -152,12 +152,13 @@ def runs_out_early(remaining: int, burns: Burns, now: Instant, before: Instant) 
     """Returns whether a budget's money runs out before an instant, both at the last hour's and at the last day's rate.
 
     The long window shows that the spending is significant, the short one that it still goes on
-    (https://sre.google/workbook/alerting-on-slos/, multiwindow alerts). A rate that was measured over less than
-    SHORTEST_MEASURE does not count.
+    (https://sre.google/workbook/alerting-on-slos/, multiwindow alerts). The result is False if a rate was measured over
+    less than SHORTEST_MEASURE.
 
     Args:
         remaining: the amount that is left now, in microGPU-seconds.
-        burns: the spending of the last hour and the last day.
+        burns: the spending of the last hour and the last day. If one of them is None, the result is False.
+        before: the instant, such as the end of the period.
     """
     windows = (burns.hour, burns.day)
     if any(burn is None or burn.until - burn.since < SHORTEST_MEASURE for burn in windows):
@@ -186,16 +187,19 @@ def edges_at(now: Instant) -> Edges:
 class UsageForecast:
     """The forecast of usage: the amounts billed by an instant if pods go on as in the last hour or the last day.
 
-    A key is the values of the dimensions by which the query groups. Instants are nanoseconds since 1970.
+    Instants are nanoseconds since 1970.
 
     Attributes:
         until: the instant up to which the use was settled; the measured time ends with it.
         end: the instant up to which the forecast goes.
-        since: the instants from which the spending of the last hour and of the last day is measured; None if that is
-            less than SHORTEST_MEASURE before `until`, or `until` is longer ago than LONGEST_LAG.
-        spent: the microGPU-seconds that pods spent since the two instants of `since`, in the same order, keyed by key.
+        since: two instants: the first from which the spending of the last hour is measured, then that of the last day.
+            An instant is None if it lies less than SHORTEST_MEASURE before `until`. Both are None if use was not
+            settled within LONGEST_LAG, or if nothing says when metering began.
+        spent: the microGPU-seconds that pods spent since the two instants of `since`, in the same order. They are keyed
+            by the values of the dimensions by which the query groups.
         not_settled: the accounts whose settlement has failed for longer than LONGEST_LAG.
-        unknown: the keys of the use of these accounts. They have no forecast: the amounts billed since are not known.
+        unknown: the keys, as in `spent`, of use that these accounts pay for. Such a key has no forecast: the amounts
+            billed since the last settlement are not known.
     """
 
     until: int

@@ -31,7 +31,8 @@ class PodFacts(NamedTuple):
         terminal: whether its phase is Succeeded or Failed.
         begun: the earliest time at which its kubelet states that the pod or one of its containers started, according to
             the node's clock.
-        finished: the latest finishedAt of all its containers, according to the node's clock; None while one runs.
+        finished: the latest finishedAt of all its containers, according to the node's clock; None while one of them
+            runs, or if none of them states it.
         changed: the instant at which one of its conditions changed last.
         origin: the origin that its use is attributed to.
         gated: whether FairGPU's scheduling gate holds it.
@@ -47,7 +48,7 @@ class PodFacts(NamedTuple):
         high_priority: whether its author asked for the task priority that places it before other pods of its namespace.
         evict_at: the instant at which it is to be evicted, from the pod's annotation.
         reserves_claims: whether it asks for devices with claims of Dynamic Resource Allocation.
-        group: the group of pods that another stack starts together with it; empty for none.
+        group: the name of the group of pods that start together with it (see `group_of`); empty for none.
         admitted_held: whether its budget was in the state HELD when admission admitted it.
         guarded: whether it has the label of GPU pods. FairGPU's admission policies protect pods by this label, and the
             timekeeper may evict only pods that have it.
@@ -99,10 +100,11 @@ _SINGLE = ("ReplicaSet", "StatefulSet", "DaemonSet", "ReplicationController", "N
 
 
 def group_of(metadata: Mapping[str, Any]) -> str:
-    """Returns the name of the group of pods with which a stack starts a pod; empty if there is none.
+    """Returns the name of the group of pods that start together with a pod; empty if the pod belongs to no group.
 
-    The name is unique in the pod's namespace. A pod that states no group belongs to the group of its controller, such
-    as its Job.
+    The name is unique in the pod's namespace. Labels or annotations of a scheduler or a workload controller state it. A
+    pod without these belongs to the group of its controller, such as its Job; controllers of independent pods, such as
+    a ReplicaSet, form no group.
     """
     for where, keys in (("labels", GROUP_LABELS), ("annotations", GROUP_ANNOTATIONS)):
         given = mapping(metadata.get(where))
@@ -123,11 +125,8 @@ def holds_nothing_else(_pod: Mapping[str, Any]) -> Decision:
 def asks_for_the_same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     """Returns whether two versions of a pod ask for the same GPUs: their specs and annotations are equal.
 
-    A change of the status alone does not change what the pod asks for.
-
-    Args:
-        one: the pod's object in one version.
-        other: the pod's object in the other version.
+    A change of the status alone does not change what the pod asks for. The caller then need not parse the pod's
+    reservation again.
     """
     return one.get("spec") == other.get("spec") and _annotations(one) == _annotations(other)
 
@@ -143,7 +142,7 @@ def read_pod(
 ) -> PodFacts:
     """Parses a pod's object; a field that is missing or of another type counts as absent.
 
-    A pod of another stack that is not bound yet, and that has the label of GPU pods, gets a reservation by its request.
+    A pod of another stack that is not bound yet gets a reservation by its request if it has the label of GPU pods.
 
     Args:
         held_of: returns the parts of GPUs that a bound pod without a canonical request holds by another stack.
@@ -211,9 +210,10 @@ def _scheduled(conditions: Any) -> int | None:
 
 
 def _finished(status: Mapping[str, Any]) -> int | None:
-    """Returns the latest finishedAt of all containers; None while one runs by its status.
+    """Returns the latest finishedAt of all containers; None while a container runs by its status, or if none states it.
 
-    Kubernetes sets the phase of a pod that it collects from a lost node, and leaves the status of its containers.
+    A container may run by its status in a pod with a terminal phase: if a node is lost, Kubernetes sets the phase of
+    the node's pods, and leaves the status of their containers.
     """
     moments = []
     for kind in ("containerStatuses", "initContainerStatuses"):

@@ -90,10 +90,10 @@ def price_at(prices: Prices, model: str, instant: Instant) -> Fraction:
 
 
 def by_words(prices: Prices, instant: Instant) -> bool:
-    """Returns whether a key of the prices stands, at an instant, for every model whose name contains its words.
+    """Returns whether, at an instant, a key of the prices stands for every model whose name contains the key's words.
 
-    The instant of the first point under the key BY_WORDS is the first for which this is True. Before, a key stands only
-    for the model with exactly that name.
+    True from the instant of the first price point under the key BY_WORDS on. Before that instant, and if there is no
+    such point, a key stands only for the model with exactly that name.
 
     Args:
         prices: the prices over time, keyed by a model's name or some of its words.
@@ -183,6 +183,7 @@ def device_rate(device: DeviceShare, price: Fraction, best_effort_floor_percent:
     The rate is the price times the larger of the vGPU's shares of GPU time and memory.
 
     Args:
+        device: the vGPU's shares of its device.
         price: GPU-hours charged for an hour of the whole device.
         best_effort_floor_percent: the least share of GPU time, in percent, that a best-effort vGPU (core 0) is charged
             for, since it uses the GPU time that other pods do not use.

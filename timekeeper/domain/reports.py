@@ -83,11 +83,15 @@ def begun_by(bases: Bases, course: Course, past: Instant) -> Bases:
 
 
 def _begun(bases: Bases, segments: Sequence[Segment]) -> tuple[int, Sequence[int]]:
-    """Returns the number of segments, from the first on, that need no new base, and their bases' indexes in `bases`.
+    """Finds the segments whose bases are in `bases`: the longest run of segments that all have one.
 
-    A segment without a base needs none if a later segment has one: its own base was dropped. A base may belong to a
-    segment that turned out to have no time. Therefore the longest run of segments with consecutive bases counts; of
-    equally long runs, the first.
+    Segments before the run had bases that were dropped, since they are not needed any more. `bases` may also have bases
+    of other segments: of earlier ones, and of segments that turned out to have no time. Of equally long runs, the first
+    counts.
+
+    Returns:
+        The number of segments up to the end of the run, which need no new base; and, for each segment of the run, the
+        index of its base.
     """
     runs = [(first, _places(bases, segments[first:])) for first in range(len(segments))]
     first, places = max(runs, key=lambda run: len(run[1]), default=(0, []))
@@ -95,7 +99,7 @@ def _begun(bases: Bases, segments: Sequence[Segment]) -> tuple[int, Sequence[int
 
 
 def _places(bases: Bases, segments: Sequence[Segment]) -> list[int]:
-    """Finds each segment's base, up to the first segment that has none; returns the bases' indexes in `bases`.
+    """Returns the index in `bases` of each segment's base, up to the first segment that has none.
 
     A segment's base comes after the bases of earlier segments.
     """
@@ -177,8 +181,8 @@ class ReportLimits:
         devices: the devices of which the session holds shares; empty if no allocation names them.
         billed: whether use is billed, so that the price of the use is added up.
         rate: the rate of the session's reservation when it opens, in microGPU-seconds a second.
-        most: the highest rate of its use, in the same unit: `rate`, or the rate of its whole devices if it may use the
-            GPU time that other pods do not use.
+        most: the highest rate at which the session's use can cost, in the same unit: `rate`, or the rate of the
+            session's whole devices if it may use the GPU time that other pods do not use.
     """
 
     start: Instant
@@ -188,7 +192,10 @@ class ReportLimits:
     most: int = 0
 
     def most_gpu(self, instant: Instant) -> int:
-        """Returns the most GPU time that the session can have used by an instant, in microGPU-seconds."""
+        """Returns the most GPU time that the session can have used by an instant, in microGPU-seconds.
+
+        It is the whole time of a device for each vGPU, from the session's start on. Larger reports are reduced to it.
+        """
         return self.shares * max(instant - self.start, 0) * GPU_SECOND // SECOND
 
     @property
@@ -203,7 +210,10 @@ class ReportLimits:
 
     @property
     def whole(self) -> int:
-        """The rate of all shares that the session holds on its devices, in microGPU-seconds a second."""
+        """The rate of all shares that the session holds on its devices, in microGPU-seconds a second.
+
+        Before the first report, all of it is `missing` in the totals.
+        """
         return sum(device.rate for device in self.devices)
 
 
@@ -316,6 +326,7 @@ def report_limits(
     Args:
         start: the session's start.
         prices: the prices over time, keyed by a model's name or some of its words.
+        charge: the admin's rules for charging.
         billed: whether use is billed.
     """
     floor = charge.best_effort_floor_percent
@@ -341,6 +352,7 @@ def intake_after(limits: ReportLimits, intake: Intake, report: Received, marks: 
     does not add to the totals: it only raises them if they are lower.
 
     Args:
+        limits: the limits of the session's reports; use above them does not count.
         intake: the totals so far.
         marks: the leader's bounds for the reports.
     """
@@ -376,9 +388,10 @@ def intake_after(limits: ReportLimits, intake: Intake, report: Received, marks: 
 
 
 def is_unpriced(limits: ReportLimits, intake: Intake) -> bool:
-    """Returns whether use is billed, and all reports came while it was not: their use has no price before the next one.
+    """Returns whether use is billed now, but was not yet when the session's reports came, so that they have no price.
 
-    False if the use of a device is free of charge, since its price is 0 then, too.
+    Until the next report states a price, the session is billed as reserved. The result is False if no report has stated
+    any use, or if a device of the session has the price 0.
     """
     last = intake.samples[-1] if limits.billed and intake.samples else None
     return last is not None and last.gpu > 0 == last.money and all(device.price > 0 for device in limits.devices)
@@ -403,7 +416,7 @@ def sample_before(samples: Sequence[Sample], instant: Instant) -> Sample | None:
 
 
 def _earlier(counter: Counter) -> Counter:
-    """Returns a counter with the use that the sidecar found when it started; its peak of memory is the present one."""
+    """Returns a counter with only the use that the sidecar found when it started; the peak of memory stays."""
     busy, span = min(counter.earlier_busy_ns, counter.busy_ns), min(counter.earlier_span_ns, counter.span_ns)
     return Counter(counter.uuid, busy, span, counter.memory_peak_mib)
 

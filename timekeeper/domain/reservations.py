@@ -30,9 +30,10 @@ class Reservation:
     """The GPUs and shares of GPUs that a pod holds or asks for.
 
     Attributes:
-        containers: the share of each main container.
-        init_steps: for each init container, its share, and whether it is a native sidecar, which runs to the pod's end.
-        lends: whether the pod may use GPU time beyond its share (elastic, best effort).
+        containers: the share of each main container; None for a container that asks for no GPU.
+        init_steps: for each init container, its share (None as above), and whether it is a native sidecar, which runs
+            to the pod's end.
+        lends: whether the pod may use GPU time beyond its share, since it is elastic or best effort.
         placed: whether an allocation names the devices.
         holdings: the parts of GPUs that the pod holds by another stack, beside the containers' shares.
         doubts: the facts about the holdings that were not known, so that a rule decided the charge.
@@ -106,11 +107,15 @@ def read_asked_reservation(pod: Mapping[str, Any]) -> Reservation:
 
 
 def rate_at(reservation: Reservation, prices: Prices, instant: Instant, rules: ChargeRules) -> int:
-    """Returns a reservation's rate at an instant, in microGPU-seconds a second: the peak over init and main containers.
+    """Returns a reservation's rate at an instant, in microGPU-seconds a second.
+
+    It is the highest rate of all shares that the pod's containers hold at one time, while an init container runs or
+    later, plus the rate of what the pod holds by other stacks. This highest rate counts for the pod's whole life.
 
     Args:
         prices: the prices over time, keyed by a model's name or some of its words.
         instant: nanoseconds since 1970.
+        rules: the admin's rules for charging.
     """
 
     def rate(held: Held) -> int:
@@ -138,6 +143,7 @@ def tariff(reservation: Reservation, prices: Prices, start: int, rules: ChargeRu
     Args:
         prices: the prices over time, keyed by a model's name or some of its words.
         start: the start of the reservation, and the instant of the first rate.
+        rules: the admin's rules for charging.
     """
     rates: list[tuple[int, int]] = []
     for instant in (start, *price_changes(prices, start, FOREVER)):

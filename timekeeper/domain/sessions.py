@@ -62,7 +62,7 @@ class Session:
         end: its end; None while it runs.
         proof: the evidence of its end; None while it runs.
         use_bases: for each segment, in order of time, its account, its period, and the price of all use that reports
-            had stated when it began, in microGPU-seconds. Empty if reservations are billed.
+            had stated when the segment began, in microGPU-seconds. Empty if reservations are billed.
         use_missing: two rates in microGPU-seconds a second: the rate of the devices that no report has named, which are
             charged as reserved, and the rate of all devices. Both are 0 if reports have named all devices or none.
         use_total: the price of all use that reports had stated when this record was written, in microGPU-seconds; None
@@ -71,7 +71,7 @@ class Session:
             not observed.
         attribution: the owner, labels and models that its use is attributed to; None in records of earlier versions.
         report_bases: for each segment, in order of time, its account, its period, and the GPU time that reports had
-            stated when it began, in microGPU-seconds.
+            stated when the segment began, in microGPU-seconds.
         holdings: the parts of GPUs that the pod holds by another stack, as they were decided once.
         doubts: the facts about the holdings that were not known, sorted; a rule decided what is charged.
         idle: whether it is a claim that no pod reserves.
@@ -99,8 +99,8 @@ class Session:
 def start_of(pod: PodFacts, now: Instant, meter_from: MeterFrom = MeterFrom.BIND) -> Instant | None:
     """Returns the instant from which a pod is charged; None while it is not charged.
 
-    A pod is charged once it has a node and a GPU reservation. A pod without a valid allocation was not bound by
-    FairGPU's scheduler, and no node agent gives it devices. It is charged from the observation that one of its GPU
+    A pod is charged once it has a node and a GPU reservation. A pod without a valid allocation was bound by another
+    scheduler, and no node agent gives it devices. Such a pod is charged from the observation that one of its GPU
     containers has started, whatever `meter_from` says.
 
     Args:
@@ -120,7 +120,7 @@ def start_of(pod: PodFacts, now: Instant, meter_from: MeterFrom = MeterFrom.BIND
 
 
 def alive_until(now: int, node_silent_since: int | None, reported: int | None) -> int:
-    """Returns the instant up to which a running session is charged: now, or its last sign of life on a silent node.
+    """Returns the instant up to which a running session is charged: `now`, or, on a silent node, the last sign of life.
 
     Once the node reports again, the whole gap is charged, because the reservation was held all along. Instants are
     nanoseconds since 1970.
@@ -140,7 +140,7 @@ def ended(
 ) -> Session:
     """Returns a session with its end set: not before the session's start, and not after `now`.
 
-    If `silent_since` is earlier than `end`, it is the end instead, and the proof is LAST_SEEN.
+    If `silent_since` is earlier than `end`, the session ends at `silent_since`, and the proof is LAST_SEEN.
 
     Args:
         end: the instant at which the session ended by the evidence `proof`.
@@ -158,11 +158,13 @@ def end_at_terminal_phase(
 ) -> Session:
     """Returns a session with its end set, for a pod that is observed in a terminal phase.
 
-    The end is the latest finishedAt of the pod's containers. Without any, it is the last change of the pod's conditions
-    or, if later, the instant at which the pod was last seen alive. On a silent node it is then no later than the last
-    sign of life: Kubernetes sets the phase of a pod that it collects from a lost node, and no kubelet says when the
-    containers ended (https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/#pod-garbage-collection). The pod
-    may have failed long ago: pods that a node refuses or evicts stay on the API server for weeks.
+    The end is the latest finishedAt of the pod's containers. If no container states one, the end is the last change of
+    the pod's conditions or, if later, the instant at which the pod was last seen alive. It is not `now`: the pod may
+    have failed long ago, since pods that a node refuses or evicts stay on the API server for weeks.
+
+    On a silent node, an end that no finishedAt states is no later than the last sign of life: Kubernetes sets the phase
+    of a pod that it collects from a lost node, and no kubelet says when the containers ended
+    (https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/#pod-garbage-collection).
 
     Args:
         pod: the pod, whose phase is Succeeded or Failed.
@@ -192,9 +194,9 @@ def finished_at(pod: PodFacts) -> Instant | None:
 def end_with_finalizer(session: Session, pod: PodFacts, now: Instant, silent_since: Instant | None) -> Session:
     """Returns a session with its end set, for a pod that FairGPU's finalizer keeps on the API server.
 
-    The end is read from the pod object if it states one, and not from the time of this observation, so that every later
-    leader finds the same end. Otherwise the end is the deletionTimestamp. On a silent node, an end that no finishedAt
-    states is no later than the last sign of life.
+    The end is the one that the pod object states, or else the deletionTimestamp, so that every later leader finds the
+    same end. Only if the object has neither, it is `now`. On a silent node, an end that no finishedAt states is no
+    later than the last sign of life.
 
     Args:
         pod: the pod, which is in a terminal phase, or has ended but for its finalizers.
@@ -245,9 +247,9 @@ LONGEST_UNNOTICED = 5 * MINUTE
 def silent_nodes(nodes: Iterable[Json], lease_of: Callable[[], Mapping[str, Json]]) -> dict[str, int]:
     """Returns the last sign of life of each silent node in nanoseconds since 1970, keyed by the node's name.
 
-    A node's last sign of life is the last renewal of its Lease. The kubelet stamps it by the node's clock, so it is
-    bounded by the instant at which the node controller noticed the silence: it is not later, and at most
-    LONGEST_UNNOTICED earlier.
+    A node's last sign of life is the last renewal of its Lease. The kubelet stamps the renewal by the node's clock,
+    which may be wrong. The result is therefore at most the instant at which the node controller noticed the silence,
+    and at least LONGEST_UNNOTICED before that instant.
 
     Args:
         nodes: the Nodes, as JSON.

@@ -72,7 +72,10 @@ def exhaustion(limits: Limits, spend: int, exhausted_at: int | None, now: int) -
 
 
 def state(limits: Limits, spend: int, exhausted_at: Instant | None, now: Instant) -> BudgetState:
-    """Returns a budget's state at an instant: unlimited, open, in grace, and then held or over by `on_exhausted`.
+    """Returns a budget's state at an instant, by its spending.
+
+    A budget without a limit is unlimited, and one that is not exhausted is open. An exhausted budget is in grace first,
+    if it has any. After grace it is held or over, as `limits.on_exhausted` says.
 
     Args:
         spend: microGPU-seconds spent in this period.
@@ -171,7 +174,7 @@ def _instant_spent(amount: int, rate: int, now: Instant) -> int | None:
 
 
 class Milestone(StrEnum):
-    """An event in a budget's period that is announced, such as that half is spent; the lightest is first."""
+    """An event in a budget's period that is announced, such as that half is spent; the least weighty comes first."""
 
     HALF_SPENT = "HalfSpent"
     MOSTLY_SPENT = "MostlySpent"
@@ -234,8 +237,8 @@ def next_announced(
 ) -> tuple[Announced, Milestone | None]:
     """Returns the milestones that count as announced from now on, and the one to announce; None for no announcement.
 
-    If several milestones are new, only the weightiest is announced, and all count as announced: no message says that a
-    budget is half spent that is exhausted by now. A milestone that holds, ceases to hold and holds again is announced
+    If several milestones are new, only the weightiest is announced, and all count as announced. So no message says that
+    half of a budget is spent when all of it is. A milestone that holds, ceases to hold and holds again is announced
     once, as long as period and available amount stay the same.
 
     Args:

@@ -252,7 +252,7 @@ def capacity_of(points: Points, windows: Sequence[Window], now: Instant) -> list
     Args:
         points: the nodes' capacity in microGPU-seconds a second, keyed by the instant (nanoseconds since 1970) from
             which it holds.
-        windows: windows that follow each other.
+        windows: the windows, in order of time.
     """
     ordered = sorted(points.items())
     ends = [since for since, _ in ordered[1:]] + [now]
@@ -277,7 +277,7 @@ class MeanOfDay:
     Attributes:
         since: the start of the time that the mean covers: the day's start, or the first instant with a known capacity.
         mean: the mean capacity of each model from `since` to `end`, in whole microGPU-seconds a second.
-        replaced: the later instants of the day at which the capacity changed.
+        replaced: the instants of the day after `since` at which the capacity changed; the mean replaces their records.
         end: the end of the day.
         last: the capacity of each model at the end of the day, in microGPU-seconds a second.
     """
@@ -356,11 +356,11 @@ class TooManySumsError(ValueError):
 
 
 class Group(NamedTuple):
-    """The use in one time step of a query that has the same values of the dimensions by which the query groups.
+    """The use in one time step of a query, added up for one set of values of the query's dimensions.
 
     Attributes:
         step: the time step.
-        key: the values of these dimensions, in the query's order.
+        key: the values of the dimensions by which the query groups, in the query's order.
         figures: the sums of the use.
     """
 
@@ -387,6 +387,7 @@ class Steps:
 
         Args:
             hour: the first hour, counted from 1970.
+            hours: the number of hours.
 
         Raises:
             FoldedHoursError: the hours lie across the boundary of two steps.
@@ -476,6 +477,7 @@ class UsageSums:
 
         Args:
             hour: the first hour, counted from 1970.
+            hours: the number of hours.
             sums: lists of the billed, core, memory and used amounts in microGPU-seconds, keyed by the values of the
                 query's dimensions.
 
@@ -520,7 +522,7 @@ class UsageSums:
     def add_idle(self, capacity: Sequence[int], held: UsageSums) -> None:
         """Adds the idle capacity of each time step: the part of the capacity that pods did not hold.
 
-        GPU time and memory have an idle amount each. It is 0 if pods held more than the known capacity.
+        GPU time and memory have an idle amount each. The idle amount is 0 if pods held more than the known capacity.
 
         Args:
             capacity: the capacity of each step, in microGPU-seconds; a step with 0 gets no idle capacity.
@@ -535,8 +537,8 @@ class UsageSums:
     def add_idle_of_models(self, capacity: Mapping[str, Sequence[int]], held: UsageSums) -> None:
         """Adds the idle capacity of each model in each time step; the group's `model` is IDLE, a space and the model.
 
-        It is 0 for a model of which pods held more than its known capacity. Use of several models at once counts in
-        equal parts for each.
+        The idle capacity is 0 for a model of which pods held more than the known capacity. Use of several models at
+        once counts in equal parts for each.
 
         Args:
             capacity: the capacity of each step in microGPU-seconds, keyed by model; an empty name is an unknown model.
@@ -553,16 +555,17 @@ class UsageSums:
                     cells[tuple(key)] = [0, max(whole[index] - core, 0), max(whole[index] - memory, 0), None]
 
     def count(self, after: Place | None) -> int:
-        """Returns the number of groups that follow a given group in the answer; None counts all groups.
+        """Returns the number of groups of the answer that come after a place.
 
         Args:
-            after: the index of a time step, and values of the query's dimensions.
+            after: the place of a group: the index of its time step, and its values of the query's dimensions; None to
+                count all groups.
         """
         first = 0 if after is None else after[0]
         return len(self._keys_after(after)) + sum(map(len, self.cells[first + 1 :]))
 
     def page(self, after: Place | None, limit: int) -> tuple[list[Group], Place | None]:
-        """Returns one page of the answer, and the place from which the next page continues; None if no more follow.
+        """Returns one page of the answer, and the place after which the next page begins; None after the last page.
 
         Args:
             after: the place that the page before returned: the index of a time step, and values of the query's
@@ -581,9 +584,10 @@ class UsageSums:
             yield from ((index, key) for key in sorted(self.cells[index], key=key_order))
 
     def _keys_after(self, after: Place | None) -> list[Key]:
-        """Returns, not sorted, the keys in the time step of a place (a step and a key) that come after that key.
+        """Returns the keys in one time step that come after a key in the answer's order; the result is not sorted.
 
-        None stands for the beginning: all keys of the first step are returned.
+        Args:
+            after: the index of the time step, and the key; None for all keys of the first step.
         """
         if after is None:
             return list(self.cells[0])
@@ -592,9 +596,12 @@ class UsageSums:
 
 
 def _divided_by_model(cells: Cells) -> dict[str, tuple[int, int]]:
-    """Returns the reserved GPU time and memory in a time step's sums, in microGPU-seconds, keyed by model.
+    """Returns the GPU time and the GPU memory that pods reserved in a time step, in microGPU-seconds, keyed by model.
 
     Use of several models counts in equal parts for each; an empty name is an unknown model.
+
+    Args:
+        cells: the sums of one time step (see `UsageSums`), grouped by model alone.
     """
     used: dict[str, tuple[int, int]] = {}
     for (text,), (_, core, memory, _) in cells.items():

@@ -262,7 +262,7 @@ class PackedPart(NamedTuple):
     """The range of hours that a packed value covers, which names the value in the store.
 
     Attributes:
-        hourly: whether it holds a row for each hour; for each day otherwise.
+        hourly: True if the value holds a row for each hour; False for a row for each day.
         first: the first hour, counted from 1970.
         end: the hour after the last one.
     """

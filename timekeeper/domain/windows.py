@@ -85,7 +85,7 @@ def parse_window(text: str, now: Instant) -> Window:
 
 
 def are_bounds(start: Instant, end: Instant) -> bool:
-    """Returns whether a window may reach from one instant to another: it has a length, and lies in 1970 to 2200."""
+    """Returns whether a window may reach from `start` to `end`: `end` must be later, and both lie in 1970 to 2200."""
     return _EARLIEST <= start < end <= _LATEST
 
 

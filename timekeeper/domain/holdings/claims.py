@@ -108,10 +108,14 @@ def read_slices(slices: Iterable[Mapping[str, Any]]) -> dict[DeviceKey, SliceDev
 def decide(claim: Mapping[str, Any], devices: Mapping[DeviceKey, SliceDevice], drivers: frozenset[str]) -> Decision:
     """Returns the parts of GPUs that a ResourceClaim holds; none before it is allocated.
 
-    A whole device is a GPU. A partition counts according to its shares of the counters for memory and compute. If no
-    counter is for compute, its average share of all counters counts. Without counters, its profile states its part. Of
-    a device that several claims share, a claim holds the largest of its shares of the device's capacities. A claim
-    with administrative access holds nothing.
+    - A whole device is one GPU, and so is a device that no ResourceSlice describes.
+    - A partition that consumes counters of its GPU has the shares of memory and of time that these counters state. If
+      no counter is for compute, its share of time is the mean of its shares of all counters. If none is for memory, its
+      share of memory equals that of time.
+    - A partition without counters is the part of a GPU that its profile (of AMD: its modes) states.
+    - If several claims share a device by its capacities, such as memory, the claim holds the largest share that it has
+      of any of them.
+    - A device to which the claim has administrative access counts for nothing.
 
     Args:
         devices: the devices of the cluster, keyed by (driver, pool, name).
@@ -136,11 +140,11 @@ def decide(claim: Mapping[str, Any], devices: Mapping[DeviceKey, SliceDevice], d
 
 
 def capacity(devices: Mapping[DeviceKey, SliceDevice]) -> dict[str, Fraction]:
-    """Returns the number of GPUs that some devices amount to, keyed by model.
+    """Returns the number of whole GPUs that the published devices make up, keyed by model.
 
-    A driver publishes a GPU and each partition that the GPU can have as devices that consume one set of counters. Only
-    some of them can be allocated at once, so each set counts as one GPU. Any other device counts as a GPU, or as the
-    part that its profile states.
+    A driver publishes a GPU and each partition that the GPU can have as separate devices, which consume the same set of
+    counters. They cannot all be allocated at once, so each set counts as one GPU. A device without a set counts as a
+    GPU, or as the part that its profile states.
 
     Args:
         devices: the devices, keyed by (driver, pool, name).

@@ -112,9 +112,9 @@ def decide(pod: BoundPod, node: HostNode, own: Mapping[str, Listed]) -> Decision
 def capacity(node: HostNode, own: Mapping[str, Listed]) -> dict[str, Fraction]:
     """Returns the number of a node's GPUs that other stacks share, keyed by model.
 
-    HAMi and Volcano list the node's GPUs in an annotation: these are counted. A listed Ascend device counts under the
-    model that its pods are charged for. On any other node, it is the number of GPUs that a pod would hold if it asked
-    for everything that the node offers.
+    HAMi and Volcano list the node's GPUs in an annotation: the devices of the first readable list are counted. An
+    Ascend device in such a list counts under the model that its pods are charged for. On a node without a list, the
+    result is the number of GPUs that a pod would hold if it asked for everything that the node offers.
 
     Args:
         own: the resources that the admin lists in the settings, keyed by name.

@@ -5,7 +5,7 @@ Volcano's vGPU plugin comes from HAMi's and writes the same lists (timekeeper.do
 Sources: HAMi v2.10, pkg/device/devices.go (MarshalNodeDevices, EncodePodSingleDevice, DecodePodDevices),
 pkg/device/nvidia/device.go (`hami.io/node-nvidia-register`, `hami.io/vgpu-devices-allocated`; AddResourceUsage, by
 which a MIG instance has the memory and the multiprocessors of its profile there), pkg/device/initContainer.go
-(CollapseInitContainerUsage) and charts/hami/values.yaml (resource names); the lists of nodes before v2.8, v2.6,
+(CollapseInitContainerUsage) and charts/hami/values.yaml (resource names); for lists of nodes before v2.8, HAMi v2.6,
 pkg/util/util.go (EncodeNodeDevices); Volcano ed72c7c8 (after v1.16.0-alpha.1),
 pkg/scheduler/api/devices/nvidia/vgpu/utils.go (decodeNodeDevices, encodeContainerDevices, encodePodDevices).
 """
@@ -85,8 +85,8 @@ def decode_node(text: str) -> dict[str, RegisteredDevice]:
     """Returns the devices in HAMi's or Volcano's annotation of a node, keyed by uuid.
 
     The annotation is JSON (HAMi since v2.8), or the text of earlier versions and Volcano. The text has a colon after
-    each device, and its fields in this order: uuid, count, memory, then cores if the fourth is a number, and the
-    type.
+    each device. A device's fields are, in this order: uuid, count, memory, cores, and type. The field for cores can be
+    missing: a fourth field that is no number is the type.
 
     Args:
         text: the annotation's value.
@@ -236,9 +236,9 @@ def parts(way: str, pod: BoundPod, names: Names, lists: Lists) -> tuple[tuple[Ho
     """Returns the parts of GPUs that a pod's containers hold by HAMi or Volcano, and the doubts about them.
 
     Each container holds what was allocated to it, and no less than it requested. An init container that ends before the
-    main containers begin passes its devices on to them. Native sidecars that are declared before it run beside it.
-    Therefore the pod is charged, for its whole life, for the most that it holds of each device at one time. An init
-    container never lowers the cost.
+    main containers begin passes its devices on to them. Native sidecars that are declared before such an init container
+    run at the same time. Therefore the pod is charged, for its whole life, for the most that it holds of each device at
+    one time. An init container never lowers the cost.
 
     Args:
         way: the stack's name for the holdings, such as `hami`.
@@ -291,7 +291,7 @@ class _Part(NamedTuple):
 
 
 def _by_device(held: Iterable[_Part]) -> dict[str, list[Holding]]:
-    """Groups parts by device: returns their holdings, keyed by the device's uuid; empty for unknown devices."""
+    """Returns the holdings of parts, keyed by the uuid of their device; the key of unknown devices is empty."""
     found: dict[str, list[Holding]] = {}
     for uuid, holding in held:
         found.setdefault(uuid, []).append(holding)

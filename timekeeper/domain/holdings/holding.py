@@ -301,10 +301,10 @@ class Decision(NamedTuple):
     """The parts of GPUs that a pod holds by other stacks, and the doubts about them.
 
     Attributes:
-        holdings: the parts, sorted; equal ones are one holding with their number. Empty for a pod that holds no GPU.
+        holdings: the parts, sorted; equal parts are one holding. Empty for a pod that holds no GPU.
         doubts: the facts that were not known, so that a rule decided what is charged.
-        resources: the names of the pod's extended resources that this decision covers, so that no later one counts
-            them.
+        resources: the names of the pod's extended resources that this decision covers. The stacks that decide later do
+            not count them again.
     """
 
     holdings: tuple[Holding, ...] = ()

@@ -66,8 +66,8 @@ def decide(pod: BoundPod, node: HostNode) -> Decision:
     """Returns the fractions of GPUs that a pod holds by KAI: the same fraction of each of its GPUs.
 
     KAI writes a label or an annotation (GROUP, RECEIVED) on a pod that it has bound to a fraction. On a pod with
-    neither, the annotations are a request that no scheduler granted, and the pod holds nothing. A pod with one of them
-    whose request cannot be read holds whole GPUs.
+    neither, the annotations are a request that no scheduler granted, and the pod holds nothing. If KAI has bound the
+    pod but its request cannot be read, the pod holds whole GPUs.
     """
     grouped = any(label == GROUP or label.startswith(f"{GROUP}/") for label in pod.labels)
     if not grouped and pod.annotations.get(RECEIVED) != RECEIVED_FRACTION:
@@ -103,7 +103,12 @@ def _share(pod: BoundPod, node: HostNode, doubts: set[Doubt]) -> Fraction:
 
 
 def _has_request(key: str, of_containers: Mapping[str, str]) -> bool:
-    """Returns whether `key` names a container's memory limit whose request, which counts instead, is given, too."""
+    """Returns whether `key` names a container's memory limit that does not count, since its request is given, too.
+
+    Args:
+        key: the key of an annotation.
+        of_containers: the pod's annotations about the memory of its containers.
+    """
     return key.endswith(MEMORY_LIMITED) and key.removesuffix(MEMORY_LIMITED) + MEMORY_REQUEST in of_containers
 
 

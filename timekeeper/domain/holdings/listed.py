@@ -148,7 +148,7 @@ def decide(pod: BoundPod, node: HostNode, table: Mapping[str, Listed]) -> Decisi
     """Returns the parts of devices that a pod holds through the resources of a table, on as few devices as suffice.
 
     Args:
-        table: each resource, keyed by its name.
+        table: keyed by the name of an extended resource, the part of a device that a unit of it stands for.
     """
     asked = pod.resources & table.keys()
     if not asked:
@@ -202,7 +202,7 @@ def _of_intels_manager(pod: BoundPod, node: HostNode, name: str, doubts: set[Dou
 
 
 def _kept(pod: BoundPod, keeps: Callable[[Container], bool]) -> BoundPod:
-    """Returns the pod with the requests of those containers only for which `keeps` returns True."""
+    """Returns a copy of the pod with the requests of only those containers for which `keeps` returns True."""
 
     def chosen(containers: Iterable[Container]) -> tuple[Container, ...]:
         return tuple(item if keeps(item) else Container({}, item.keeps_running) for item in containers)
@@ -261,7 +261,8 @@ def _of_hamis_ascend(
 
     Args:
         name: the resource for the number of devices.
-        whole: a holding of no whole device, with the stack and the model.
+        whole: a holding with the stack, the model, the shares of a whole device, and the count 0. The results are
+            copies of it with other counts and shares.
         doubts: the set that SIZE_UNKNOWN is added to if the node registers no devices: each device then counts as
             whole.
     """

@@ -164,7 +164,8 @@ def cloud_model(node: HostNode) -> str:
     """Returns the model of a node's NVIDIA GPUs that a cloud's labels state; empty for none.
 
     The labels name the model, or the node's instance type. A cloud writes them with the node, minutes before NVIDIA's
-    feature discovery writes how the GPUs are shared. The names differ from all names of feature discovery.
+    feature discovery writes how the GPUs are shared. These names differ from all names of feature discovery: so a
+    session's model shows whether its holdings were decided before feature discovery had labelled the node.
     """
     named = node.label(*MODEL_LABELS)
     if named:
