@@ -36,7 +36,7 @@ _log = structlog.get_logger()
 
 
 class VaultError(RuntimeError):
-    """A Vault cannot read or write a certificate with its key now."""
+    """A Vault cannot read or write a certificate with its key; a later attempt may succeed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,7 +285,7 @@ class FolderVault:
         return True
 
     def replace(self, name: str, pair: Pair, version: str) -> bool:
-        """Replaces a file whose content is still of this version; returns whether it did.
+        """Replaces a file if its content is still of this version; returns False if it is not, or if there is no file.
 
         If two replicas replace it at once, both get True, and the content of the later one stays.
 

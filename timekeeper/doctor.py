@@ -315,8 +315,9 @@ def _dynamic(api: KubernetesAPI, unread: list[str]) -> tuple[list[Json], list[Js
 def _policies(api: KubernetesAPI) -> dict[str, str]:
     """Returns the faults of FairGPU's own ValidatingAdmissionPolicies as phrases, keyed by the policy's name.
 
-    A policy is at fault if it is missing, or if it differs from the webhook's settings, which the webhook states as a
-    condition in it. The result is empty if none of these policies is installed.
+    A policy is at fault if it is missing or may not be read. It is also at fault if the condition that the webhook
+    writes in its status is missing, or says that the policy differs from the webhook's settings. Policies of parts that
+    need not be installed, such as the node agent, may be missing. The result is empty if all others are missing.
     """
     faults: dict[str, str] = {}
     for name in (*names.POLICIES, *names.COMPONENT_POLICIES):
@@ -333,7 +334,11 @@ def _policies(api: KubernetesAPI) -> dict[str, str]:
 
 
 def _matter(policy: Json) -> str:
-    """Returns the fault that the webhook's condition states in one of FairGPU's policies; empty if it states none."""
+    """Returns the fault of one of FairGPU's policies, by the condition that the webhook writes in the policy's status.
+
+    The fault is empty if the condition says that the policy is as the webhook's settings demand. A policy without the
+    condition is at fault, too.
+    """
     conditions = mappings(mapping(policy.get("status")).get("conditions"))
     said = next((one for one in conditions if one.get("type") == names.RENDERED_CONDITION), None)
     if said is None:

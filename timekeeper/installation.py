@@ -77,15 +77,15 @@ class Observed:
     Attributes:
         parts: its workloads.
         renewed: the instant at which the leader last renewed its Lease, in nanoseconds since 1970; None without one.
-        bundles: keyed by service, such as `the webhook`, the CAs (PEM) that its clients trust; empty if none is
-            published yet.
+        bundles: keyed by service, such as `the webhook`, the CAs (PEM) that the service's clients trust; an empty value
+            if none is published yet.
         behind: the names of the budgets whose status describes an older spec.
         lines: the names of the budgets without effect: they are only in the mode look's ConfigMap, but this
             installation takes its budgets from GPUBudgets. Empty if it takes them from the ConfigMap.
         modes: keyed by namespace, the value of the label that chooses its mode; empty without the webhook, which reads
             it.
-        unknown: keyed by namespace, the words in its annotation of permissions that are no permission, and so grant
-            nothing.
+        unknown: keyed by namespace, the words in its annotation for permissions that name no permission. Such a word
+            grants nothing.
         unreadable: the collections and objects that could not be read.
     """
 

@@ -110,7 +110,7 @@ def read_missing(api: KubernetesAPI, version: str, *, installed: bool = False) -
 def may_write_gpu_pods(api: KubernetesAPI, account: str) -> bool:
     """Returns whether a service account may write the pod annotations and status that decide how GPU pods are charged.
 
-    Where the API server gives no verdict, the result is False.
+    False also if the caller may not ask the API server about the rights of service accounts.
 
     Args:
         account: the service account as NAMESPACE:NAME.
@@ -322,9 +322,10 @@ def read_mode_changes(
 
 
 def _lacking(api: KubernetesAPI, stacks: AbstractSet[str]) -> dict[str, tuple[str, ...]]:
-    """Returns the service accounts, keyed by stack, that lack the right to write what GPU pods are charged by.
+    """Returns, keyed by stack, the service accounts of WRITERS that lack a right that the mode account demands.
 
-    The service accounts are those of WRITERS, of the given stacks alone.
+    It is the right to write the status and annotations by which GPU pods are charged. Stacks that are not in `stacks`
+    are left out, and so are stacks without such an account.
     """
     lacking = {
         stack: tuple(account for account in accounts if not may_write_gpu_pods(api, account))
@@ -450,10 +451,13 @@ def changes_document(changes: ModeChanges) -> dict[str, Any]:
 
 
 def _asking(stack: StackNames, pod: Json) -> Json | None:
-    """Returns the fields of an AskingPod as JSON, with the pod's priority class, `class`, in place of `own_class`.
+    """Returns the fields of an AskingPod as JSON; None for a pod that has ended or asks for no GPU.
 
-    The result is None for a pod that has ended, or that asks for a GPU neither by a claim nor by the names in `stack`:
-    the resources and annotations of other stacks.
+    The name of the pod's priority class, `class`, is in place of `own_class`. A pod asks for a GPU by a claim, or by a
+    resource or an annotation of another stack.
+
+    Args:
+        stack: the names of the resources and annotations of other stacks.
     """
     metadata, spec = mapping(pod.get("metadata")), mapping(pod.get("spec"))
     claims = len(mappings(spec.get("resourceClaims")))
