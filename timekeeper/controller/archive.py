@@ -64,7 +64,7 @@ class _Run:
         now: nanoseconds since 1970.
         ends: returns True once the run's time is up.
         unfolded: the uids of the sessions whose amounts are not folded: those in `Books.finalized`, and
-            sessions that ended because their pods are not observed, since these may be metered again.
+            sessions that ended because their pods are not observed, since such a session may be metered again.
         cutoffs: the instants before which hours and entries are compacted.
         due: the accounts that hold hours or entries from before the cutoffs.
     """
@@ -162,7 +162,7 @@ class Archivist:
         return all(self._step_by_step(step, run.ends) for step in steps)
 
     def _prune(self, account: Account, due: int) -> None:
-        """Deletes an account's records past retention, once a month; drops the account if it has no other records.
+        """Deletes an account's records past retention, once a month; then drops the account if it is empty and unused.
 
         `due` is the instant before which records are past retention, in nanoseconds since 1970. Records of a month
         whose export is not confirmed stay.
@@ -213,9 +213,9 @@ class Archivist:
         shared.forget_unmetered(self._client, self._fencing_token, old)
 
     def _step_by_step(self, step: Callable[[], bool], ends: Callable[[], bool]) -> bool:
-        """Repeats a step until the step returns True, which means that its work is done; then returns True.
+        """Repeats a step until its work is done, which the step's result True says; returns whether the work is done.
 
-        Returns False if the run reaches MOST_STEPS steps, or `ends` returns True, before the work is done.
+        The result is False if the account has used up its MOST_STEPS steps, or `ends` returns True, before that.
         """
         while not step():
             self._steps += 1
@@ -224,7 +224,7 @@ class Archivist:
         return True
 
     def _fold_amounts(self, account: Account, now: Instant, unfolded: Container[str]) -> None:
-        """Adds amounts of sessions that no leader knows any more to the sums of their periods, and removes them.
+        """Adds amounts of sessions that are no longer metered to the sums of their periods, and deletes these amounts.
 
         Amounts in the latest period are folded once an hour, those in earlier periods once a day. The sessions with
         uids in `unfolded` keep their amounts. `now` is nanoseconds since 1970.
@@ -261,10 +261,10 @@ class Archivist:
         return min([due, *(parse_month(month) for month in waiting)])
 
     def _is_unused(self, account: Account) -> bool:
-        """Whether the account can be dropped: it has no budget and no session, and no namespace needs it.
+        """Whether the account can be dropped: no GPUBudget has its name, it has no session, and no namespace needs it.
 
-        No namespace needs a budget's account if it is the present payer of none. No namespace needs the account of a
-        single namespace if that namespace does not exist and no budget names it.
+        A namespace needs the budget's account that pays for it now. A namespace that exists, or that a budget names,
+        needs the account for this namespace alone.
         """
         books, name = self._books, account.name
         if name in books.budgets.objects or any(books.sessions_under([name])):

@@ -101,7 +101,10 @@ def _order(pod: PodFacts) -> tuple[bool, bool, int, str]:
 
 
 FRESH = 30 * SECOND
-"""The greatest age, in nanoseconds, of figures that justify an eviction: later, the budget may have received money."""
+"""The greatest age, in nanoseconds, of figures that justify an eviction.
+
+Since older figures were computed, the budget may have received money.
+"""
 
 
 def eviction_writes(
@@ -114,8 +117,7 @@ def eviction_writes(
     Args:
         books: the leader's state, with the figures of all budgets.
         settled_at: the instant of the last reconciliation.
-        surely_past: the instant of the last reconciliation or, if earlier, the time by the store's clock at that
-            moment.
+        surely_past: the earlier of `settled_at` and the store's time at that moment.
         without_notice_seconds: the time for which the writing of a notice is tried; after that time, the pod is evicted
             without a notice.
 
@@ -135,9 +137,9 @@ def eviction_writes(
 
 
 def _pods_by_account(books: Books) -> dict[str, list[PodFacts]]:
-    """Returns, keyed by account, the pods for which a write may be due.
+    """Returns the pods that `due` must examine, keyed by the account that pays for them.
 
-    These are all pods of accounts that evict, and the pods with a notice of any other account.
+    These are all pods of budgets that evict. Of any other budget they are the pods with a notice, which is removed.
     """
     pods_of: dict[str, list[PodFacts]] = {}
     for pod in books.pods.facts.values():
@@ -151,8 +153,9 @@ def _pods_by_account(books: Books) -> dict[str, list[PodFacts]]:
 def _write(step: Due, books: Books, name: str, without_notice_seconds: float) -> PodWrite:
     """Returns the write that is due on a pod of the account `name`, with the events to write after it.
 
-    If a notice cannot be written, the pod is evicted without it, no sooner than the notice would have allowed. Then the
-    pod gets an event, and so does the GPUBudget, if any: the cause may lie with somebody other than the pod's owner.
+    If a notice cannot be written for `without_notice_seconds`, the pod is evicted without it, no sooner than the notice
+    would have allowed. Then the pod gets an event, and so does the GPUBudget, if any: perhaps somebody other than the
+    pod's owner is the cause.
     """
     budget, figures, pod = books.accounts[name].budget, books.figures[name], step.pod
     written = partial(PodWrite, pod.uid, pod.namespace, pod.name, name)
@@ -245,8 +248,8 @@ def _lacks_the_label(pod: PodFacts) -> bool:
     """Returns whether a pod that reserves a claim must get the label.
 
     The result is False for a pod that has the label, is not bound or has ended. It is also False for a pod that asks
-    for FairGPU's own resources, too: with the label, FairGPU would act on the annotations that the pod's creator wrote
-    while nothing protected them. An admin must add that label.
+    for FairGPU's own resources beside the claim: with the label, FairGPU would act on the annotations that the pod's
+    creator wrote while nothing protected them. An admin must add that label.
     """
     if pod.guarded or not pod.bound or pod.terminal:
         return False

@@ -41,7 +41,7 @@ class State(StrEnum):
     """The state of a closed month's file: as exported, kept by the admin as it is, or in need of an action."""
 
     WRITTEN = "written"
-    """The file is the one that was written, and holds all that the store knows."""
+    """The file is the one that the leader or `rewrite` wrote, and holds all of the store's use of the month."""
     KEPT = "kept"
     """The file holds something else than the store, and the admin decided to keep it."""
     WAITING = "waiting"
@@ -71,7 +71,8 @@ def look(client: Store, place: Destination, now: Instant, hourly_days: int) -> l
     Args:
         place: the destination of exported months.
         now: nanoseconds since 1970.
-        hourly_days: the number of whole days before today whose usage is kept by the hour.
+        hourly_days: the number of whole days before today whose usage is kept by the hour. A month with such a day is
+            not closed yet.
     """
     records = exports.load(client)
     folded = exports.folded_months(client, reading.account_names(client))

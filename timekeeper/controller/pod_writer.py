@@ -45,7 +45,7 @@ DONE_SECONDS = 10.0
 PLAN_SECONDS = 30.0
 """The age, in seconds, from which a plan that was not renewed is void: the budget may have received money."""
 AWAY_SECONDS = 2.0
-"""The pause of all writes after the API server was away."""
+"""The pause of all writes after an error that a write to any other pod would meet, too (see `failure_of`)."""
 IDLE_SECONDS = 0.5
 """The longest sleep of an idle thread, in seconds: then a retry may be due, or the process may be ending."""
 MOST_EVENTS = 1000
@@ -65,10 +65,10 @@ NOT_WRITTEN = {
 
 @dataclass(slots=True)
 class _HandedOver:
-    """The writes of one plan that are still to be done.
+    """One plan as the leader handed it over: the writes that are still to be done, and until when they count.
 
     Attributes:
-        left: keyed by namespace, the writes in their order.
+        left: the writes that are still to be done, in their order, keyed by namespace.
         made_at: when the plan was handed over, in seconds of the writer's monotonic clock.
         leading: returns whether the leader that made the plan still leads.
     """

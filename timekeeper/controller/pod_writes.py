@@ -85,7 +85,7 @@ def after_failure(trouble: Trouble | None, step: Step, failure: Failure, now: fl
     """Returns the record of a pod's failing write after one more failure.
 
     Args:
-        trouble: the record so far; None if this is the first failure in a row.
+        trouble: the record so far; None if this is the first failure in a row. A record of another step is dropped.
         step: the kind of the write that failed.
         failure: the reason why it failed, which decides how long the next attempt waits.
         now: seconds of a monotonic clock.
@@ -139,7 +139,7 @@ EVICTION_STEPS = (Step.NOTICE, Step.EVICT, Step.CALL_OFF)
 
 
 class Plan(StrEnum):
-    """A task of the leader that decides on writes to pods; each run replaces the decision before it.
+    """A task of the leader that decides on writes to pods; each decision of a task replaces the task's earlier one.
 
     The writes of one namespace are done in this order: labels, evictions, finalizers, scheduling gates. Labels come
     first, since no pod is evicted without the label. Finalizers come after evictions, since a user who creates and

@@ -191,7 +191,7 @@ class PresentUseReader:
         self._failing = False
 
     def run(self, wait: Wait, now: Callable[[], Instant]) -> None:
-        """Asks Prometheus at an interval, and stores its answers, until `wait` returns that the process ends."""
+        """Asks Prometheus at an interval, and stores its answers, until `wait` returns True, as the process ends."""
         seconds = IDLE_SECONDS
         while not wait(seconds):
             seconds = self.step(now)

@@ -232,7 +232,7 @@ def why_it_waits(candidate: Candidate, budget: Budget, figures: Figures, before:
 class Releaser:
     """Plans the removals of budgets' scheduling gates from pods, and the events of pods that continue to wait.
 
-    It writes nothing itself: the pod writer does. The leader makes one for each of its terms.
+    It writes nothing itself: the pod writer does. The leader makes a new Releaser for each of its terms.
 
     Attributes:
         source: the cluster.
@@ -257,7 +257,7 @@ class Releaser:
         begun by the store's clock, too.
 
         Args:
-            surely_past: the present by the local clock or, if earlier, by the store's.
+            surely_past: the earlier of the local clock's time and the store's.
             progress: the outcome of earlier removals.
         """
         waiting: dict[str, list[Candidate]] = {}

@@ -1,5 +1,8 @@
 """Computes the settlements of sessions from what the store acknowledged and from the facts of pods and reports.
 
+An item sets a session's amount in one period of one account, and states what else the store must do with the session,
+such as to post a ledger entry. A session's record is the session as the store keeps it, with the totals of its reports.
+
 `compute_settlements` is a pure function. The caller adopts `Settlement.following` once the store has taken all items.
 """
 
@@ -61,7 +64,8 @@ POST_EVERY = HOUR
 def is_entry_due(posted_at: Instant, until: Instant) -> bool:
     """Returns whether a running session needs a new ledger entry.
 
-    True if its last entry is POST_EVERY old or later than `until`: a clock that was ahead wrote such an entry.
+    True if its last entry is POST_EVERY old. True also if that entry is later than `until`, since a clock that was
+    ahead wrote it.
 
     Args:
         posted_at: the instant of the last entry.
@@ -76,8 +80,7 @@ class Basis(NamedTuple):
     Attributes:
         assignments: keyed by namespace, its payers.
         accounts: the accounts, keyed by name; their periods are open up to the instants of settlement.
-        surely_past: the present by the local clock or, if earlier, by the store's. Periods that end later are not
-            final.
+        surely_past: the earlier of the local clock's time and the store's. Periods that end later are not final.
         bill: whether reservations, usage or the larger of both is billed.
         present: gets a namespace and an instant; returns ((payer, start of the payer's period at that instant), end of
             that period), or None if no period is open then.
@@ -98,8 +101,8 @@ def make_basis(
 ) -> Basis:
     """Returns the Basis from which all settlements of a reconciliation are computed.
 
-    Its function `present` finds who pays for a namespace at an instant, and the payer's period then. It keeps its
-    answers, since most sessions of a namespace are settled up to the same instant.
+    The result's function `present` finds who pays for a namespace at an instant, and the payer's period then. This
+    function keeps its answers, since most sessions of a namespace are settled up to the same instant.
 
     Args:
         assignments: keyed by namespace, its payers in order of time.
@@ -142,8 +145,9 @@ class Case(NamedTuple):
     def samples(self) -> tuple[Sample, ...]:
         """The totals of the session's reports up to several instants, the earliest first.
 
-        An item adds up all reports that were received until its instant. An instant after the session's end counts as
-        the end, since the last report may come later. Empty if no reports were read, or if none has named a device.
+        Each sample adds up all reports that were received by its instant. A sample after the session's end counts as
+        one at the end, since the last report may come after it. Empty if no reports were read, or if none has named a
+        device.
         """
         return () if self.reports is None else self.reports.intake.samples
 
@@ -152,7 +156,8 @@ class Settlement(NamedTuple):
     """The writes that settle one session.
 
     Attributes:
-        items: the items to write, keyed by account and start of the period.
+        items: the items to write, each with the session's amount in one period, keyed by account and start of the
+            period. Periods that need no write are left out.
         following: the session as the store holds it once it has taken all items.
     """
 
@@ -169,7 +174,7 @@ class _Inputs(NamedTuple):
         payers: the payers of its namespace, in order of time.
         accounts: the accounts, keyed by name.
         until: the instant up to which it is charged, in nanoseconds since 1970.
-        surely_past: the present by the local clock or, if earlier, by the store's, in nanoseconds since 1970.
+        surely_past: the earlier of the local clock's time and the store's, in nanoseconds since 1970.
     """
 
     acknowledged: Acknowledged
@@ -269,7 +274,7 @@ def split_grown(
 def entries_due(cases: Iterable[tuple[MeteredSession, int]]) -> list[bool]:
     """Returns for each session, in order, whether its settlement needs a ledger entry even if its amount stays equal.
 
-    It does if the session has ended and the store does not hold the end yet, or if its last entry is POST_EVERY old.
+    That is so if the session has ended and the store does not hold the end yet, or if its last entry is POST_EVERY old.
     The caller reads the reports of such a session before it settles the session.
 
     Args:
@@ -285,12 +290,20 @@ def _gets_entry(metered: MeteredSession, until: Instant) -> bool:
 
 
 def is_closed(acknowledged: Acknowledged) -> bool:
-    """Returns whether the store holds the session's end and an amount of it, so that later reports change no amount."""
+    """Returns whether the store holds a session's end and at least one of its amounts.
+
+    Later reports of such a session change none of its amounts.
+    """
     return acknowledged.closed and bool(acknowledged.periods)
 
 
 def compute_settlements(basis: Basis, cases: Iterable[Case]) -> list[Settlement]:
-    """Returns the settlement of each case, in order; each session is charged up to an instant of its own."""
+    """Returns the settlement of each case, in the order of `cases`.
+
+    Args:
+        basis: the leader's state.
+        cases: the sessions to settle, each with the instant up to which it is charged.
+    """
     settlements = []
     for case in cases:
         until = _computable_until(case, basis.surely_past)
@@ -305,6 +318,7 @@ def _settlement(inputs: _Inputs, end: int, bill: Bill) -> Settlement:
     """Returns one session's settlement.
 
     Args:
+        inputs: the facts of the session, which state its present period, too.
         end: the end of the period `inputs.current`, in nanoseconds since 1970; 0 if no period is open.
         bill: whether reservations, usage or the larger of both is billed.
     """
@@ -409,7 +423,8 @@ def _is_shortened(inputs: _Inputs, bill: Bill) -> bool:
 def _charged(inputs: _Inputs, final: int) -> tuple[list[Segment], dict[Key, int]]:
     """Returns the session's segments in the periods that end after the instant `final`, and their cost.
 
-    The cost is that of its reservation, in microGPU-seconds, keyed by account and start of the period.
+    The second result is the cost of the reservation in each of these periods, in microGPU-seconds, keyed by account and
+    start of the period.
     """
     session = inputs.facts.session
     after = max(final, session.start - 1)
@@ -418,7 +433,7 @@ def _charged(inputs: _Inputs, final: int) -> tuple[list[Segment], dict[Key, int]
 
 
 def _course(inputs: _Inputs, session_segments: Sequence[Segment]) -> Course:
-    """Returns the session's start with its segments; the totals of its reports are needed at each segment's start.
+    """Returns the session's start and segments, by which the totals of its reports are divided among periods.
 
     If the session goes on in a period that begins at the very instant of settlement, the result also has an empty
     segment in that period.
@@ -500,8 +515,8 @@ def _before(samples: Sequence[Sample], instant: int) -> Sample:
 def _total(inputs: _Inputs) -> Sample:
     """Returns the totals of all reports that the session had sent by the instant of settlement.
 
-    For an ended session, later reports count, too. Without a report, the use is 0, and `missing` is the rate of all
-    devices, or 0 if the reports were not read.
+    For an ended session, later reports count, too. Without a report, the use in the result is 0. Its `missing` is then
+    the rate of all the session's devices, or 0 if the reports were not read.
     """
     samples = inputs.facts.samples
     if samples and inputs.facts.session.end is not None:
@@ -636,7 +651,7 @@ def _items(
 
     Args:
         totals: the session's amount in each period, in microGPU-seconds.
-        last: the period that the session is in, or ended in.
+        last: the period that the session is in, or ended in, as account and start; None if no period is open.
         uses: the use that reports state, as it was computed; then the same, as the session's record will hold it.
         session_segments: the session's segments in the periods that are not final, in order of time.
     """
@@ -859,15 +874,19 @@ def _open_under(before: str, items: Mapping[Key, Item]) -> str:
 
 
 def _ended_under(before: str, items: Mapping[Key, Item]) -> str:
-    """Returns the account that holds the record of the session's end once the items are stored.
+    """Returns the account that holds the record of the session's end once the items are stored; empty for none.
 
-    It is the account of the item that closes the session; without such an item, it is `before`.
+    It is the account of the item that closes the session. Without such an item, it is `before`, the account that holds
+    the record now.
     """
     return next((account for (account, _), item in items.items() if item.action is LedgerAction.CLOSE), before)
 
 
 def _also_open(acknowledged: Acknowledged, items: Mapping[Key, Item]) -> frozenset[str]:
-    """Returns the other accounts under which the session may still be open after the store took these items."""
+    """Returns the further accounts under which the session may be open once the items are stored.
+
+    `Acknowledged.also_open` says why. An account is left out once an item opens or closes the session under it.
+    """
     if not acknowledged.also_open:
         return acknowledged.also_open
     return acknowledged.also_open - {

@@ -95,9 +95,10 @@ def _open_by_last_rules(context: ReconcileContext, now: Instant, kept: dict[str,
 
 
 def _mark_reports(context: ReconcileContext, now: Instant, moved: set[str], ruled: set[str]) -> None:
-    """Separates the reports of running sessions at the instants at which another period or payer may begin.
+    """Makes the store keep reports from before and after an instant apart, for instants at which a segment may begin.
 
-    The separation is stored, so it holds even if this leader ends before it settles.
+    A segment of a session begins with another period or another payer. The reports of running sessions are then kept
+    apart even if this leader ends before it settles.
 
     Args:
         context: the reconciliation's store and state.
@@ -243,7 +244,9 @@ def _is_described(account: Account, period: Period) -> bool:
 
 
 def restore_credits(context: ReconcileContext, now: Instant, accounts: Iterable[Account]) -> None:
-    """Restores credits from checkpoints, in the period of each account that its checkpoint describes.
+    """Restores the credits of each account from its checkpoint, in the period that the checkpoint describes.
+
+    Accounts without a checkpoint stay as they are.
 
     Raises:
         StoreError: the store refused the change, or does not answer.
@@ -295,11 +298,11 @@ def close_due_balances(context: ReconcileContext, now: Instant, names: Iterable[
 
 
 def take(account: Account, change: ClosingBalance, answer: PeriodTotals) -> None:
-    """Stores a closing balance that the store has accepted in an account in memory: totals and credits of its period.
+    """Updates an account in memory after the store accepted a closing balance: the totals and credits of a period.
 
     Args:
         change: the closing balance that was sent.
-        answer: the totals of that period after the change, as the store answered them.
+        answer: the totals of its period after the change, as the store answered them.
     """
     account.period_totals[change.period] = answer
     account.credits.setdefault(change.period, {}).update({entry.credit.name: entry.credit for entry in change.credits})
@@ -342,9 +345,9 @@ def _may_carry(account: Account, following: Period) -> bool:
 def spending(context: ReconcileContext, now: Instant) -> SpentBy:
     """Returns a function that computes the amount that an account had spent in a period by an instant.
 
-    Its arguments are the account, the period and the instant (nanoseconds since 1970); its result is in
-    microGPU-seconds. The result is exact if reservations are billed. If usage is billed, it is the amount at the last
-    settlement, since reports do not state when usage happened.
+    The function's arguments are the account, the period and the instant (nanoseconds since 1970). Its result is in
+    microGPU-seconds. The result is exact if reservations are billed. If usage is billed, the result is the amount at
+    the last settlement, since reports do not state when usage happened.
     """
     books = context.books
     by_account: dict[str, list[MeteredSession]] = {}

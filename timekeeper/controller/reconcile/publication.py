@@ -100,8 +100,9 @@ def _offset(name: str) -> int:
 
 
 def _in_steps(amount: int, available: int) -> int:
-    """Returns an amount in hundredths of the available money, rounded down, by which two figures are compared.
+    """Returns an amount in hundredths of the available money, rounded down.
 
-    A change that does not show in hundredths causes no publication by itself.
+    The amount that admitted pods may still spend changes all the time. Its account is published again for it only once
+    this number has changed.
     """
     return amount * 100 // max(available, 1)

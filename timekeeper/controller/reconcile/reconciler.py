@@ -88,7 +88,7 @@ def note_not_settled(context: ReconcileContext) -> None:
 def note_resumed(context: ReconcileContext) -> None:
     """Removes the stored ends of sessions whose pods are metered again, if all accounts are settled.
 
-    The store then holds these sessions as open. Nothing is removed while an account cannot be settled, or while the
+    By then the store holds these sessions as open. Nothing is removed while an account cannot be settled, or while the
     store has no memory for new sessions.
 
     Raises:
@@ -195,7 +195,7 @@ class Reconciler:
         """The instant of the last reconciliation, by the local clock or, if that is earlier, the store's; 0 for none.
 
         It is in nanoseconds since 1970. If the local clock was behind, and the store's clock confirms the later
-        timestamps of the API server, these count in place of the local clock.
+        timestamps of the API server, these timestamps count in place of the local clock.
         """
         return self._past
 
@@ -312,9 +312,9 @@ class Reconciler:
 
         If the step fails for a group, the group is halved until single accounts are left. The suspects are a group of
         their own, so that they do not make other accounts repeat the step. The books keep each account's error. If the
-        store has lost an account, the next reconciliation reads the whole store. A suspect causes no such reading,
-        since reading the store did not mend it before. Nor does any account if the present reconciliation has read the
-        whole store.
+        store has lost an account, the next reconciliation reads the whole store. That is left out for a suspect, since
+        an earlier reading did not mend it. It is left out for all accounts if the present reconciliation has itself
+        read the whole store.
 
         Args:
             what: the step's name in the log.
@@ -341,9 +341,9 @@ class Reconciler:
     def _check_store(self) -> None:
         """Makes this reconciliation read the whole store if a Redis server was restarted or replaced.
 
-        A shared key that holds a value of another type has the same effect. The leader writes again what the store has
-        lost. Under the setting `appendfsync everysec`, a killed Redis loses up to two seconds of acknowledged writes if
-        its disk was slow. A promoted replica lacks the writes that had not reached it.
+        It does so, too, if a shared key holds a value of another type. The leader writes again what the store has lost.
+        Under the setting `appendfsync everysec`, a killed Redis loses up to two seconds of acknowledged writes if its
+        disk was slow. A promoted replica lacks the writes that had not reached it.
 
         Raises:
             StoreEmptyError: the store was emptied.

@@ -1,7 +1,7 @@
 """Restores accounts of a store that returned to an earlier state: a backup, an old master, a truncated file.
 
-Such a store holds the ledger of an earlier time. Sessions whose pods still exist are computed again from there. All
-other sessions have ended since: the checkpoint holds the sum of their amounts, and the excess over the store's sum
+Such a store holds the ledger of an earlier time. Sessions whose pods still exist are computed again from that time on.
+All other sessions have ended since: the checkpoint holds the sum of their amounts, and the excess over the store's sum
 becomes one ledger entry.
 """
 
@@ -131,9 +131,9 @@ def restore_periods_before(context: ReconcileContext, now: Instant, names: Itera
 
 
 def _missing_before(account: Account) -> Restoration | None:
-    """Returns the change that restores the spending of the period before the account's restored one.
+    """Returns the change that restores the spending of the period before `account.restored`.
 
-    None if the store's spending of that period is complete, or if there is no such period in memory.
+    None if the store's spending of that period is complete, or if no such period is in memory.
     """
     before = None if account.restored is None else account.period_before(account.restored)
     if account.restored is None or before is None or before.start not in account.period_totals:
@@ -229,9 +229,10 @@ def take_over(context: ReconcileContext, now: Instant, stored_past: Instant | No
 
 
 def _apart(unmetered: Mapping[str, Instant]) -> tuple[dict[str, Instant], dict[str, Instant]]:
-    """Divides the fields of `keys.UNMETERED` by their kind; returns two mappings, both keyed by the session's uid.
+    """Divides the entries of the store's hash `keys.UNMETERED` by kind; returns two mappings keyed by session's uid.
 
-    The first has the ends of sessions that an earlier leader stored, the second the instants of `_last_seen_unread`.
+    The first has the ends of sessions that an earlier leader stored. The second has the instants that an earlier
+    leader's `_last_seen_unread` returned.
     """
     seen = {name.removesuffix(keys.SEEN): at for name, at in unmetered.items() if name.endswith(keys.SEEN)}
     return {uid: end for uid, end in unmetered.items() if not uid.endswith(keys.SEEN)}, seen
@@ -317,7 +318,7 @@ def _mark_unreadable(books: Books) -> None:
 
 
 def _restore_moves(context: ReconcileContext) -> None:
-    """Writes to the store, from checkpoints, the payers of namespaces that changed their payer, if they are lost."""
+    """Restores in the store, from checkpoints, the lost payers of namespaces that ever changed their payer."""
     books = context.books
     moves = read_moves(books.budgets.objects.values())
     forgotten = {namespace: payers_of for namespace, payers_of in moves.items() if namespace not in books.assignments}
@@ -328,9 +329,9 @@ def _restore_moves(context: ReconcileContext) -> None:
 
 
 def _restore_default_payers(context: ReconcileContext, kept: Iterable[str]) -> None:
-    """Writes to the store the payers of namespaces that no budget names and that have spent, if they are lost.
+    """Restores in the store the lost payers of namespaces that no budget names and that have spent.
 
-    `kept` has the names of the accounts with a checkpoint: only namespaces that have spent have one.
+    `kept` has the names of the accounts with a checkpoint: of such namespaces, only those that have spent have one.
     """
     books = context.books
     paid = payers(books.budgets.budgets.values())[0]
@@ -353,7 +354,7 @@ def _is_there(account: Account) -> bool:
 def _mark_lost_budgets(context: ReconcileContext) -> None:
     """Marks those budgets as unreadable, in the store and in memory, whose last valid version the store has lost.
 
-    Budgets of which the leader has a valid version are left out. The others stay marked until their objects are valid.
+    Budgets of which the leader has a valid version are left out. A budget stays marked until its object is valid.
     """
     books = context.books
     wanted = {known[-1][1] for known in books.assignments.values()} | books.budgets.objects.keys()

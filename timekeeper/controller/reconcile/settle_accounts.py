@@ -1,4 +1,7 @@
-"""Settles sessions: computes the amounts to write, sends them in few calls, and adopts what the store acknowledged."""
+"""Settles sessions: computes the amounts to write, sends them in few calls, and adopts what the store acknowledged.
+
+An item is the write of one session's amount in one period of one account. A batch has the items of one period.
+"""
 
 from __future__ import annotations
 
@@ -364,7 +367,7 @@ def _note_taken(
     """Adds the amounts that the store took in one pass to the acknowledged states of their sessions.
 
     Args:
-        stored: the account and period of each batch that was sent.
+        stored: the account and period of each batch of which the store took at least one item.
         refused: the items that were refused.
         actions: the pass, KEEPING or REMOVING.
     """
@@ -397,7 +400,8 @@ def _write_index(context: ReconcileContext, changed: list[Prepared]) -> None:
 def _end_reports(context: ReconcileContext, changed: list[Prepared]) -> None:
     """Deletes the stored reports of sessions that close, except the last report's time and the total GPU time.
 
-    These two expire later. If the pod is deleted, and so sends no more reports, they expire after GONE_REPORT_SECONDS.
+    The store keeps these two for some weeks, or for GONE_REPORT_SECONDS from the pod's deletion on, after which the pod
+    sends no reports. That shorter time is also set for a session that was closed before its pod was deleted.
     """
     closed, finalized, expiring = list[str](), list[str](), list[str]()
     for metered, settlement in changed:

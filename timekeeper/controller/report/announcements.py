@@ -379,7 +379,7 @@ class EventRecorder:
 
     It remembers the last state of each budget that it announced. A new leader reads that state from the budget's
     status. An earlier leader may have announced a change and ended before it wrote the status. The change is then
-    announced twice and stays one event, as its occasion is the same.
+    announced twice, but as one event: an event's id follows from its `occasion`, which is the same both times.
 
     Attributes:
         source: the cluster.
@@ -425,7 +425,9 @@ def state_written(item: Json) -> BudgetState:
 
 
 def change_of_state(item: Json, budget: Budget, figures: Figures, before: BudgetState) -> ObjectEvent | None:
-    """Returns the event of a budget's change of state; None if the change needs no event.
+    """Returns the event of a budget's change of state.
+
+    The result is None if the budget's money was not spent before and is not spent now.
 
     Args:
         item: the GPUBudget (JSON).

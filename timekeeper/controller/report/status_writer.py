@@ -196,7 +196,7 @@ class StatusWriter:
         return True
 
     def _draft(self, name: str, item: Json, now: Instant) -> _Draft | None:
-        """Returns the status of the budget with this object (`item`) if it must be written now, else None."""
+        """Returns the new status of a GPUBudget (`item`) with this name; None if it need not be written now."""
         books = self.books
         account = books.accounts.get(name)
         figures = books.figures.get(name)
@@ -244,7 +244,9 @@ def _still_needed(account: Account, left_at: int) -> bool:
 
 
 PATIENCE = 10 * SECOND
-"""The time that an order waits for its budget before its status says so: the two are often applied together."""
+"""The time after which the status of an order says that its budget does not exist: the two are often created together,
+the order first.
+"""
 
 
 @dataclass(slots=True)
@@ -303,7 +305,10 @@ class OrderAnswers:
         return True
 
     def _waiting(self, kind: str, name: str, budget: str, generation: int, now: Instant, before: Json) -> Json | None:
-        """Returns the status of an order whose budget has not existed for PATIENCE; None if no status is to be written.
+        """Returns the status of an order whose budget has not existed for PATIENCE.
+
+        None before PATIENCE has passed, and if the order's status already says that its budget is missing. None also
+        if the budget's object exists but is invalid.
 
         Args:
             kind: the noun for the order: grant or correction.
@@ -322,7 +327,15 @@ class OrderAnswers:
         return refused_order(NO_BUDGET, message, generation, now, before)
 
     def _status(self, kind: str, name: str, before: Json, generation: int, now: Instant) -> Json | None:
-        """Returns the new status of an order, whose present one is `before`; None if no status is to be written yet."""
+        """Returns the new status of an order: it was applied or refused, is invalid, or lacks its budget.
+
+        None while the ledger has neither applied nor refused the order.
+
+        Args:
+            kind: the noun for the order: grant or correction.
+            before: the status that the object has now.
+            generation: the generation of the object's spec.
+        """
         view = self.books.budgets
         fault = (view.grant_faults if kind == "grant" else view.correction_faults).get(name)
         if fault is not None:
@@ -372,7 +385,7 @@ def is_another(stored: OrderEntry, amount: int, period: Period | None) -> bool:
     Args:
         stored: the order that the ledger holds under the name.
         amount: the amount of this order, in microGPU-seconds.
-        period: the period of this order; None if it is not known.
+        period: the period of this order; None if it is not known, and then only the amounts are compared.
     """
     return stored.amount != amount or (period is not None and stored.period != period.start)
 

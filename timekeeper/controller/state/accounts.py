@@ -93,11 +93,13 @@ _start, _end = attrgetter("start"), attrgetter("end")
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """The figures of a period in a budget's status, from which the leader restores an account that the store has lost.
+    """The figures of one period of an account, from which the leader restores the account once the store has lost it.
+
+    The leader keeps them on the API server, and in memory while it reads the store again.
 
     Attributes:
         period: the period that the figures describe.
-        time: the instant of the figures.
+        time: the instant of the figures; 0 in a RecoverySnapshot.
         amount: the amount that finalized sessions had spent in the period, in microGPU-seconds.
         exhausted_at: the instant at which spending first reached the available amount; None if it has not.
         credits: the period's credits.
@@ -214,13 +216,13 @@ class Account:
         return {start: totals.total for start, totals in self.period_totals.items()}
 
     def forget_old_periods(self, now: Instant) -> None:
-        """Drops the totals of old periods from memory, except those from which burn rates are computed.
+        """Drops from memory the totals and credits of old periods that are not needed any more.
 
-        The kept periods are those of which a new leader reads the totals: the latest KEPT_PERIODS that have begun, all
-        later ones, which a clock that was ahead has opened, and those whose balances are to be closed.
+        These periods are kept: the latest KEPT_PERIODS that have begun, all later ones, which a clock that was ahead
+        has opened, those whose balances are still to be closed, and those that ended within BURN_AGE.
 
         Args:
-            now: the present by the local clock or, if earlier, by the store's.
+            now: the earlier of the local clock's time and the store's.
         """
         if len(self.period_totals) <= KEPT_PERIODS:
             return
@@ -289,7 +291,7 @@ def reassigned(
         assignments: keyed by namespace, its payers until now.
         payers: keyed by namespace, the budget that names it and pays for it.
         namespaces: further namespaces that are metered.
-        latest: the present by the local clock or, if later, by the store's.
+        latest: the later of the local clock's time and the store's.
     """
     changed: dict[str, Assignments] = {}
     for namespace in {*payers, *namespaces, *assignments}:

@@ -198,7 +198,7 @@ class Books:
         return {name for (_, name), end in zip_longest(assigned, ends) if end is None or end > instant}
 
     def account_of(self, namespace: str) -> str:
-        """Returns the account that pays for a namespace now; if none is assigned yet, the one that is to pay."""
+        """Returns the account that pays for a namespace now; before one is assigned, the account that is to pay."""
         assigned = self.assignments.get(namespace)
         return assigned[-1][1] if assigned else self.payer_named(namespace)
 
@@ -339,7 +339,7 @@ def due_grants(
 
     Args:
         names: the accounts whose grants are wanted.
-        latest: the present by the local clock or, if later, by the store's.
+        latest: the later of the local clock's time and the store's.
 
     Returns:
         Pairs of a due grant and its period; and, for each grant whose period never opened, its account and its name.

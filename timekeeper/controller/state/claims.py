@@ -127,7 +127,7 @@ class ClaimView:
     _left: set[str] = field(default_factory=set)
     """The uids of surplus sessions that the store held as open, while their claims have another open session."""
     _noted: Mapping[str, Instant] = field(default_factory=dict)
-    """The ends of sessions that an earlier leader stored, keyed by the session's uid."""
+    """The ends of sessions that an earlier leader stored, keyed by the session's uid (see `resume`)."""
     _objects: dict[str, Json] = field(default_factory=dict)
     _devices: Mapping[DeviceKey, SliceDevice] | None = None
     _capacity: Mapping[str, Fraction] = field(default_factory=dict)
@@ -181,7 +181,8 @@ class ClaimView:
         open, the session ends no later than at the stored end.
 
         Args:
-            unmetered: the stored ends, keyed by the session's uid.
+            unmetered: the stored ends, keyed by the session's uid. For a session that the earlier leader could not
+                read, the instant of its last observation counts as the end.
         """
         self._noted = unmetered
         for uid, end in unmetered.items():

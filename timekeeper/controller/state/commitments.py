@@ -46,8 +46,8 @@ def committed(books: Books, names: Iterable[str], now: Instant) -> dict[str, int
 
     Safe admission admits a pod only if the budget's money pays for its whole run. A running pod counts for the time
     that it may still run. An admitted pod that waits for a node counts in full, but only for the budget's
-    `pending_commit`: a pod that fits no node must not reserve money for ever. Pods behind a scheduling gate and pods
-    admitted over budget do not count.
+    `pending_commit`: a pod that fits no node must not reserve money for ever. A pod that waits behind a scheduling gate
+    does not count, nor does a waiting pod that was admitted over budget.
 
     Args:
         names: the accounts; those without safe admission are left out.
@@ -72,7 +72,7 @@ def committed(books: Books, names: Iterable[str], now: Instant) -> dict[str, int
 def overdue(books: Books, names: Iterable[str], now: Instant) -> dict[str, int]:
     """Returns the number of pods that have waited for a node for longer than their budget's `pending_commit`.
 
-    Safe admission keeps no money for these any more.
+    Safe admission keeps no money for such pods any more.
 
     Args:
         names: the accounts; those without safe admission are left out.

@@ -215,7 +215,7 @@ def first_forgotten(stored: Prices, charged: Prices, now: Instant) -> Instant:
     Args:
         stored: the price of each model over time, as the store holds it.
         charged: the price of each model over time, as sessions were charged.
-        now: the present; changes after it do not count. It is the result if the store lacks no change.
+        now: the present; changes after it do not count. If the store lacks no change, `now` is the result.
     """
     return min(price_changes(charged, last_change(stored, now), now + 1), default=now)
 
@@ -284,9 +284,9 @@ def _readable(client: Store, names: Sequence[str], now: Instant) -> tuple[list[S
 
 
 def snapshot_of(books: Books) -> RecoverySnapshot:
-    """Returns a snapshot of the leader's state, from which a store that lost data is restored.
+    """Returns a snapshot of the leader's state, from which the leader restores a store that has lost data.
 
-    The snapshot of a new leader is empty.
+    The snapshot is empty if the leader has not read the store in this term yet.
     """
     again = [*books.pods.sessions.all(), *(metered for _, metered in books.finalized)]
     computed: dict[Key, int] = {}
@@ -310,8 +310,8 @@ def snapshot_of(books: Books) -> RecoverySnapshot:
 def take_checkpoints(books: Books, kept: Mapping[str, dict[str, Any]]) -> tuple[set[str], set[str]]:
     """Sets the checkpoint of each account that the store has lost or holds in an earlier state.
 
-    The checkpoint comes from the leader's snapshot. If the budget's status, or `kept`, has one with a later version,
-    that one counts.
+    The checkpoint comes from the leader's snapshot. If the budget's status, or `kept`, has a checkpoint with a later
+    version, that checkpoint counts.
 
     Args:
         kept: keyed by name, the checkpoints of accounts without a GPUBudget, as the API server holds them.
@@ -372,7 +372,10 @@ def _stored_of(client: Store, books: Books, metered: MeteredSession) -> dict[Key
 
 
 def _replace(sessions: Meters, metered: MeteredSession) -> None:
-    """Replaces a session that was read from the store by the remembered one; its acknowledged state stays."""
+    """Puts a remembered session in the place of the one read from the store, whose acknowledged state it takes over.
+
+    If none was read from the store, it keeps its own acknowledged state.
+    """
     stored = sessions.get(metered.session.uid)
     if stored is not None:
         metered.acknowledged = stored.acknowledged
@@ -431,7 +434,8 @@ def _take_assignments(client: Store, fencing_token: FencingToken, books: Books) 
 def _take_sessions(client: Store, fencing_token: FencingToken, books: Books, stored: list[StoredAccount]) -> None:
     """Adds to the books the sessions of which the store has records, still without their amounts in periods.
 
-    The store's index of open sessions is then made to hold exactly the open ones.
+    The store's index of open sessions is then made to hold exactly the open ones. Only its entries of accounts that
+    cannot be read stay as they are.
     """
     sessions = books.pods.sessions
     unread = {allocation_of(each.session): each for each in sessions.all() if each.acknowledged == NOTHING}
@@ -479,10 +483,10 @@ def _keep(books: Books, record: Session, unread: Mapping[str, MeteredSession]) -
 
 
 def _with_record(metered: MeteredSession, record: Session, account: str, *, paying: bool) -> Acknowledged:
-    """Returns the session's acknowledged value with one account's record of the open session added.
+    """Returns the session's acknowledged state with one account's record of the open session added.
 
     Several accounts may have a record of one session, since an earlier leader may have written only part of an end or
-    of a move. The value is based on the record of the session's end. Without one, it is based on the record of the
+    of a move. The result is based on the record of the session's end. Without one, it is based on the record of the
     account that pays now, or else on the first record that was added. `also_open` names the accounts of other records.
 
     Args:
@@ -510,7 +514,7 @@ def _take_amounts(client: Store, books: Books, stored: list[StoredAccount], now:
     Amounts of sessions that are no longer metered are not read: a period has an amount of every pod that ever ran in
     it. An unreadable amount is left out, and `Books.amounts_unreadable` names its account, so that the amount is read
     again. Periods that have not begun are read, too: a clock that was ahead may have charged the session in one, and
-    that amount must be taken back.
+    that amount must be taken back. Periods that end after `surely_past` are not final.
     """
     wanted = _amounts_that_matter(books, stored, now)
     by_uid: dict[str, dict[Key, StoredAmount | None]] = {}
@@ -567,7 +571,7 @@ def _may_be_in(session: Session, period: Period) -> bool:
 def _with_amounts(
     books: Books, metered: MeteredSession, amounts: Mapping[Key, StoredAmount | None], now: Instant, surely_past: int
 ) -> Acknowledged:
-    """Returns a session's acknowledged value with its amounts in the periods that were read from the store.
+    """Returns a session's acknowledged state with its amounts in the periods that were read from the store.
 
     A period is final once it has ended and the store holds the session's whole amount in it and in all periods before.
     The store may hold the end of a session, but lack its amount in an earlier period, or the amount 0 in a later one
@@ -659,10 +663,12 @@ def reprice(books: Books, now: Instant) -> bool:
 
 
 def bring_rates_up(books: Books, since: Instant) -> None:
-    """Sets the sessions' rates from `since` on, because the store lost the price changes of that time.
+    """Sets the rates of sessions from `since` on anew, because the store has lost the price changes of that time.
+
+    Closed sessions, and sessions whose reservation is not known, keep their rates.
 
     Args:
-        books: the leader's state, with the prices by which sessions were charged.
+        books: the leader's state, with the prices by which sessions were charged; the new rates follow from them.
         since: the first change of prices that the store lacks.
     """
     for metered in books.pods.sessions.all():

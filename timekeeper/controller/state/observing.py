@@ -209,13 +209,13 @@ class PodView:
     ungated_at: dict[str, int] = field(default_factory=dict)
     """The instant at which each pod left its last scheduling gate in this term, by uid."""
     newest: int = 0
-    """The latest creation timestamp that is trusted (see `latest_believed`); the present counts as no earlier, even if
-    the local clock is.
+    """The latest creation timestamp that is trusted (see `latest_believed`). If the local clock shows an earlier time,
+    the clock is behind, and this timestamp counts as the present.
     """
     as_of: int = 0
     """The instant of the last refresh; everything that the refresh observed had happened by then."""
     observed: ObservedUntil = field(default_factory=ObservedUntil)
-    """The instants up to which this leader or the one before observed pods."""
+    """The instants up to which this leader or the previous one observed pods."""
     ahead: int = 0
     """The nanoseconds by which the latest creation timestamp of a present pod is ahead of the local clock; 0 if none
     is.
@@ -291,13 +291,16 @@ class PodView:
         return changed
 
     def observe_again(self, uid: str) -> None:
-        """Makes the next refresh compare the session with this uid with its pod, though the pod has not changed."""
+        """Makes the next refresh compare the session with this uid with its pod, though the pod has not changed.
+
+        Call this for a session that was read from the store after its pod was observed.
+        """
         self._behind |= self._objects.pop(uid, None) is not None
 
     def _read(self, uid: str, item: Json, rules: MeterRules) -> PodFacts:
         """Returns the facts of a pod; its reservation is parsed again only if it may have changed.
 
-        Most changes are of a bound pod's status.
+        Most changes of a bound pod are of its status, which does not decide the reservation.
         """
         facts, before = self.facts.get(uid), self._objects.get(uid)
         kept = None if facts is None or not facts.bound else facts.reservation
@@ -381,8 +384,8 @@ class PodView:
     ) -> set[str]:
         """Ends the sessions whose pods no longer exist, and marks the pods as deleted; returns the sessions' uids.
 
-        A new leader calls it for pods that were deleted while none observed them. A session that had ended before keeps
-        its end.
+        A new leader calls it for pods that were deleted while no leader observed pods. A session that had ended before
+        keeps its end. Sessions of ResourceClaims are left out.
 
         Args:
             silent: keyed by silent node, the node's last sign of life, in nanoseconds since 1970.
@@ -390,8 +393,8 @@ class PodView:
             noted: the ends that an earlier leader found and the sessions lack, keyed by uid. Such an end stays, though
                 the node has become silent since.
             last_seen: keyed by a session's uid, the instant at which its pod was observed last, from an earlier leader
-                that could not read the session's account. For any other session, the instant at which this leader or
-                the one before last observed pods counts.
+                that could not read the session's account. For any other session, the instant counts at which this
+                leader or the previous one last observed pods.
             now: the present instant; no session ends later.
         """
         of_pods = (m for m in self.sessions.all() if not m.session.pod.startswith(CLAIM))

@@ -120,7 +120,8 @@ def complete_holdings(books: Books, mirrors: Mirrors, held_of: HeldOf, now: int)
     """Decides the holdings of young sessions again if node labels, or a claim for the devices, came after the decision.
 
     A session is young while its age is below PROVISIONAL. If its holdings change, it is charged anew from its start;
-    only final periods stay as they are.
+    only final periods stay as they are. If all of its devices turn out to come from a claim, it costs nothing from then
+    on, since the claim is charged.
 
     Args:
         books: the leader's state, which is changed.

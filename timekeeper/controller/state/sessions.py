@@ -1,4 +1,7 @@
-"""Metered sessions in memory. Each has its state as the store acknowledged it; a new leader reads that state back."""
+"""Metered sessions in memory. Each has its state as the store acknowledged it; a new leader reads that state back.
+
+That state consists of the session's amounts, and of its record: the session itself, and the totals of its reports.
+"""
 
 from __future__ import annotations
 
@@ -123,6 +126,7 @@ def posting(
     Args:
         payers: the payers of its namespace, in order of time.
         periods: its stored amounts, keyed by account and start of the period.
+        open_under: the account under which it is open; empty for none.
     """
     starts = [start for account, start in periods if account == open_under]
     if not starts:
@@ -161,9 +165,10 @@ def running_on(
 
 
 def recorded_use_alone(acknowledged: Acknowledged) -> Acknowledged:
-    """Returns an acknowledged session with its recorded use alone; the store's records, read again, add the rest.
+    """Returns an acknowledged session reduced to its recorded use.
 
-    Periods before the recorded use stay final, since they cannot be computed again.
+    The caller reads the store's records of the session again and adds the rest from them. Periods before the recorded
+    use stay final, since they cannot be computed again.
     """
     use = acknowledged.use
     return Acknowledged(settled_until=first_known(use), use=use)
@@ -215,7 +220,8 @@ class MeteredSession:
 
     Attributes:
         session: the session, as its pod shows it.
-        reservation: the pod's reservation, needed when prices change; None if the pod is deleted.
+        reservation: the pod's reservation, needed when prices change. None for a session that was read from the store
+            without holdings by another stack, until this leader observes the pod.
         pod_deleted: whether the pod is deleted from the API server.
         acknowledged: the session as the store holds it.
     """
@@ -327,10 +333,11 @@ def loaded(record: Session) -> MeteredSession:
 def opened(
     pod: PodFacts, rules: MeterRules, alive: Callable[[], Instant | None], now: Instant
 ) -> MeteredSession | None:
-    """Starts the session of a pod that is observed for the first time; returns None if the pod holds no reservation.
+    """Starts the session of a pod that is observed for the first time; returns None if the pod is not charged (yet).
 
-    The session of a pod that has ended is ended at once. The holdings and the start that an earlier leader decided
-    stay.
+    A pod is charged once it has a reservation and `start_of` returns an instant. A pod that holds GPUs by another stack
+    and ended before such pods were metered is not charged. The session of a pod that has ended is ended at once. If an
+    earlier leader decided the session's holdings and start, these count.
 
     Args:
         rules: the rules that start a session and set its rate.
