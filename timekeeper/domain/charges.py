@@ -216,7 +216,7 @@ def with_used(
 ) -> list[HourlyPoint]:
     """Returns hourly points with the used GPU time set.
 
-    The time that was used after the stored point is spread evenly over the time since then.
+    The GPU time that was used after the stored point is spread evenly over the time since then.
 
     Args:
         points: the points in order of time; their `used` is replaced.

@@ -71,7 +71,10 @@ class Burn(NamedTuple):
 
 
 class Burns(NamedTuple):
-    """The amounts spent in the last hour and the last day; None until the account has been settled twice."""
+    """The amounts spent in the last hour and the last day.
+
+    Both are None until the account has been settled twice, and if the totals of a period in between are not known.
+    """
 
     hour: Burn | None = None
     day: Burn | None = None
@@ -81,6 +84,9 @@ def sampled(
     record: BurnRecord | None, now: Instant, period: Instant, totals: Mapping[int, int], offset: int = 0
 ) -> BurnRecord:
     """Returns an account's recent spending with a new sample if one is due, else as it was.
+
+    The samples begin anew if the amount spent since the last one is not known, because `totals` lacks its period. They
+    also begin anew if a clock that was ahead set the last sample, which then is more than an hour after `now`.
 
     Args:
         record: the samples so far; None for none.

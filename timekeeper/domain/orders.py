@@ -17,9 +17,9 @@ MAX_NAME = 253
 REFUSED = "Refused"
 """The reason in the condition Applied of an order that the ledger refuses for good."""
 NAME_TAKEN = "NameTaken"
-"""The reason in that condition if the ledger holds another order of the same name, whose object has been deleted."""
+"""The reason in the condition Applied if the ledger holds another order of the same name, whose object is deleted."""
 NO_BUDGET = "NoBudget"
-"""The reason in that condition while no budget has the name that the order gives."""
+"""The reason in the condition Applied while no budget has the name that the order gives."""
 UNSIGNED = "unsigned"
 """Stands for the author of an order that names none."""
 
@@ -214,7 +214,7 @@ class CorrectionError(OrderError):
 
 @dataclass(frozen=True, slots=True)
 class Correction:
-    """A correction of a budget's spending in one period: the amount by which it differs from the ledger.
+    """A correction of a budget's spending in one period: the amount that is added to what the ledger states.
 
     Attributes:
         name: the correction's name, its idempotency key within its budget.

@@ -139,9 +139,9 @@ def first_period(rule: PeriodRule, instant: Instant) -> Period:
 def following_period(rule: PeriodRule, last: Period) -> Period:
     """Returns the period after `last` according to a rule; it starts at the end of `last`.
 
-    If an earlier rule set the end of `last`, this rule may start no period there. The returned period then ends at the
-    first start by this rule, or at the next one if it would be shorter than half a regular period. A period has its
-    whole allowance, however short it is.
+    If an earlier rule set the end of `last`, perhaps this rule starts no period at that instant. The returned period
+    then ends at the first start by this rule. It ends at the second start if it would otherwise be shorter than half a
+    regular period, since a period has its whole allowance, however short it is.
     """
     end = boundary_after(rule, last.end)
     if boundary_before(rule, last.end) != last.end:
@@ -161,7 +161,8 @@ def periods_until(rule: PeriodRule, last: Period, instant: Instant) -> Iterator[
 def _boundaries_near(rule: PeriodRule, instant: int) -> set[int]:
     """Returns the starts of the periods around an instant, at least one before and one after it; ns since 1970.
 
-    No hourly period is shorter than an hour, not even if clocks change by half an hour, as on Lord Howe Island.
+    A start less than an hour after another one is left out, so that no period is shorter than an hour. That happens if
+    clocks change by half an hour, as on Lord Howe Island.
     """
     zone = ZoneInfo(rule.zone)
     local = to_datetime(instant).astimezone(zone).replace(tzinfo=None)
@@ -174,7 +175,11 @@ def _boundaries_near(rule: PeriodRule, instant: int) -> set[int]:
 
 
 def _instants(moment: datetime, zone: ZoneInfo) -> tuple[int, ...]:
-    """Returns the instants (ns since 1970) at which clocks show a time: none if they skip it, two if they repeat it."""
+    """Returns the instants (ns since 1970) at which a zone's clocks show a time.
+
+    There is none if the clocks skip the time. The result is a pair otherwise; its two instants differ if the clocks
+    repeat the time.
+    """
     first, second = (from_datetime(moment.replace(tzinfo=zone, fold=fold).astimezone(UTC)) for fold in (0, 1))
     return () if first > second else (first, second)
 

@@ -28,6 +28,8 @@ class Bill(StrEnum):
 def billed(bill: Bill, reserved: int, used: int, ceiling: int) -> int:
     """Returns the amount to bill for a session, in microGPU-seconds.
 
+    Use above `ceiling` is not billed, since FairGPU cannot verify the reports that state it.
+
     Args:
         bill: the quantity that is billed.
         reserved: the cost of the session's reservation, in microGPU-seconds.

@@ -34,9 +34,9 @@ class Course:
 
     Attributes:
         start: when the session began.
-        segments: these segments, in order of time; the last one goes on, or the session ended in it. Later segments may
-            have bases, too: an earlier settlement wrote them by a clock that was ahead, or before the session's end was
-            known.
+        segments: these segments, in order of time; the last one goes on, or the session ended in it. Perhaps bases of
+            later segments are stored, too. An earlier settlement wrote these by a clock that was ahead, or before the
+            session's end was known.
     """
 
     start: Instant
@@ -71,8 +71,8 @@ def begun_by(bases: Bases, course: Course, past: Instant) -> Bases:
     that start.
 
     Args:
-        bases: the bases that `extended` returned for this course, or the bases that it was given.
-        past: the present by the local clock or, if earlier, by the store's, in nanoseconds since 1970.
+        bases: the bases that `extended` returned for this course, or those that were given to `extended`.
+        past: the earlier of the local clock's time and the store's, in nanoseconds since 1970.
     """
     coming = [(segment.account, segment.period) for segment in course.segments if segment.start > past]
     kept = len(bases)
@@ -99,9 +99,9 @@ def _begun(bases: Bases, segments: Sequence[Segment]) -> tuple[int, Sequence[int
 
 
 def _places(bases: Bases, segments: Sequence[Segment]) -> list[int]:
-    """Returns the index in `bases` of each segment's base, up to the first segment that has none.
+    """Returns the index in `bases` of each segment's base; the list ends before the first segment without a base.
 
-    A segment's base comes after the bases of earlier segments.
+    A segment's base is one with the segment's account and period that comes after the bases of earlier segments.
     """
     places: list[int] = []
     for segment in segments:
@@ -146,7 +146,7 @@ QUARTER = 15 * MINUTE
 and at each phase of `Marks` after it, so that a period can start only where a stretch does.
 """
 RECENT = 2 * MINUTE
-"""All samples of this time before the latest report are kept: a leader may still find that a segment begins there."""
+"""All samples of this time before the latest report are kept: a leader may find later that a segment began then."""
 MAX_SAMPLES = 400
 """The most samples that are kept: those of four days without any leader, one each quarter of an hour.
 
@@ -388,7 +388,7 @@ def intake_after(limits: ReportLimits, intake: Intake, report: Received, marks: 
 
 
 def is_unpriced(limits: ReportLimits, intake: Intake) -> bool:
-    """Returns whether use is billed now, but was not yet when the session's reports came, so that they have no price.
+    """Returns whether a session's reports have no price, since they came before use was billed, and use is billed now.
 
     Until the next report states a price, the session is billed as reserved. The result is False if no report has stated
     any use, or if a device of the session has the price 0.
@@ -398,7 +398,10 @@ def is_unpriced(limits: ReportLimits, intake: Intake) -> bool:
 
 
 def _priced(intake: Intake, price: Fraction) -> Intake:
-    """Returns the totals with a price for each microGPU-second, for use that was reported while it was not billed."""
+    """Returns the totals with their money set to their GPU time at `price` for each microGPU-second.
+
+    The reports that the totals add up came while use was not billed, so that they have no money yet.
+    """
     return replace(
         intake,
         boots=tuple(boot._replace(money=int(boot.gpu * price)) for boot in intake.boots),

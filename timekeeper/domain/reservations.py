@@ -22,7 +22,10 @@ from timekeeper.domain.timestamps import Instant
 Held = tuple[DeviceShare, ...] | UnplacedShare | None
 """The devices that a container holds; its request if no allocation names the devices; None if it asks for no GPU."""
 Tariff = tuple[tuple[int, int], ...]
-"""Pairs of an instant and the rate from then on, in microGPU-seconds a second, in order of time."""
+"""Pairs of an instant and the rate from then on, in microGPU-seconds a second, in order of time.
+
+The first rate also counts for all earlier time.
+"""
 
 
 @dataclass(frozen=True, slots=True)

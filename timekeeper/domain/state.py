@@ -56,15 +56,16 @@ class Limits:
 
 
 def exhaustion(limits: Limits, spend: int, exhausted_at: int | None, now: int) -> int | None:
-    """Returns the instant at which spending first reached the available amount; None while it is below.
+    """Returns the instant at which spending first reached the available amount.
 
-    Money that lifts a budget over its spending (a grant, a raised allowance, a correction) clears the instant, and the
-    next exhaustion starts a new grace. Instants are nanoseconds since 1970.
+    None while spending is below that amount, and without a limit. If a grant, a raised allowance or a correction brings
+    the budget below it again, the instant is forgotten, and the next exhaustion starts a new grace. Instants are
+    nanoseconds since 1970.
 
     Args:
         spend: microGPU-seconds spent in this period.
         exhausted_at: the instant as it was known before; None if spending was below.
-        now: the instant to return if spending has reached the amount since.
+        now: the instant to return if spending has reached the amount and `exhausted_at` is None.
     """
     if limits.available is None or spend < limits.available:
         return None
@@ -239,7 +240,8 @@ def next_announced(
 
     If several milestones are new, only the weightiest is announced, and all count as announced. So no message says that
     half of a budget is spent when all of it is. A milestone that holds, ceases to hold and holds again is announced
-    once, as long as period and available amount stay the same.
+    once, as long as period and available amount stay the same. But once no milestone of EXHAUSTION holds any more,
+    REOPENED is announced, and the milestones of EXHAUSTION can be announced again.
 
     Args:
         before: the milestones announced so far; None if there were none.

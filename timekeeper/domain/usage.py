@@ -109,7 +109,7 @@ def keys_of(
         names: the dimensions by which the query groups: names from PLAIN, or a label's key after `label:`.
         account: the account that pays, which is the value of the dimension `budget`.
         lists: for each row, the values of Dimensions' fields in their order; unknown values at the end may be missing.
-        namespaces: the key of a row of any other namespace is None; None for all namespaces.
+        namespaces: the namespaces whose rows get a key, while any other row has None; None if all rows get one.
     """
     columns = [_column(name, account, lists) for name in names]
     keys: list[Key | None] = [*zip(*columns, strict=True)] if columns else [()] * len(lists)
@@ -164,7 +164,7 @@ class UsageFigures(NamedTuple):
     used: int | None = None
 
     def plus(self, other: UsageFigures) -> UsageFigures:
-        """Returns the sum of these amounts and others; `used` is None only if it is None in both."""
+        """Returns the sums of these amounts and those of `other`; `used` is None only if it is None in both."""
         used = self.used if other.used is None else other.used + (self.used or 0)
         return UsageFigures(self.billed + other.billed, self.core + other.core, self.memory + other.memory, used)
 
@@ -500,7 +500,7 @@ class UsageSums:
         self._grow(len(cells) - before)
 
     def name(self, keys: Iterable[Key]) -> None:
-        """Adds sums of 0 to the first time step for keys that it lacks, so that they appear in the answer.
+        """Makes these keys appear in the answer even without use: the first time step gets sums of 0 for a missing key.
 
         Args:
             keys: each key holds values of the dimensions by which the query groups, in the query's order.
@@ -537,8 +537,8 @@ class UsageSums:
     def add_idle_of_models(self, capacity: Mapping[str, Sequence[int]], held: UsageSums) -> None:
         """Adds the idle capacity of each model in each time step; the group's `model` is IDLE, a space and the model.
 
-        The idle capacity is 0 for a model of which pods held more than the known capacity. Use of several models at
-        once counts in equal parts for each.
+        For an unknown model, `*` stands in place of the model. The idle capacity is 0 for a model of which pods held
+        more than the known capacity. Use of several models at once counts in equal parts for each.
 
         Args:
             capacity: the capacity of each step in microGPU-seconds, keyed by model; an empty name is an unknown model.

@@ -206,7 +206,7 @@ def _pair(text: str) -> tuple[int, int]:
 
 
 def parse_month(month: str) -> Instant:
-    """Returns the start of a month in UTC, written as 2026-11.
+    """Returns the start of a month in UTC; the month is written as 2026-11.
 
     Raises:
         TimeError: the text is not a month.

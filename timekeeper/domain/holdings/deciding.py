@@ -35,8 +35,9 @@ NAMES: Final = (
     | TABLE.keys()
     | {nvidia.GPU, nvidia.GPU + nvidia.SHARED_SUFFIX}
 )
-"""The extended resources whose holders are metered. Those of MIG count by their prefix, and the admin's settings add
-more.
+"""The extended resources whose holders are metered.
+
+The resources of MIG are not listed: their common prefix identifies them. The admin's settings add further resources.
 """
 
 

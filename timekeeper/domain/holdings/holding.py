@@ -218,7 +218,7 @@ def most_of(lasting: Sequence[Holding], steps: Sequence[InitStep]) -> tuple[Hold
 
     These are the dearest parts that it holds at one time: while one init container runs, or later. If the dearest
     cannot be determined, the pod is charged for the parts of all its containers. That happens if the comparison depends
-    on the admin's price for parts whose time has no bound, or if there are more than FEW parts. No init container
+    on the admin's best-effort floor (see `_costs_no_less`), or if there are more than FEW parts. No init container
     lowers the cost.
 
     Args:
@@ -258,8 +258,9 @@ FEW: Final = 8
 def _costs_no_less(these: Sequence[Holding], others: Sequence[Holding]) -> bool:
     """Whether parts cost no less than others of the same model, whatever the admin's best-effort floor is.
 
-    The floor is a share of a GPU's time, from 0 to 1. Costs are compared at 0, at 1, and at the share of memory of each
-    part whose time has no bound: between these floors, costs are linear. False if there are more than FEW parts.
+    The floor is the least share of a GPU's time, from 0 to 1, that a part without a bound of its time is charged for.
+    Costs are compared at the floors 0 and 1, and at the share of memory of each part whose time has no bound: between
+    these floors, costs are linear. False if there are more than FEW parts.
     """
     if len(these) + len(others) > FEW:
         return False

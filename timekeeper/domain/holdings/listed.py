@@ -104,7 +104,7 @@ TABLE: Final[Mapping[str, Listed]] = {
 MILLICORES: Final = "gpu.intel.com/millicores"
 """The resource for thousandths of a GPU, summed over a pod's GPUs, by which Intel's resource manager gives parts.
 
-Such a node offers hundreds of units of each GPU, so that a unit says nothing of the part. Source:
+A node with this manager offers hundreds of units of each GPU, so a unit does not state which part it is. Source:
 intel-device-plugins-for-kubernetes v0.30 (deprecated later), cmd/gpu_plugin/fractional.md and labels.md.
 """
 INTEL_SHARES: Final = ("gpu.intel.com/tiles", "gpu.intel.com/memory.max")

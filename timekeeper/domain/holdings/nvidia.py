@@ -134,8 +134,8 @@ def decide(pod: BoundPod, node: HostNode) -> Decision:
     """Returns the parts of NVIDIA's GPUs that a pod holds according to its requests to the device plugin.
 
     A replica of a GPU that n pods share is 1/n of it. A MIG device counts with its part of the GPU's compute slices
-    and its part of the GPU's memory. A model that no label names, a profile in another form, and labels that exclude
-    each other raise the charge and never lower it.
+    and its part of the GPU's memory. A model that no label names, a MIG profile that cannot be read, and labels that
+    exclude each other raise the charge and never lower it.
     """
     asked = {name for name in pod.resources if name in {GPU, GPU + SHARED_SUFFIX} or name.startswith(MIG_PREFIX)}
     if not asked:
@@ -241,7 +241,8 @@ def _single_profile(node: HostNode) -> str:
 def smallest_instance(model: str, memory: Fraction) -> tuple[Fraction, Fraction] | None:
     """Returns the shares of a GPU's time and memory that belong to its smallest MIG instance with enough memory.
 
-    None for a model that MIG does not divide, or that is not known.
+    If none has enough memory, these are the shares of the whole GPU. None for a model that MIG does not divide, or that
+    is not known.
 
     Args:
         model: the GPU's model.
