@@ -83,7 +83,9 @@ def service_names(service: str = names.TIMEKEEPER_SERVICE) -> list[str]:
 
 
 def read_chain(vault: Vault, server_names: Sequence[str], now: Callable[[], datetime]) -> Chain:
-    """Returns the REST API's certificate with its authority's, and its key; makes a missing one, and renews one if due.
+    """Returns the REST API's certificate and its key, with the certificate of the authority that signed it.
+
+    Certificates that are missing are made. The REST API's is renewed if that is due.
 
     Args:
         vault: stores the certificates.

@@ -150,7 +150,10 @@ def run(api: KubernetesAPI, settings: TimekeeperSettings, output: str, now: int)
 
 @dataclass(frozen=True, slots=True)
 class _Report:
-    """The parts of the report of `fairgpu doctor`: findings, changes by a mode, missing rights, installation, pools."""
+    """The parts of the report of `fairgpu doctor`, from which its text and its JSON are made.
+
+    `installation` is None if FairGPU is not installed in the cluster.
+    """
 
     findings: Findings
     changes: ModeChanges
@@ -188,7 +191,7 @@ def _examined(api: KubernetesAPI, settings: TimekeeperSettings, rules: Controlle
 
 
 def _holders(api: KubernetesAPI, rules: ControllerRules, now: int) -> tuple[Findings, dict[str, PoolNode]]:
-    """Reads the cluster; returns the findings, and the nodes that offer GPUs, keyed by name.
+    """Reads the cluster; returns the findings on its GPU stacks and pods, and the nodes that offer GPUs, keyed by name.
 
     `rules` has the prices over time and the extended resources of other stacks that the admin lists. The prices at
     `now` count.
@@ -317,7 +320,8 @@ def _policies(api: KubernetesAPI) -> dict[str, str]:
 
     A policy is at fault if it is missing or may not be read. It is also at fault if the condition that the webhook
     writes in its status is missing, or says that the policy differs from the webhook's settings. Policies of parts that
-    need not be installed, such as the node agent, may be missing. The result is empty if all others are missing.
+    need not be installed, such as the node agent, may be missing. If all policies of the other parts are missing, the
+    result is empty, since FairGPU is then not installed.
     """
     faults: dict[str, str] = {}
     for name in (*names.POLICIES, *names.COMPONENT_POLICIES):

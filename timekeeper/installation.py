@@ -40,7 +40,10 @@ LEASES_TO_WAIT: Final = 2
 BEHIND: Final = 3
 """The most names of budgets or namespaces that a sentence lists."""
 OWN_CONTAINERS: Final = frozenset({"certificates", "extender", "jobs", "nodeagent", "rest", "webhook"})
-"""The names of FairGPU's own containers in its manifests. They count, since a mirror may give an image any name."""
+"""The names of FairGPU's own containers in its manifests, by which their images are found to read the version.
+
+The names of images do not identify them, since a mirror may rename an image.
+"""
 _VERSION: Final = re.compile(r"v?[0-9]+\.[0-9]+.*")
 _CERTIFICATE: Final = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----\s*", re.DOTALL)
 _SYSTEM: Final = f"/apis/apps/v1/namespaces/{names.SYSTEM_NAMESPACE}"
@@ -76,7 +79,8 @@ class Observed:
 
     Attributes:
         parts: its workloads.
-        renewed: the instant at which the leader last renewed its Lease, in nanoseconds since 1970; None without one.
+        renewed: the instant at which the leader last renewed its Lease, in nanoseconds since 1970; None if there is no
+            such Lease, or if it could not be read.
         bundles: keyed by service, such as `the webhook`, the CAs (PEM) that the service's clients trust; an empty value
             if none is published yet.
         behind: the names of the budgets whose status describes an older spec.

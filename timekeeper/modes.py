@@ -206,9 +206,9 @@ WRITERS: Final = {
 }
 """The service accounts of each stack's scheduler and device plugin, as NAMESPACE:NAME, keyed by stack.
 
-With these accounts, they write the status of pods, or the annotations by which pods are charged or given devices. The
-stack's own manifests name them. The one for Ascend is HAMi's (Project-HAMi/ascend-device-plugin ed35e1c,
-ascend-device-plugin.yaml).
+By these accounts, the scheduler and the plugin write the status of pods, or the annotations by which pods are charged
+or given devices. The stack's own manifests name the accounts. The account for Ascend is HAMi's
+(Project-HAMi/ascend-device-plugin ed35e1c, ascend-device-plugin.yaml).
 """
 _SCHEDULERS: Final = {"hami-scheduler": "hami", "volcano": "volcano", "kai-scheduler": "kai"}
 _CLASSES: Final = "/apis/scheduling.k8s.io/v1/priorityclasses"
@@ -566,7 +566,7 @@ class NodePool:
     """The nodes that have the same pool, stacks and GPU models, and the GPU pods on them.
 
     Attributes:
-        alike: the pool's name, the stacks and the models that these nodes share.
+        alike: the pool's name, the stacks and the models that these nodes have in common.
         nodes: the number of nodes.
         pods: keyed by namespace, the number of GPU pods on them.
         readable: the number of these pods whose request FairGPU understands in the mode share.
