@@ -53,7 +53,7 @@ class StoreError(RuntimeError):
 class StoreUnavailableError(StoreError):
     """Redis does not answer or is not ready. Unlike with other StoreErrors, the change may have been made.
 
-    The caller may repeat it.
+    The caller may try the change again.
     """
 
 
@@ -101,8 +101,8 @@ class Call:
 
     Attributes:
         script: the script's file name without `.lua`.
-        keys: the Redis keys that it touches.
-        arguments: its arguments.
+        keys: the Redis keys that the script touches.
+        arguments: the script's arguments after the keys.
     """
 
     script: str
@@ -116,7 +116,7 @@ def described(error: Exception) -> str:
 
 
 def run(client: Store, calls: Sequence[Call]) -> list[Any]:
-    """Runs scripts on the store, in order; returns, for each, its reply or the StoreError that it ended in.
+    """Runs scripts on the store, in order; returns, for each call, the script's reply or a StoreError.
 
     Raises:
         StoreUnavailableError: Redis does not answer; some of the calls may have been done.
@@ -174,8 +174,9 @@ def put(client: Store, fencing_token: int | None, command: str, key: str, argume
     Many arguments are divided over several calls; without arguments nothing is sent.
 
     Args:
-        fencing_token: the leader's fencing token; None for a write that may come from an earlier leader or an admin.
+        fencing_token: the leader's fencing token; None for a write that any process may do.
         command: the command, such as HSET.
+        key: the key to which the command writes.
         arguments: the command's arguments after the key.
 
     Raises:
@@ -208,9 +209,10 @@ def _run_chunk(client: Store, calls: Sequence[Call]) -> list[Any]:
 
 
 def _drop_connections(client: Store) -> None:
-    """Drops idle connections to a server that became a replica: behind Sentinels, a new connection leads to the master.
+    """Drops idle connections after a server refused a write as a replica.
 
-    redis-py drops them itself if a command gets the error, but not if a script does.
+    Behind Sentinels, a new connection leads to the present master. redis-py drops the connections itself if a command
+    gets this error, but not if a script does.
     """
     pool = getattr(client, "connection_pool", None)
     if pool is not None:
@@ -249,7 +251,7 @@ def _translated(answer: Any) -> Any:
 
 
 def _failed_on_data(answer: RedisError) -> bool:
-    """Whether a script failed on its data, and not because the server takes no writes."""
+    """Whether a script failed on the data under its keys; False if the server itself refused, such as for memory."""
     if not isinstance(answer, ResponseError) or isinstance(answer, _SERVER_ERRORS):
         return False
     reply = _OF_6.match(str(answer)) or _OF_7.fullmatch(str(answer))
@@ -277,13 +279,16 @@ def of_another_type(answers: Mapping[str, object]) -> list[str]:
     """Returns the keys that hold another type than the command that read them expects.
 
     Args:
-        answers: keyed by Redis key, the answer to one command; an error is an answer, too.
+        answers: keyed by Redis key, the answer to the command that read the key, or its error.
     """
     return [key for key, answer in answers.items() if is_of_another_type(answer)]
 
 
 def concerns_all(error: Exception) -> bool:
-    """Returns whether an error comes from the store or the leader's term, so that every account would meet it."""
+    """Returns whether an error would affect every account: the store itself fails, or this leader was replaced.
+
+    The result is False for an error that concerns the data of one account or one key alone.
+    """
     if isinstance(error, redis.RedisError):
         return not is_of_another_type(error)
     return isinstance(error, FencedError | StoreUnavailableError)
@@ -293,10 +298,10 @@ def readable_answers(answers: Sequence[Any]) -> list[Any]:
     """Returns a pipeline's answers, with None for each key that holds another type than its command expects.
 
     Args:
-        answers: the pipeline's answers; an error is an answer, too.
+        answers: the pipeline's answers, among them the errors of commands.
 
     Raises:
-        redis.RedisError: the store refused a command for another reason.
+        redis.RedisError: the store refused a command for another reason than the key's type.
     """
     for answer in answers:
         if isinstance(answer, Exception) and concerns_all(answer):
@@ -307,9 +312,10 @@ def readable_answers(answers: Sequence[Any]) -> list[Any]:
 def isolate_failures(names: Iterable[str], act: Callable[[list[str]], object]) -> dict[str, Exception]:
     """Calls `act` with all these accounts; if that fails, with each half of them, and so on down to single accounts.
 
-    So one account's error does not keep `act` from the others.
+    One account's error therefore does not stop `act` for the other accounts.
 
     Args:
+        names: the names of the accounts.
         act: takes the names of several accounts; it may be called again for accounts that it has dealt with.
 
     Returns:

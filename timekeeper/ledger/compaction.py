@@ -58,7 +58,8 @@ def drop_account(client: Store, fencing_token: FencingToken, account: str, perio
     An account that holds any of these stays unchanged.
 
     Args:
-        periods: the starts of the account's periods, in nanoseconds since 1970; their keys are removed with it.
+        periods: the starts of the account's periods, in nanoseconds since 1970. The keys of these periods are removed
+            with the account.
 
     Raises:
         StoreError: the store refused to remove the account, or did not answer; the account may still exist.
@@ -116,10 +117,10 @@ def fold_amounts(
     *,
     long_ended: bool,
 ) -> int:
-    """Folds those amounts of sessions that are due into the sums of their period; returns the number of folded amounts.
+    """Folds the sessions' amounts that are due into the sums of a period; returns the number of folded amounts.
 
-    The first call that finds that the leader no longer knows a session notes this in the session's amount. The amount
-    is due FOLDED_AFTER later.
+    An amount is due FOLDED_AFTER after a first call found that the leader no longer knows the session. That call notes
+    its time in the amount.
 
     Args:
         now: nanoseconds since 1970.
@@ -254,7 +255,13 @@ class _StoredHours:
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """Hours of use and packed values to remove, and the new packed values that replace them, keyed by name."""
+    """A change of an account's hours of use in the store.
+
+    Attributes:
+        hours: the hours to remove, counted from 1970.
+        replaced: the packed values to remove.
+        new: the packed values that replace both, keyed by name.
+    """
 
     hours: Sequence[int]
     replaced: Sequence[PackedPart]
@@ -266,9 +273,9 @@ class _Packing(NamedTuple):
 
     Attributes:
         rows: the new rows.
-        target: the stored values, whose rows are packed with the new ones.
-        combine: returns rows in the order of their hours, those of the same hours and dimensions added up.
-        hourly: whether the value holds a row for each hour; for each day otherwise.
+        target: the stored values, whose rows are packed together with the new rows.
+        combine: returns rows in the order of their hours; rows of the same hours and dimensions are added up to one.
+        hourly: whether a row of the new value covers one hour; otherwise a row covers hours of one day.
     """
 
     rows: Sequence[Row]
@@ -280,12 +287,12 @@ class _Packing(NamedTuple):
 def fold_hours(client: Store, fencing_token: FencingToken, account: str, before: Instant, edges: Sequence[int]) -> bool:
     """Folds an account's hours of use that end before an instant into days; returns True once all are folded.
 
-    One call folds hours of about MOST_ROWS rows and one packed value. It returns False as well if the hours changed
-    while they were read.
+    One call folds at most one packed value, and other hours that have about MOST_ROWS rows together. The caller repeats
+    the call after False: hours are left, or the hours changed while they were read and none was folded.
 
     Args:
-        before: nanoseconds since 1970. A month that ended a day or longer before it is closed: folding into it counts
-            as a late change.
+        before: nanoseconds since 1970. A month that ended a day or longer before this instant is closed: folding hours
+            of that month counts as a late change.
         edges: the starts and ends of the account's periods, in order, in nanoseconds since 1970.
     """
     names = keys.AccountKeys(account)
@@ -314,7 +321,8 @@ def fold_hours(client: Store, fencing_token: FencingToken, account: str, before:
 def pack_hours(client: Store, fencing_token: FencingToken, account: str, before: Instant) -> bool:
     """Packs an account's hours of use that end before an instant, still as hours; returns True once all are packed.
 
-    One call packs hours of about MOST_ROWS rows. It returns False as well if the hours changed while they were read.
+    One call packs hours that have about MOST_ROWS rows together. The caller repeats the call after False: hours are
+    left, or the hours changed while they were read and none was packed.
     """
     names = keys.AccountKeys(account)
     stored = _stored_hours(client, names)
@@ -338,9 +346,14 @@ def _stored_hours(client: Store, names: keys.AccountKeys) -> _StoredHours:
 
 
 def _next_hours(client: Store, names: keys.AccountKeys, stored: _StoredHours, limit: int) -> tuple[list[int], bool]:
-    """Returns the earliest hours before `limit`, of about MOST_ROWS rows together, and whether these are all.
+    """Returns the earliest hours before `limit`, with about MOST_ROWS rows together, and whether no other hour is left.
 
     Hours are counted from 1970.
+
+    Args:
+        names: the account's keys.
+        stored: all hours of use of the account.
+        limit: the hour before which hours are returned.
     """
     due = sorted(hour for hour in stored.revisions if hour < limit)
     pipeline = client.pipeline(transaction=False)
@@ -369,7 +382,7 @@ def _blobs(client: Store, names: keys.AccountKeys, parts: Sequence[PackedPart]) 
 
 
 def _with_room(client: Store, names: keys.AccountKeys, parts: Sequence[PackedPart]) -> list[PackedPart]:
-    """Chooses the packed value of `parts` that new rows are added to; returns an empty list if they begin a new value.
+    """Returns the one packed value of `parts` to which new rows are added; an empty list if they begin a new value.
 
     Two values are considered: the one that ends last, since most rows follow it, and the one with the fewest hours,
     which a late change may have begun. The smaller of the two is chosen if it is below LARGE_PART bytes.
@@ -385,11 +398,11 @@ def _with_room(client: Store, names: keys.AccountKeys, parts: Sequence[PackedPar
 def _packed(
     client: Store, names: keys.AccountKeys, stored: _StoredHours, packing: _Packing
 ) -> tuple[list[PackedPart], dict[str, bytes]]:
-    """Returns the stored values to replace, and the packed value that replaces them, keyed by its name.
+    """Returns the stored values to replace, and the new packed value that replaces them, keyed by its name.
 
-    The new value has the rows of `packing`, and of the stored values that it replaces. These are `packing.target`, and
-    a value that would have the name of the new one, since it covers the same hours, such as the other half of a day
-    that is folded in two parts. Without rows nothing is replaced.
+    The new value has the rows of `packing` and the rows of the stored values that it replaces. It replaces
+    `packing.target`. It also replaces a stored value of the same name, which covers the same hours, such as the half of
+    a day that an earlier call folded. Without rows nothing is replaced.
     """
     rows, merged, to_merge = list(packing.rows), list[PackedPart](), list(packing.target)
     while rows:
@@ -407,9 +420,9 @@ def _packed(
 def _replace(
     client: Store, fencing_token: FencingToken, names: keys.AccountKeys, stored: _StoredHours, change: _Change
 ) -> bool:
-    """Replaces hours and packed values in the store in one step; returns whether it did.
+    """Replaces hours and packed values in the store in one step; returns whether they were replaced.
 
-    It changes nothing if one of the hours, or the packed values, has changed since `stored` was read.
+    Nothing is changed if one of the hours, or any packed value, has changed since `stored` was read.
     """
     expected = [part for hour in change.hours for part in (hour, stored.revisions[hour])]
     old = [part.name for part in change.replaced]

@@ -28,9 +28,10 @@ Answer = TypeVar("Answer")
 
 
 def servers_of(client: Store, accounts: Sequence[str] | None = None) -> list[tuple[Store, str]]:
-    """Returns a client for each server of the store that takes writes, with the name of a key on it, its mark.
+    """Returns, for each server of the store that takes writes, a client of the server and the name of its mark.
 
-    The function `replicated` writes the mark, to find out whether replicas have received it.
+    The mark is a key on that server. The function `replicated` writes the mark, to find out whether a replica has all
+    earlier writes.
 
     Args:
         accounts: the accounts whose servers are wanted; None for all servers.
@@ -74,7 +75,7 @@ def identity(client: Store) -> tuple[str, bool]:
 
 
 def store_clock(client: Store) -> Instant:
-    """Returns the time by the store's clock; of several servers, the earliest."""
+    """Returns the time by the clock of the store's server; with several servers, the earliest of their times."""
     return min(ask_each(client, _clock_of))
 
 
@@ -121,7 +122,7 @@ def replicated(
         fencing_token: the value that the key gets; nothing reads it.
         seconds: the longest wait for one server; 0 returns True without a wait. It must be less than the client's
             timeout.
-        accounts: the accounts that were written to: only their servers are asked; None for all servers.
+        accounts: the accounts that were written to. Only the servers that hold them are asked; None asks all servers.
     """
     milliseconds = int(seconds * 1000)
     if milliseconds == 0:
@@ -164,7 +165,7 @@ def is_full_for_pods(client: Store) -> bool:
 
 
 class MemoryWatch:
-    """Asks the store's servers about their memory at most once in ASK_SECONDS. Not thread-safe."""
+    """Says whether the store is full, and asks its servers for it at most once in ASK_SECONDS. Not thread-safe."""
 
     def __init__(self, client: Store, clock: Callable[[], float]) -> None:
         """Makes a watch that has asked nothing yet; `clock` is monotonic, in seconds."""
@@ -182,9 +183,13 @@ class MemoryWatch:
 
 
 def _is_full(info: Any) -> bool:
-    """Whether a server uses PODS_SHARE of maxmemory, by the figure that Redis itself compares with maxmemory.
+    """Whether a server uses PODS_SHARE of its maxmemory or more; False for a server without a maxmemory.
 
-    That figure leaves out the buffers of replicas and of the append-only file.
+    The used memory is the figure that Redis itself compares with maxmemory: without the buffers of replicas and of the
+    append-only file.
+
+    Args:
+        info: Redis's answer to INFO memory, keyed by field.
     """
     limit = int(info.get("maxmemory", 0))
     used = int(info["used_memory"]) - int(info.get("mem_not_counted_for_evict", 0))
@@ -242,7 +247,7 @@ def connect(settings: RedisSettings, answered: Callable[[], None] = lambda: None
 
 
 def _behind_sentinels(settings: RedisSettings, answered: Callable[[], None]) -> redis.Redis:
-    """Returns a client of the server that the Sentinels name as master; each new connection asks them again."""
+    """Returns a client of the server that the Sentinels name as master; each new connection asks them which it is."""
     watched = settings.sentinel
     tls = _flag(settings.tls)
     secret = watched.password.get_secret_value() if watched.password is not None else None
@@ -263,7 +268,10 @@ def _behind_sentinels(settings: RedisSettings, answered: Callable[[], None]) -> 
 
 
 def _cluster(settings: RedisSettings) -> RedisCluster:
-    """Returns a client of a Redis Cluster, which asks the configured nodes for all others, as addresses may change."""
+    """Returns a client of a Redis Cluster.
+
+    The client always asks the configured nodes for the addresses of the other nodes, since these addresses may change.
+    """
     return RedisCluster(
         startup_nodes=[ClusterNode(*address(node, CLUSTER_PORT)) for node in settings.cluster.nodes],
         dynamic_startup_nodes=False,

@@ -86,7 +86,7 @@ def pack_note(note: str | Ending) -> bytes:
 
 
 def _packed(ending: Ending) -> bytes | None:
-    """Returns the end of a session packed into bytes; None if its uid or its instants do not fit into that form."""
+    """Returns the end of a session packed into bytes; None if its uid or an instant does not fit into that form."""
     uid = _uid_bytes(ending.uid)
     if ending.uid and not uid:
         return None
@@ -114,7 +114,7 @@ class LedgerEntry:
     Attributes:
         id: milliseconds of Redis's clock, a dash, and a counter; it serves as a cursor.
         kind: the reason for the entry, such as `close` or `grant`.
-        period: the start of the period that it belongs to.
+        period: the start of the period that the entry belongs to.
         amount: microGPU-seconds.
         at: the instant of the entry by the leader's clock.
         session: the session's uid; empty for an entry of no session.
@@ -143,8 +143,8 @@ def entry_order(identifier: str) -> tuple[int, int]:
 def is_before(entry: LedgerEntry, instant: Instant) -> bool:
     """Returns whether a ledger entry was written before an instant, by the leader's clock or by Redis's.
 
-    The earlier of the two times counts. A leader whose clock is a year ahead stamps its entries a year late; by Redis's
-    clock they are packed in time, and so are the entries after them.
+    The earlier of the two times counts. A leader whose clock is a year ahead stamps its entries a year late. Redis's
+    clock still lets these entries, and the entries after them, be packed in time.
     """
     milliseconds, _ = entry_order(entry.id)
     return min(entry.at, (milliseconds + 1) * MILLISECOND) < instant
@@ -155,7 +155,7 @@ def read_entry(name: Any, fields: Mapping[Any, Any]) -> LedgerEntry:
 
     Args:
         name: the entry's id in the stream.
-        fields: its fields, as bytes or text.
+        fields: the entry's fields, keyed by name; both are bytes or text.
 
     Raises:
         KeyError, ValueError: a field is missing or no number.
@@ -406,7 +406,12 @@ def pack_ledger(client: Store, fencing_token: FencingToken, account: str, before
 
 
 def _due(client: Store, names: keys.AccountKeys, most: int, before: int) -> list[LedgerEntry]:
-    """Returns the oldest entries that are not packed yet and were written before an instant, at most `most`."""
+    """Returns the oldest entries that are not packed yet, up to the first that was not written before an instant.
+
+    Args:
+        most: the most entries to return.
+        before: the instant, in nanoseconds since 1970.
+    """
     entries: Any = client.xrange(names.ledger, "-", "+", most)
     return list(takewhile(lambda entry: is_before(entry, before), (read_entry(*each) for each in entries)))
 

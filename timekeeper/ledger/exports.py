@@ -1,4 +1,6 @@
-"""Records of the exported files of months, and of changes to a month after it was closed.
+"""Reads and writes the store's records of exported files, one for each month, and its counts of late changes.
+
+A late change is a change to a month's usage after the month was closed. It makes the month's exported file due again.
 
 Every function may raise redis.RedisError.
 """
@@ -34,12 +36,13 @@ class Export:
     """The record of a month's exported file.
 
     Attributes:
-        change: the number of late changes to the month when this record was made; a later one makes the file due again.
+        change: the number of late changes to the month when this record was made; a higher number in the store makes
+            the file due again.
         sha256: the SHA-256 of the CSV in the file.
         rows: the number of rows in the file.
         tag: a text from the destination that changes with the file's content, such as an ETag.
-        adopted: whether the export counts a file that it found and did not write, because the file holds usage that the
-            store does not, or because the admin chose to keep it.
+        adopted: whether the exporter found the file at the destination and kept it, because the file holds usage that
+            the store does not, or because the admin chose to keep the file.
     """
 
     change: int
@@ -110,8 +113,8 @@ def _fields(client: Store, key: str) -> dict[bytes, bytes] | None:
 def note_late_changes(client: Store, months: Iterable[str]) -> None:
     """Adds 1 to the stored number of late changes of each of these months.
 
-    A caller must call this before it changes the month, so that no change is missed. If a stored number cannot be
-    read, a number that no exported file's record has replaces it.
+    A caller must call this before it changes the month, so that no change is missed. A stored number that cannot be
+    read is replaced by a number other than `Export.change` of the month's file, so that the file is due again.
 
     Args:
         months: the months, such as 2026-11, that were closed.
@@ -156,7 +159,7 @@ def note_written(client: Store, month: str, export: Export) -> None:
 
 
 def folded_months(client: Store, accounts: Sequence[str]) -> set[str]:
-    """Returns the months in which any of these accounts holds hours of use that are folded into days."""
+    """Returns the months, such as 2026-11, of which any of these accounts holds use that is folded into days."""
     months: set[str] = set()
     for start in range(0, len(accounts), BATCH):
         pipeline = client.pipeline(transaction=False)
@@ -168,7 +171,7 @@ def folded_months(client: Store, accounts: Sequence[str]) -> set[str]:
 
 
 def month_rows(client: Store, window: Window) -> Iterator[tuple[str, Sequence[Row]]]:
-    """Yields the name of each account with its use in a month that has ended, as rows that are folded into days.
+    """Yields, for each account, its name and its use in a month that has ended, as rows that are folded into days.
 
     Args:
         window: the month, from its start to its end.

@@ -204,7 +204,7 @@ class AccountKeys:
         return self._key("periods")
 
     def period(self, start: int) -> str:
-        """Returns the name of the hash with a period's totals; `start` is the period's, in nanoseconds since 1970."""
+        """Returns the name of the hash with the totals of the period with this start, in nanoseconds since 1970."""
         return self._key(f"period:{start}")
 
     def amounts(self, start: int) -> str:
@@ -284,9 +284,9 @@ class AccountKeys:
 
     @property
     def folded(self) -> str:
-        """The name of the hash with older hours of use, packed unchanged or folded into days.
+        """The name of the hash with older hours of use, packed as hours or folded into days.
 
-        A field states which of the two its value is, and the first hour and the end of the value's rows.
+        A field's name states whether its value has hours or days, and the first hour and the end of the value's rows.
         """
         return self._key("folded")
 
@@ -294,7 +294,7 @@ class AccountKeys:
     def segments(self) -> str:
         """The name of the hash with older ledger entries, many packed into one value.
 
-        A field states the id of the value's last entry, and the latest period of any of its entries.
+        A field's name states the id of the value's last entry, and the latest period of any entry in the value.
         """
         return self._key("segments")
 
@@ -312,8 +312,7 @@ class AccountKeys:
 def mark(number: int) -> str:
     """Returns the name of one of many Redis keys that spread over all slots, so that each node of a cluster holds some.
 
-    The leader writes one of them on each node, and by it finds out whether a replica of the node has all earlier
-    writes.
+    The leader writes one such key on each node: a replica of the node that has the key also has all earlier writes.
 
     Args:
         number: the number of the key, from 0.
@@ -327,5 +326,5 @@ def report(uid: str) -> str:
 
 
 def reports(uids: Collection[str]) -> list[str]:
-    """Returns the name of the hash with the state of each pod's reports, given the pods' uids, in their order."""
+    """Returns, for each uid of a pod in order, the name of the hash with the state of the pod's reports."""
     return [report(uid) for uid in uids]

@@ -73,15 +73,16 @@ def broken_keys(client: Store) -> list[str]:
 
 
 def replace_broken_keys(client: Store, fencing_token: int, accounts: Iterable[str]) -> bool:
-    """Deletes the shared keys that `broken_keys` finds, and writes anew those that a new leader reads next.
+    """Deletes the shared keys that `broken_keys` finds, and writes again the deleted keys that a new leader reads next.
 
-    A new leader calls it before it loads its state. The leader writes the other deleted keys later, as it changes them.
+    A new leader calls this function before it loads its state. It writes the other deleted keys when it next changes
+    them.
 
     Args:
         accounts: the names of the accounts in the leader's memory.
 
     Returns:
-        Whether the key with the last valid versions of budgets was among the deleted ones.
+        Whether the key with the last valid versions of budgets was among the deleted keys.
 
     Raises:
         StoreError: the store refused a change, or Redis does not answer.
@@ -107,7 +108,7 @@ def replace_broken_keys(client: Store, fencing_token: int, accounts: Iterable[st
 def mark_lost(
     client: Store, fencing_token: FencingToken, accounts: Iterable[str], known: Container[str]
 ) -> dict[str, str]:
-    """Writes LOST_BUDGET in place of the last valid version of budgets whose version was lost.
+    """Writes the text LOST_BUDGET for each budget whose last valid version was lost.
 
     Args:
         accounts: the names of the accounts, each of which is its budget's name, too.

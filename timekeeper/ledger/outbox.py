@@ -24,11 +24,12 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """The milestones that count as announced for a budget from now on, and the notification to deliver.
+    """A budget's milestones that count as announced from now on, and the notification about them to deliver.
 
     Attributes:
         uid: the budget's uid.
-        announced: the milestones that count as announced; None if the budget was deleted, so that its entry is removed.
+        announced: the milestones that count as announced; None if the budget was deleted, and its stored milestones are
+            to be removed.
         message: the notification as JSON; empty for none.
     """
 
@@ -99,7 +100,7 @@ def first(client: Store) -> Waiting | None:
 
 
 def remove(client: Store, waiting: Waiting) -> None:
-    """Removes a notification that was delivered or given up from the outbox."""
+    """Removes a notification from the outbox, after it was delivered or its delivery was given up."""
     client.xdel(keys.NOTICES_OUTBOX, waiting.id)
 
 

@@ -1,6 +1,6 @@
-"""The present use of sessions in the store: advisory figures beside the books, which no fencing token guards.
+"""The present use of sessions in the store: advisory figures, which are no money and need no fencing token.
 
-Each figure states the instant from which it is not shown any more: one that is not renewed disappears by itself. Every
+Each figure states the instant from which it is not shown any more, so a figure that is not renewed disappears. Every
 function but `shown` may raise redis.RedisError.
 """
 

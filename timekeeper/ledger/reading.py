@@ -53,7 +53,7 @@ class StoredAmount:
 
     Attributes:
         amount: the whole amount in the period so far.
-        posted: the part of it that the ledger holds.
+        posted: the part of `amount` that the ledger holds.
         flag: `o` for an open session, `c` for a closed one, `g` for a finalized one.
         last_point: the last hourly point; its billed figure is `posted`. None before the first point.
     """
@@ -77,8 +77,8 @@ def account_names(client: Store) -> list[str]:
 def highest_fencing_token(client: Store) -> int:
     """Returns the highest fencing token that the store has given to a leader; the next leader's must be higher.
 
-    If the store's entry for it cannot be read, the result is the highest token under which an account was written. If
-    the store has no entry, the result is 0.
+    If the stored token cannot be read, the result is the highest token under which an account was written. If the store
+    has none, the result is 0.
     """
     known = whole(_text(client, keys.BOOK_FENCING_TOKEN))
     if known is not None and known < FENCING_TOKEN_LIMIT:
@@ -134,7 +134,7 @@ def period_totals(client: Store, account: str, period: Instant) -> PeriodTotals 
 
 
 def period_at(client: Store, account: str, instant: Instant) -> Period | None:
-    """Returns an account's period that contains an instant; None if there is none."""
+    """Returns the account's period that contains an instant; None if no period of the account contains it."""
     ends: Any = client.hgetall(keys.AccountKeys(account).periods)
     periods = (Period(int(start), int(end)) for start, end in ends.items())
     return next((period for period in periods if period.holds(instant)), None)
@@ -192,7 +192,7 @@ def amounts_of(
 
 
 def checkpoint(client: Store, account: str, period: Instant) -> int:
-    """Returns the part of a period's total that came from a checkpoint, in microGPU-seconds; 0 without one.
+    """Returns the part of a period's total that came from a checkpoint, in microGPU-seconds; 0 without a checkpoint.
 
     Args:
         period: the start of the period.
@@ -232,10 +232,10 @@ def ledger_page(client: Store, account: str, after: str, limit: int) -> list[Led
 
 
 def summaries(client: Store, accounts: Sequence[str]) -> dict[str, str]:
-    """Returns the published figures of accounts as JSON, keyed by account, with the amount spent by now.
+    """Returns the published figures of accounts as JSON, keyed by account; the amount spent is the present one.
 
-    Each JSON text is one that `decode_summary` reads; its field `burn` holds the samples of recent spending. Accounts
-    without published figures are left out.
+    `decode_summary` reads each text. The field `burn` holds the samples of recent spending. Accounts without published
+    figures are left out.
     """
     pipeline = client.pipeline(transaction=False)
     for name in accounts:
@@ -253,7 +253,7 @@ def open_sessions(client: Store, after: str, limit: int) -> list[tuple[str, str]
     """Returns (uid, account) of each open session, sorted by uid.
 
     Args:
-        after: the uid after which the list begins; empty for the beginning.
+        after: the uid after which the list begins; empty for the first sessions.
         limit: the most sessions to return.
     """
     low = f"({after} \xff" if after else "-"
@@ -268,7 +268,7 @@ def sessions_under(client: Store, accounts: Container[str]) -> list[str]:
 
 
 def sessions(client: Store, keys_of_sessions: Sequence[tuple[str, str]]) -> dict[str, Session]:
-    """Returns the open sessions among these, keyed by uid; a session that has ended or cannot be read is left out.
+    """Returns those of some sessions that are open, keyed by uid; a session that cannot be read is left out.
 
     Args:
         keys_of_sessions: (uid, account) of each session.
@@ -324,9 +324,9 @@ def assignments(client: Store) -> dict[str, Assignments]:
 
 
 def assignments_and_faults(client: Store) -> tuple[dict[str, Assignments], dict[str, str]]:
-    """Returns the payers over time of namespaces, and the reasons why the payers of other namespaces are unreadable.
+    """Returns the payers over time of all namespaces, and the errors of the namespaces whose payers cannot be read.
 
-    Both are keyed by namespace.
+    Both results are keyed by namespace; no namespace is in both.
     """
     return _readable(client.hgetall(keys.NAMESPACES), decode_assignments)
 
@@ -345,15 +345,15 @@ def namespaces(client: Store) -> list[str]:
 
 
 def kept_budgets(client: Store) -> list[str]:
-    """Returns the names of the budgets of which the store has a last valid version; that version may be unreadable."""
+    """Returns the names of the budgets of which the store has a last valid version, be it readable or not."""
     names: Any = client.hkeys(keys.BUDGETS)
     return [as_text(name) for name in names]
 
 
 def budgets_and_faults(client: Store) -> tuple[dict[str, Any], dict[str, str]]:
-    """Returns GPUBudget objects in their last valid version, and the reasons why other stored versions are unreadable.
+    """Returns GPUBudget objects in their last valid version, and the errors of the stored versions that are unreadable.
 
-    Both are keyed by the budget's name.
+    Both results are keyed by the budget's name; no budget is in both.
     """
 
     def decode(text: Any) -> Any:
@@ -388,7 +388,8 @@ def not_settled(client: Store) -> set[str]:
 def watched(client: Store) -> Instant | None:
     """Returns the latest instant at which the leader knew that the pods of all open sessions were alive.
 
-    By it, a new leader dates the ends of sessions whose pods no longer exist. None if it is not stored, or unreadable.
+    A new leader dates by this instant the ends of sessions whose pods no longer exist. None if the instant is not
+    stored, or unreadable.
     """
     return whole(_text(client, keys.WATCHED))
 
@@ -396,8 +397,8 @@ def watched(client: Store) -> Instant | None:
 def watched_claims(client: Store) -> Instant | None:
     """Returns the latest instant at which the leader knew that the ResourceClaims of all open sessions existed.
 
-    By it, a new leader dates the ends of sessions whose claims no longer exist. None if it is not stored, or
-    unreadable.
+    A new leader dates by this instant the ends of sessions whose claims no longer exist. None if the instant is not
+    stored, or unreadable.
     """
     return whole(_text(client, keys.WATCHED_CLAIMS))
 
@@ -415,7 +416,8 @@ def silent(client: Store) -> dict[str, Instant]:
 def unmetered(client: Store) -> dict[str, Instant]:
     """Returns the ends of sessions whose pods a leader did not observe any more (see `note_unmetered`), keyed by uid.
 
-    The instants of fields whose names end with `keys.SEEN` are among them. Unreadable ends are left out.
+    A key that ends with `keys.SEEN` has another instant: the one up to which pods had been observed when the pod of
+    that uid was missing. Unreadable instants are left out.
     """
     try:
         ends: Any = client.hgetall(keys.UNMETERED)
@@ -429,14 +431,16 @@ def unmetered(client: Store) -> dict[str, Instant]:
 def past(client: Store) -> Instant | None:
     """Returns the instant of the last reconciliation that began to settle, by the leader's or the store's clock.
 
-    A new leader whose clock is behind takes back nothing that was charged up to it. None if it is not stored, or
-    unreadable.
+    A new leader whose clock is behind takes back nothing that was charged up to this instant. None if the instant is
+    not stored, or unreadable.
     """
     return whole(_text(client, keys.PAST))
 
 
 def used(client: Store, uids: Sequence[str]) -> list[int | None]:
-    """Returns the GPU time that each pod's reports state as used, in microGPU-seconds; None for a pod without reports.
+    """Returns the GPU time that each pod's reports state as used, in microGPU-seconds, in the order of `uids`.
+
+    A pod without reports has None.
 
     Raises:
         StoreError: Redis does not answer, or does not run the script.
@@ -482,14 +486,14 @@ def whole(text: Any) -> int | None:
     """Parses a stored whole number from 0 up; None for an absent value or any other text.
 
     Args:
-        text: the stored value, as text or bytes; None for none.
+        text: the stored value, as text or bytes; None if it is absent.
     """
     digits = "" if text is None else text.decode(errors="replace") if isinstance(text, bytes) else str(text)
     return int(digits) if _WHOLE.fullmatch(digits) else None
 
 
 def _readable(texts: Mapping[Any, Any], decode: Callable[[Any], Value]) -> tuple[dict[str, Value], dict[str, str]]:
-    """Decodes the fields of a hash; returns the readable values, and the faults of the others, both keyed by field."""
+    """Decodes the fields of a hash; returns the readable values and the errors of the other fields, keyed by field."""
     values, faults = dict[str, Value](), dict[str, str]()
     for key, text in texts.items():
         name = key.decode(errors="backslashreplace") if isinstance(key, bytes) else str(key)
@@ -644,7 +648,7 @@ def _with_totals(
 
 
 class _StoredPeriod(NamedTuple):
-    """A period's start, the values of SUMS, and its credits, as the store holds them."""
+    """A period as the store holds it: its start, the values of the fields that SUMS names, and its credits by name."""
 
     start: Instant
     sums: Sequence[Any]
@@ -654,9 +658,14 @@ class _StoredPeriod(NamedTuple):
 def _with_unclosed(
     client: Store, name: str, periods: Sequence[Period], latest: Sequence[_StoredPeriod]
 ) -> list[_StoredPeriod]:
-    """Returns the latest periods, and before them all whose balances are to be closed.
+    """Returns the latest periods, preceded by the earlier periods whose balances are still to be closed.
 
-    A leader that ended while it closed the balances of several periods has left them.
+    There are such earlier periods if a leader ended while it closed the balances of several periods.
+
+    Args:
+        name: the account's name.
+        periods: all periods of the account, in order.
+        latest: the latest of these periods, as the store holds them, in order.
     """
     known, account = list(latest), keys.AccountKeys(name)
     earlier = [period.start for period in periods if not known or period.start < known[0].start]
@@ -718,7 +727,7 @@ def read_changes(client: Store, since: Cursor | None) -> Changes | None:
     The result is also None if no state was ever published.
 
     Args:
-        since: the version that the reader has received; None for none.
+        since: the reader's cursor; None if the reader has no state yet.
 
     Raises:
         redis.RedisError: Redis does not answer.
@@ -739,7 +748,7 @@ def read_changes(client: Store, since: Cursor | None) -> Changes | None:
 def unused_state(client: Store) -> BudgetState:
     """Returns the state of a namespace that no budget names and in which no pod was ever metered.
 
-    It is unlimited as long as no state was published.
+    Such a namespace is unlimited as long as no state was ever published.
     """
     head: Any = client.hget(keys.STATES_HEAD, "default")
     return BudgetState.UNLIMITED if head is None else BudgetState(_default(head))

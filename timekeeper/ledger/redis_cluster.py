@@ -26,7 +26,7 @@ _SCRIPTS = ("EVAL", "EVALSHA")
 class ClusterStore(CoreCommands):
     """The client of a Redis Cluster, in place of redis.Redis. Safe for several threads.
 
-    It connects with the first command.
+    It connects when it gets its first command.
     """
 
     _event_dispatcher: Any = None  # CoreCommands declares it; no command on a key uses it
@@ -194,7 +194,7 @@ class Pipeline(CoreCommands):
         """Sends the collected commands, and returns the answers in their order.
 
         Args:
-            raise_on_error: whether to raise the first error among the answers; otherwise an error is an answer, too.
+            raise_on_error: whether to raise the first error among the answers; if not, errors are returned as answers.
 
         Raises:
             redis.RedisError: a node does not answer, or refused a command and `raise_on_error` is set.
@@ -208,5 +208,11 @@ class Pipeline(CoreCommands):
 
 
 def _key(arguments: tuple[Any, ...]) -> Any:
-    """Returns the key that decides to which node a command goes; all keys of a script carry one hash tag."""
+    """Returns the key that decides to which node a command goes; of a script, the first of its keys.
+
+    All keys of a script have the same hash tag, so they lie on one node.
+
+    Args:
+        arguments: the command and its arguments.
+    """
     return arguments[3] if arguments[0] in _SCRIPTS else arguments[1]

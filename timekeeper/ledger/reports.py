@@ -68,12 +68,15 @@ def readable_intake(uid: str, text: str | bytes | None) -> Intake:
 
 
 def encode_phases(phases: Sequence[int]) -> str:
-    """Encodes the nanoseconds after a full quarter of an hour at which periods may begin, separated by spaces."""
+    """Encodes the phases of a session's coming periods (nanoseconds after a full quarter of an hour) for the store."""
     return " ".join(map(str, phases))
 
 
 def readable_phases(text: str | bytes | None) -> tuple[int, ...]:
-    """Decodes the nanoseconds after a full quarter of an hour at which periods may begin; (0,) if none is readable."""
+    """Decodes the phases of a session's coming periods, in nanoseconds after a full quarter of an hour.
+
+    The result is (0,), for periods that begin at a full quarter of an hour, if the text has no readable phase.
+    """
     phases = [whole(phase) for phase in (text or b"").split()]
     return tuple(phase for phase in phases if phase is not None) or (0,)
 
@@ -86,7 +89,7 @@ def write_report_limits(
     *,
     replace: bool = False,
 ) -> None:
-    """Writes the limits of sessions' reports, and their phases: when in a quarter of an hour periods may begin.
+    """Writes the limits of sessions' reports, and the phases of the sessions' coming periods.
 
     Limits that the store holds stay, because earlier reports were priced by them. They are replaced if use is billed
     now and was not before, or the reverse. GPU time that an earlier version of FairGPU stored without a bound is
@@ -118,7 +121,8 @@ def end_reports(client: Store, uids: Sequence[str], seconds: int = REPORT_SECOND
     """Deletes the stored reports of closed sessions, except the last report's time and the total GPU time.
 
     Args:
-        seconds: the time for which the store keeps these two.
+        uids: the sessions' uids.
+        seconds: the time for which the store keeps the last report's time and the total GPU time.
 
     Raises:
         StoreError: Redis does not answer, or does not run the script.
@@ -137,7 +141,8 @@ def close_and_read(
     A report that arrives later counts as received at that instant or later. Phases that a later leader wrote stay.
 
     Args:
-        wanted: pairs of a session's uid and the marks for its reports; the marks' `closed` is that instant.
+        wanted: pairs of a session's uid and the marks for its reports. `Marks.closed` is the instant up to which the
+            reports are closed.
 
     Returns:
         Each session's reports; None if the store holds no readable limits for it.
@@ -192,7 +197,7 @@ class Submission:
 
 
 class IntakeOutcome(Enum):
-    """The outcome of a pod's report: it was written to the store, or why it was not."""
+    """The outcome of a pod's report: TAKEN if it was written to the store, otherwise the reason why it was not."""
 
     TAKEN = "taken"
     """The report was written."""
@@ -207,7 +212,7 @@ class IntakeOutcome(Enum):
 
 
 class ReportIntake:
-    """Writes pods' reports to the store over connections of its own. Blocks; not thread-safe."""
+    """Writes pods' reports to the store. Its methods block; it is not thread-safe."""
 
     def __init__(self, client: Store, pause: int = 0, is_full: Callable[[], bool] = lambda: False) -> None:
         """Makes an intake with bounds on its writes.
@@ -300,7 +305,8 @@ def _add_report(
     reports are cumulative.
 
     Args:
-        stored: the values of FIELDS, keyed by uid; set to those after this report, on which the pod's next one builds.
+        stored: the values of FIELDS, keyed by uid. The values of this pod become those after this report, since the
+            pod's next report builds on them.
         pause: the least time between two writes of a pod, in nanoseconds.
     """
     fields, touched = stored[submission.uid], (keys.report(submission.uid),)

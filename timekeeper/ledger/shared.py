@@ -132,8 +132,8 @@ def write_not_settled(
     """Replaces the store's list of accounts whose last settlement failed.
 
     Args:
-        before: the names that the store holds; None if they are not known, and the list is then deleted first.
-        names: the names that it holds afterwards.
+        before: the names that the store's list has; None if they are not known: the list is then deleted first.
+        names: the names that the list has afterwards.
     """
     if before is None:
         run_one(client, Call("put", (keys.NOT_SETTLED, keys.BOOK_FENCING_TOKEN), (fencing_token, "DEL")))
@@ -176,10 +176,10 @@ def prune_capacity(client: Store, before: Instant) -> None:
 
 
 def thin_capacity(client: Store, before: Instant) -> None:
-    """Keeps at most MOST_CHANGES_A_DAY changes of the capacity within each day of UTC that ended by an instant.
+    """Keeps at most MOST_CHANGES_A_DAY changes of the capacity within each day of UTC that ended by `before`.
 
-    The changes of a day that has more are replaced by the day's mean capacity. A leader may stop after any command:
-    each command leaves the means of all days as they were.
+    A day with more changes gets one capacity instead, the mean of the day. A leader may stop between two commands: each
+    command leaves the means of all days as they were.
     """
     _thin(client, keys.CAPACITY_OF_MODELS, changes_by_model(client), before, lambda rates: compact(dict(rates)))
     of_all = {instant: {"": rate} for instant, rate in capacity(client).items()}
@@ -230,7 +230,7 @@ def write_silent(client: Store, fencing_token: FencingToken, silent: Mapping[str
 
 
 def note_unmetered(client: Store, fencing_token: FencingToken, ends: Mapping[str, Instant]) -> None:
-    """Writes the ends of sessions whose pods are not observed any more under the key UNMETERED.
+    """Writes, under the key UNMETERED, the ends of sessions whose pods are not observed any more.
 
     Args:
         ends: the end of each session, keyed by its uid.
@@ -244,7 +244,12 @@ def forget_unmetered(client: Store, fencing_token: FencingToken, uids: Iterable[
 
 
 def write_past(client: Store, fencing_token: FencingToken, until: Instant) -> None:
-    """Writes the instant of a reconciliation before it settles: the leader's time or, if earlier, the store's.
+    """Writes the instant of a reconciliation before the reconciliation settles any session.
+
+    A later leader whose clock is behind takes back no charge up to this instant.
+
+    Args:
+        until: the leader's time or, if earlier, the store's.
 
     Raises:
         FencedError: the store has given a fencing token to a later leader.
@@ -256,9 +261,10 @@ def write_past(client: Store, fencing_token: FencingToken, until: Instant) -> No
 def index_sessions(
     client: Store, fencing_token: FencingToken, opened: Sequence[tuple[str, str]], closed: Sequence[tuple[str, str]]
 ) -> None:
-    """Adds sessions to the store's index of open sessions, and removes others from it.
+    """Adds sessions to the store's index of open sessions, and removes other sessions from the index.
 
-    A session that moves to another account is in the index all the time: reports of sessions outside it are refused.
+    Sessions are added first, so that a session that moves to another account never leaves the index: reports of
+    sessions outside the index are refused.
 
     Args:
         opened: (uid, account) of each session to add.
@@ -287,7 +293,7 @@ def expire_reports(client: Store, uids: Sequence[str]) -> None:
 def renew_index(
     client: Store, fencing_token: FencingToken, sessions: Iterable[tuple[str, str]], spared: Container[str] = ()
 ) -> None:
-    """Makes the store's index of open sessions hold exactly these sessions, and the entries of spared accounts.
+    """Makes the store's index of open sessions hold exactly these sessions; entries of spared accounts stay.
 
     The index lacks a session if a leader ended after it wrote the session and before it wrote the index.
 

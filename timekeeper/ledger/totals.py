@@ -25,8 +25,8 @@ class PeriodTotals(NamedTuple):
         previous_spent: the amount that the preceding period had spent when its balance was closed; None before that.
         new: whether this change created the account or applied the order.
         version: the number of changes to the account.
-        terms: the preceding period's allowance and the most that it could roll over, when it was closed; None before
-            that.
+        terms: the preceding period's allowance and the most of its money that could be rolled over, both when its
+            balance was closed; None before that.
     """
 
     total: int
@@ -43,7 +43,8 @@ def read_totals(sums: Sequence[Any], *, new: bool = False) -> PeriodTotals:
     """Reads a period's totals from a script's reply.
 
     Args:
-        sums: the fields total, granted, gone, exhausted, struck and terms of the period, and the account's version.
+        sums: the values of the period's fields total, granted, gone, exhausted, struck and terms (see ledger/keys.py),
+            then the account's version.
         new: whether the script created the account or applied the order.
     """
     total, granted, finalized, exhausted, previous_spent, terms, version = as_texts(sums)
@@ -91,23 +92,24 @@ class Summary(NamedTuple):
 
     Attributes:
         name: the budget's name; the account's name if no budget pays.
-        namespaces: the namespaces that spend from it, sorted.
+        namespaces: the namespaces that spend from this account, sorted.
         state: the published state.
         enforcement: observe, enforce or evict; empty if no budget pays.
         period_start: start of the period, inclusive.
         period_end: its end, exclusive.
-        granted: the amount that grants added to the period.
-        available: allowance and grants; None for no limit.
+        granted: the amount that grants and carried-over credits added to the period.
+        available: the allowance and `granted` together; None for no limit.
         spent: the amount spent in the period.
         rate: the rate of running sessions, in microGPU-seconds a second.
         exhausted_at: the instant at which spending first reached the available amount; None before that.
-        computed: the state if it were enforced; None if the leader that wrote the summary did not store it.
+        computed: the state if the budget were enforced; None if an earlier version of FairGPU wrote the summary.
         admission: simple or safe.
         committed: the amount that admitted pods may still spend, if admission is safe.
         own: the money of the period without `credits`.
         credits: the credits of the period that outlive it, each from a grant.
-        grace_amount: the amount by which spending may pass the available amount; None sets no limit.
-        grace_duration: the time in nanoseconds for which spending may pass it; None sets no limit.
+        grace_amount: the amount by which the period may be overspent before the budget counts as exhausted; None sets
+            no limit.
+        grace_duration: the nanoseconds for which the period may be overspent before that; None sets no limit.
         burns: recent spending; read from the store, and not part of the summary's JSON.
     """
 
@@ -133,7 +135,7 @@ class Summary(NamedTuple):
 
     @property
     def expiring(self) -> list[tuple[Credit, int]]:
-        """Pairs of a credit that has not expired and the microGPU-seconds left of it; the next to expire is first."""
+        """Each credit that has not expired, with its unspent microGPU-seconds; the next to expire is first."""
         if not self.credits:
             return []
         left = burn(self.own, self.credits, self.period_end, self.spent).credits

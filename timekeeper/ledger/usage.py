@@ -96,7 +96,8 @@ class Rest:
     Attributes:
         rows: each hour, counted from 1970, with its rows: dimensions and amounts as they are stored.
         packed: the packed values.
-        open: a flat list of the open sessions: three values for each, its record, then its amounts in two periods.
+        open: a flat list with three values for each open session: its record, and its amounts in the account's two
+            latest periods.
     """
 
     rows: Sequence[tuple[bytes, Mapping[bytes, bytes]]] = ()
@@ -107,11 +108,12 @@ class Rest:
 def read_rest(
     client: Store, account: str, unread: Unread, periods: Sequence[bytes | None], *, details: bool = True
 ) -> Rest | None:
-    """Returns the pieces of an account's use that a script did not read; None if one has changed since that script.
+    """Returns the pieces of an account's use that a script did not read; None if a piece has changed since.
 
     Args:
+        unread: names the pieces, and the state of the account in which the script ran.
         periods: the starts of the periods in which open sessions' amounts are read; None for a missing period.
-        details: whether to read each row of an hour; otherwise the sums of its rows for each namespace and model.
+        details: whether to read each row of an hour; if not, the sums of the hour's rows by namespace and model.
     """
     names = keys.AccountKeys(account)
     key_of = names.rows_of if details else names.sums_of
@@ -202,10 +204,11 @@ def reported(client: Store, sessions: Sequence[Running]) -> dict[str, int | None
 
 
 class AddedUsage(NamedTuple):
-    """The usage that an open session has added and that is not posted to hours yet.
+    """The usage of an open session that is not posted to hours yet.
 
     Attributes:
-        dimensions: the dimensions that the usage is attributed to, as the list that the store holds.
+        dimensions: the values of the dimensions that the usage is attributed to, in the order in which the store holds
+            them.
         hours: pairs of an hour, counted from 1970, and its amounts in microGPU-seconds: billed, reserved core,
             reserved memory, and used (None if not reported).
     """
@@ -216,14 +219,15 @@ class AddedUsage(NamedTuple):
 
 @lru_cache(SESSIONS_CACHED)
 def added(running: Running, assigned: Assignments, until: Instant, count: int | None) -> AddedUsage:
-    """Returns the usage that an open session has added and that is not posted to hours yet.
+    """Returns the usage of an open session that is not posted to hours yet.
 
     The result is cached, since it depends on the arguments alone. A session's arguments stay the same until its account
     is settled or its pod reports.
 
     Args:
-        assigned: (from, account) pairs: the payers of its namespace over time.
-        until: the time of its last settlement.
+        running: the session.
+        assigned: (from, account) pairs: the payers of the session's namespace over time.
+        until: the instant of the account's last settlement.
         count: the GPU time in its reports, in microGPU-seconds; None without reports.
     """
     session = running.session
@@ -237,7 +241,7 @@ def added(running: Running, assigned: Assignments, until: Instant, count: int | 
 
 
 def _used_now(running: Running, present: tuple[Period, StoredAmount], count: int) -> int:
-    """Returns the GPU time that a session has used in its present period by its reports, in microGPU-seconds.
+    """Returns the GPU time that a session has used in the present period, in microGPU-seconds, by its reports.
 
     Args:
         present: the present period, and the session's stored amount in it.
@@ -255,6 +259,8 @@ def _added_in(
     """Yields, hour by hour since the last hourly point, the part of a session's amount that is not posted to hours yet.
 
     Args:
+        running: the session.
+        period: the period whose part is wanted.
         amount: the session's stored amount in the period.
         assignments: (from, account) pairs: the payers of the session's namespace over time.
         until: the instant of the account's last settlement, in nanoseconds since 1970.
@@ -369,10 +375,12 @@ def accounts_usage(
     """Yields the usage of accounts in the hours that overlap a window; each account's usage is as of one moment.
 
     Accounts that are not in the store are left out. A thread reads the next READ_AT_ONCE accounts while the caller uses
-    those before.
+    the accounts before them.
 
     Args:
         assignments: (from, account) pairs for each namespace: its payers over time.
+        within: the window.
+        view: the level of detail.
         read_before: the use that the caller has read before, which is not read again if it has not changed.
 
     Raises:
@@ -404,7 +412,10 @@ def _one_ahead(calls: Sequence[Callable[[], _Result]]) -> Iterator[_Result]:
 
 
 def restored(client: Store) -> list[str]:
-    """Returns the names of restored accounts, sorted: a part of their spending cannot be attributed to a pod."""
+    """Returns the names, sorted, of the accounts with spending that cannot be attributed to a pod.
+
+    Such spending was restored from a checkpoint, or is a correction of the account as a whole.
+    """
     names: Any = client.smembers(keys.RESTORED)
     return sorted(name.decode() for name in names)
 
@@ -513,7 +524,9 @@ def _run_script(
     view: View,
     bounds: Bounds | None = None,
 ) -> list[Any]:
-    """Returns, for each account in order, the answer of the script that reads usage; None if the store lacks it.
+    """Returns, for each account in order, the answer of the script that reads usage.
+
+    The answer is None for an account that the store lacks.
 
     Raises:
         StoreError: the store refused to read.
@@ -570,7 +583,10 @@ def _read_answer(answer: Sequence[Any]) -> _Answer:
 
 
 def _open_sessions(name: str, answer: _Answer, within: Window) -> list[Running]:
-    """Returns the account's open sessions; none if it was last settled before the window, as their use ends there."""
+    """Returns the account's open sessions; none if the account was last settled before the window.
+
+    The use of open sessions is known only up to the account's last settlement.
+    """
     if answer.settled <= within.start:
         return []
     starts = [int(period) for period in answer.periods if period]
@@ -579,7 +595,7 @@ def _open_sessions(name: str, answer: _Answer, within: Window) -> list[Running]:
 
 
 def _posted_usage(answer: _Answer, within: Window, read_before: UsageReadBefore, view: View) -> Use:
-    """Returns the use that is posted to the hours of a window.
+    """Returns the use that is posted to the hours of a window, from an account's answer.
 
     Hours before `read_before.since` are left out if the account's older use has not changed since it was read.
     """
@@ -600,7 +616,7 @@ def _running(
 ) -> Use:
     """Returns the usage of open sessions, within a window, that is not posted to hours yet.
 
-    Its hours may be old: no usage is posted while no leader settles.
+    This usage may lie in old hours: no usage is posted while no leader settles.
 
     Args:
         assignments: keyed by namespace, its payers over time as (from, account) pairs.
@@ -635,7 +651,7 @@ def _read_hours(use: Use, rows: Sequence[tuple[bytes, Any]]) -> None:
 
 
 def _figures(values: Sequence[bytes]) -> list[list[Any]]:
-    """Returns the four figures of each row, from their stored texts; a used amount that is not known is None.
+    """Returns the billed, core, memory and used amount of each row, from stored texts; an unknown used amount is None.
 
     All rows are parsed at once, since a query about all accounts reads some hundred thousand.
     """

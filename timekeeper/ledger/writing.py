@@ -1,8 +1,8 @@
 """Writes to accounts: periods, settlements, orders, closing balances, published figures, and the fencing token.
 
-Each function takes many changes and sends them in one round trip per thousand. For each change it returns the totals of
-the period after it, or the error that refused it. It raises StoreUnavailableError if Redis does not answer; some of the
-changes may then have been done.
+Most functions take many changes and send them in one round trip per thousand. For each change they return the period's
+totals after the change, or the error that refused the change. They raise StoreUnavailableError if Redis does not
+answer; some of the changes may then have been done.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ class Opening:
         exhausted_at: the instant at which spending first reached the available amount; None before that.
         was_stored: whether the account was in the store before, so that its absence means that the store was emptied.
         version: the account's version when the checkpoint was taken.
-        carries: whether money of the period before is to be carried over into it.
+        carries: whether money of the preceding period is still to be carried over into this one.
     """
 
     account: str
@@ -174,11 +174,11 @@ class Publication:
 
 
 class HeldTerm(NamedTuple):
-    """The number of a leader's term, and the leader that holds it.
+    """The number of a leader's term, and the process that leads in this term.
 
     Attributes:
-        number: the number.
-        holder: a text that identifies the leader's process; empty if it is not known.
+        number: the term's number.
+        holder: a text that identifies the leader's process; empty if the process is not known.
     """
 
     number: int
@@ -196,7 +196,8 @@ def take_fencing_token(client: Store, term: int, holder: str = "") -> int:
     """Takes a new fencing token for a leader from the store: higher than any before, and at least the term's number.
 
     Args:
-        holder: a text that identifies the leader's process; empty if it is not known.
+        term: the number of the leader's term.
+        holder: a text that identifies the leader's process; empty if the process is not known.
 
     Raises:
         FencedError: a fencing token was given to a later term, or to another holder of this term.
@@ -215,7 +216,7 @@ def open_periods(
     """Opens periods of accounts, and creates the accounts that the store does not hold.
 
     Returns:
-        For each period its totals, or the error that refused it.
+        For each period, in order, its totals, or the error that refused to open it.
     """
     calls = []
     for opening in openings:
@@ -245,9 +246,10 @@ def write_settlements(
 
     Args:
         revision: the revision of this settlement; a stored amount that has the same revision or a later one stays.
+        settlements: the batches of amounts to set.
 
     Returns:
-        For each batch the totals of its period, or the error that refused a part of it.
+        For each batch, in order, the totals of its period, or the first error that refused a part of the batch.
     """
     calls, owners = list[Call](), list[int]()
     for index, settlement in enumerate(settlements):
@@ -266,7 +268,8 @@ def write_each_settlement(
 ) -> tuple[PeriodTotals | None, dict[str, StoreError]]:
     """Sets the amounts of a batch that was refused, one session at a time, so that only faulty sessions stay refused.
 
-    The revision must be the batch's: amounts that the store accepted from the batch then stay as they are.
+    The revision must be the one with which the batch was sent: amounts that the store accepted from the batch then stay
+    as they are.
 
     Returns:
         The totals of the period, None if no session was accepted; and the errors of refused sessions, keyed by uid.
@@ -287,7 +290,7 @@ def publish_accounts(
     """Writes the figures of accounts for readers.
 
     Returns:
-        For each account None, or the error that refused its figures.
+        For each account, in order, None, or the error that refused its figures.
     """
     calls = []
     for publication in publications:
@@ -315,7 +318,7 @@ def _settle_calls(revision: Revision, now: Instant, settlement: SettlementBatch)
 
 @dataclass(frozen=True, slots=True)
 class GrantEntry:
-    """Money to add to a period of an account, applied once for each name.
+    """A grant: money to add to a period of an account. The store applies a grant of one name to an account only once.
 
     Attributes:
         account: the account's name.
@@ -340,7 +343,7 @@ class GrantEntry:
 
 @dataclass(frozen=True, slots=True)
 class CorrectionEntry:
-    """A correction of the spending of an account's period, applied once for each name.
+    """A correction of what an account's period has spent. The store applies a correction of one name only once.
 
     Attributes:
         account: the account's name.
@@ -375,15 +378,15 @@ class CreditEntry:
 
 @dataclass(frozen=True, slots=True)
 class ClosingBalance:
-    """The credits to set in a period of an account, as balances carried over or expired.
+    """The credits to write into a period of an account: money carried over from the preceding period, or expired.
 
     Attributes:
         account: the account's name.
         period: the start of the period.
         credits: the credits.
-        previous_spent: the spending of the period before, in microGPU-seconds, if credits are carried over from it;
-            otherwise None.
-        terms: the allowance of the period before, and the most of its money that could be rolled over, both in
+        previous_spent: the spending of the preceding period, in microGPU-seconds; None if no credit is carried over
+            from that period.
+        terms: the allowance of the preceding period, and the most of its money that could be rolled over, both in
             microGPU-seconds; None if nothing is carried over.
     """
 
@@ -422,7 +425,7 @@ def apply_grants(
 def apply_corrections(
     client: Store, fencing_token: FencingToken, now: Instant, corrections: Sequence[CorrectionEntry]
 ) -> list[PeriodTotals | StoreError]:
-    """Adds corrections to the spending of their periods. One whose name the ledger has already is not added again.
+    """Adds corrections to their periods' spending. A correction whose name the ledger has already is not added again.
 
     Returns:
         For each correction, in order, the totals of its period, or the error that refused it.
@@ -445,7 +448,7 @@ def close_balances(
     A credit that has expired does not change any more.
 
     Returns:
-        For each period its totals, or the error that refused the change.
+        For each balance, in order, the totals of its period, or the error that refused the change.
     """
     calls = []
     for change in balances:
@@ -479,15 +482,17 @@ class FinalizedSession(NamedTuple):
 class Restoration:
     """The state to which `restore` brings a period of an account after the store returned to an earlier state.
 
-    The leader computes the amounts of sessions again that it still meters or whose pods or claims exist. All other
-    sessions of the period count as finalized: the checkpoint has what they had spent. Amounts are microGPU-seconds.
+    The leader computes the amount of a session again if it still meters the session, or if the session's pod or claim
+    exists. All other sessions of the period count as finalized: the checkpoint contains the amounts that they had
+    spent. Amounts are microGPU-seconds.
 
     Attributes:
         account: the account's name.
         period: the period's start.
         checkpoint: the amount that finalized sessions had spent in the period when the checkpoint was taken.
         apart: the amount of the sessions that the store holds as finalized, but that the leader computes again.
-        version: the number of changes to the account when the checkpoint was taken.
+        version: the number of changes to the account when the checkpoint was taken. `restore` does nothing if the
+            store's account has had as many, or more.
         to_finalize: the sessions that are not computed again, and that the store does not hold as finalized.
         note: the note of the ledger entries to write.
     """
