@@ -36,7 +36,8 @@ class Departure:
     Attributes:
         item: the object in its last observed version.
         proof: the proof of its deletion.
-        at: an instant: when the watch delivered a deletion, or when a missed object was last known to exist.
+        at: for DELETED, the instant at which the watch delivered the deletion; for MISSED, the instant at which the
+            object was last known to exist.
     """
 
     item: Json
@@ -109,9 +110,9 @@ class Mirror:
     def take_by_uid(self) -> tuple[dict[str, Json], Instant | None]:
         """Returns the objects keyed by uid, and the instant since which objects may have changed unobserved.
 
-        The watch misses changes before a whole list. The instant is the last one at which the mirror was current before
-        the first list since the last call. It is None if there was no list since then, or if that list is the first one
-        that the mirror ever got.
+        If a watch breaks, the mirror gets a whole list, and changes before that list may be unobserved. The instant is
+        the last one at which the mirror was current before the first list since the previous call. It is None if the
+        mirror got no list since the previous call, or got its very first one.
         """
         with self._lock:
             since, self._unwatched_since = self._unwatched_since, None
@@ -130,7 +131,7 @@ class Mirror:
     def replaced(self, items: list[Json]) -> None:
         """Replaces the objects of the mirror by a whole list from the API server.
 
-        Objects that the list lacks count as deleted at an unknown time.
+        Objects of the mirror that the list lacks count as deleted at an unknown time.
         """
         listed = {uid_of(item): item for item in items}
         with self._lock:
@@ -149,6 +150,7 @@ class Mirror:
 
         Args:
             kind: the type of the event: ADDED, MODIFIED or DELETED.
+            item: the object of the event.
         """
         uid = uid_of(item)
         with self._lock:
@@ -178,8 +180,8 @@ class ObservedUntil:
     is ahead stamps them with future instants. These bounds correct both, so that no charge is taken back or added.
 
     Attributes:
-        deletions: the instant of the last observation. An object whose deletion is taken from the mirror later existed
-            until then.
+        deletions: the instant at which deletions were last taken from the mirror. An object existed at this instant if
+            its deletion is taken from the mirror later.
         seen: the latest instant at which the mirror was known to be current.
     """
 
@@ -191,11 +193,11 @@ class ObservedUntil:
     """Whether that instant turned out to be in the future, as the local clock was ahead."""
 
     def advance(self, confirmed: Instant, past: Instant, now: Instant) -> None:
-        """Sets `deletions` to `past`, and raises `seen` to `confirmed`, after all deletions were taken.
+        """Sets `deletions` to `past`, and raises `seen` to `confirmed`, after all deletions were taken from the mirror.
 
         Args:
-            confirmed: the last instant at which the mirror was known to be current before its deletions were taken. An
-                object that a later list lacks existed then.
+            confirmed: the last instant at which the mirror was known to be current before its deletions were taken.
+                Objects existed at this instant if only a later list lacks them.
             past: the present by the local clock or, if earlier, by the store's. `seen` becomes no later than this.
             now: the present by the local clock.
         """
@@ -205,26 +207,31 @@ class ObservedUntil:
         self.deletions, self.seen = past, min(past, self.seen)
 
     def advance_to(self, watched: Instant) -> None:
-        """Raises both instants to that up to which an earlier leader observed the collection; later ones stay."""
+        """Raises `deletions` and `seen` to an instant; an instant that is later already stays.
+
+        Args:
+            watched: the instant up to which an earlier leader observed the collection.
+        """
         self.deletions, self.seen = max(self.deletions, watched), max(self.seen, watched)
 
     def bounded(self, departures: Iterable[Departure], now: Instant) -> list[Departure]:
-        """Returns deletions with corrected instants, all up to `now`.
+        """Returns deletions with corrected instants, none of them after `now`.
 
         A deletion that the watch delivered is no earlier than `deletions`, and a missed one no earlier than `seen`.
 
         Args:
             departures: the deletions as the mirror stamped them, by the local clock.
-            now: the present by the local clock or, if later, as the store's clock confirms it, read after the deletions
-                were taken from the mirror.
+            now: the present by the local clock or, if later, by the store's, read after the deletions were taken from
+                the mirror.
         """
         return [replace(each, at=min(self._at(each), now)) for each in departures]
 
     def last_seen(self, confirmed: Instant) -> Instant:
-        """Returns the last instant at which an object was known to be unchanged, before a change that the watch missed.
+        """Returns the last instant at which an object was surely still unchanged, if the watch missed its change.
 
         Args:
-            confirmed: the last instant at which the mirror was current before the change, as the mirror stamped it.
+            confirmed: the last instant at which the mirror was current before the change, as the mirror stamped it by
+                the local clock.
         """
         return self.seen if self._ahead and confirmed == self._adopted else max(confirmed, self.seen)
 
@@ -329,7 +336,7 @@ class Mirrors:
         return all(getattr(self, name).confirmed_at is not None for name in self.__slots__ if name != "quotas")
 
     def drop_unused_departures(self) -> None:
-        """Forgets the objects that were deleted from collections whose deletions end no session."""
+        """Drops the recorded deletions of collections whose deletions end no session, since no caller takes them."""
         for name in self.__slots__:
             if name not in OBSERVED_TO_THE_END:
                 getattr(self, name).take_departures()
@@ -432,9 +439,10 @@ class Source(Protocol):
         """
 
     def write_budget_status(self, name: str, status: Json, version: str = "") -> None:
-        """Replaces a GPUBudget's status.
+        """Replaces the status of the GPUBudget with this name.
 
         Args:
+            status: the whole new status.
             version: the resourceVersion in which the object must still be; empty for any.
 
         Raises:

@@ -1,4 +1,4 @@
-"""Chooses the source by the settings: a cluster, a cluster in the mode look, or a folder in place of a cluster."""
+"""Chooses the source of the timekeeper's objects by the settings: an API server, in any mode, or a folder."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def cluster_source(settings: TimekeeperSettings, api: KubernetesAPI | None, fold
     Args:
         settings: the timekeeper's settings; in the mode look, the source writes no pod.
         api: the API server; None for the folder.
-        folder: the folder in place of the API server; not used if there is one.
+        folder: the folder in place of the API server; not used if `api` is given.
     """
     own = settings.own_resources
     if api is None:

@@ -48,6 +48,7 @@ class FolderSource:
         """Makes a source that has read nothing yet.
 
         Args:
+            now: returns the local time in nanoseconds since 1970.
             own: the extended resources of other stacks that the admin lists, keyed by name; None if pods of other
                 stacks are not metered.
         """
@@ -125,9 +126,9 @@ class FolderSource:
         write_json(file, documents[0])
 
     def remove_finalizer(self, pod: Json) -> None:
-        """Removes the meter's finalizer from the pod's file, or deletes the file if the finalizer was the last one.
+        """Removes the meter's finalizer from the pod's file.
 
-        The file is deleted only if the pod is being deleted with a grace period of 0.
+        The file is deleted if no other finalizer is left and the pod is being deleted with a grace period of 0.
 
         Raises:
             ChangedMeanwhileError: there is no such file, or the pod has no such finalizer.
@@ -240,7 +241,7 @@ class FolderSource:
         return self._folder / "status" / f"{kind}-{name}.json"
 
     def _stating(self, item: Json) -> Json:
-        """Returns an object with the status that the timekeeper wrote to a file for it; unchanged without a file."""
+        """Returns an object with the status in the object's status file; unchanged if the timekeeper wrote none."""
         kind = str(item.get("kind")).removeprefix("GPU").lower()
         metadata = item.get("metadata")
         name = metadata.get("name") if isinstance(metadata, dict) else None
@@ -280,7 +281,10 @@ def write_json(file: Path, document: Json) -> None:
 
 
 def _load(file: Path) -> list[Json]:
-    """Returns the objects in a file, JSON or a YAML stream; none if it is missing, or, with a log line, unreadable."""
+    """Returns the objects in a file of JSON or a YAML stream; none if the file is missing or unreadable.
+
+    An unreadable file is logged.
+    """
     try:
         data = file.read_bytes()
         documents: list[Any] = [json.loads(data)] if file.suffix == ".json" else yaml_text.load_all(data)

@@ -100,10 +100,11 @@ def is_metered(pod: Json) -> bool:
 
 
 def may_hold(pod: Json, own: OwnResources) -> bool:
-    """Returns whether a pod may hold a part of a GPU by another stack: by a resource, a claim, or KAI.
+    """Returns whether a pod may hold a part of a GPU by another stack: by an extended resource, by a claim, or by KAI.
 
-    KAI's pods are recognised by KAI's annotations and by the name of their scheduler. A pod for whose extended resource
-    kube-scheduler made a claim counts whatever the name of the resource is: a DeviceClass chooses that name.
+    The mirror of pods keeps such a pod; `deciding.decide` says later what the pod holds. KAI's pods are recognised by
+    KAI's annotations and by the name of their scheduler. A pod for whose extended resource kube-scheduler made a claim
+    counts whatever the name of the resource is: a DeviceClass chooses that name.
 
     Args:
         own: the extended resources of other stacks that the admin lists, keyed by name; None if pods of other stacks
@@ -224,9 +225,12 @@ def _interned(item: Json, keys: Iterable[str]) -> Json:
 def _container_status(status: Json, began: int | None) -> Json:
     """Returns the fields of a container's status that metering reads.
 
-    `began` is the pod's startTime, at which the kubelet took up the pod, in nanoseconds since 1970; None if not stated.
-    A container's start is kept only if it is earlier than `began`, or if `began` is None: it is then the first proof
-    that the kubelet had the pod.
+    A container's start is kept only if it is earlier than `began`, or if `began` is None. Only then is the start the
+    first proof that the kubelet had the pod.
+
+    Args:
+        began: the pod's startTime, at which the kubelet took up the pod, in nanoseconds since 1970; None if the pod
+            states none.
     """
     read = _chosen(status, ("name",))
     for key in ("state", "lastState"):
@@ -242,7 +246,7 @@ def _container_status(status: Json, began: int | None) -> Json:
 
 
 def _containers(given: list[Json], own: OwnResources) -> list[Json]:
-    """Returns the fields of containers that metering reads; other pods share the result, so never change it."""
+    """Returns the fields of containers that metering reads; other pods share the result, so no caller may change it."""
     texts = (json.dumps(_container(container, own)) for container in given)
     return _shared(*texts) if len(given) <= FEW else [json.loads(text) for text in texts]
 
@@ -290,8 +294,8 @@ def _container(container: Json, own: OwnResources) -> Json:
 def keeps(own: OwnResources) -> Callable[[Json], bool]:
     """Returns the filter of the mirror of pods: a function that returns whether the mirror holds a pod (JSON).
 
-    It holds pods that request GPUs in FairGPU's resources, and pods that may hold GPUs by other stacks if these are
-    metered.
+    The mirror holds pods that request GPUs in FairGPU's resources. If pods of other stacks are metered, it also holds
+    the pods that may hold GPUs by these stacks.
 
     Args:
         own: the extended resources of other stacks that the admin lists, keyed by name; None if pods of other stacks
@@ -491,10 +495,11 @@ def follow_optional(
 ) -> None:
     """Keeps a mirror current until the process ends; the cluster may lack the mirrored collection.
 
-    The API server is asked for the version of the group that it serves at the start, and again once that version is
-    gone.
+    At the start, the API server is asked which version of the collection's group it serves. It is asked again once it
+    no longer serves that version.
 
     Args:
+        collection: the collection, its API group, and the fields that the mirror keeps.
         view: receives the list and each change, and puts them into the mirror.
         wait: sleeps for a number of seconds; returns whether the process ends.
         random: returns a number in [0, 1), by which retries are spread.
@@ -530,7 +535,7 @@ def read_local_queue(item: Json) -> Json:
 
 
 def with_cluster_queue(pod: Json, cluster_queue: Callable[[str, str], str]) -> Json:
-    """Returns a pod with the label of its ClusterQueue, added if the pod names only its LocalQueue.
+    """Returns a pod with the label that names its ClusterQueue, added if the pod names only its LocalQueue.
 
     Args:
         pod: the pod as the API server has it; it stays unchanged.
@@ -711,7 +716,7 @@ class KubernetesSource:
         """Watches a collection in a thread of its own, until `wait` returns that the process ends.
 
         Args:
-            name: the name of its mirror, such as pods.
+            name: the name of the collection's mirror in `Mirrors`, such as pods.
             path: the collection's path at the API server.
         """
         mirror: Mirror = getattr(self._mirrors, name)
@@ -731,8 +736,9 @@ class KubernetesSource:
         """Keeps a view of a collection current in a thread of its own, until `wait` returns that the process ends.
 
         Args:
-            name: the name of the thread after `watch-`.
+            name: the rest of the thread's name, after `watch-`.
             collection: the path, and the fields of each object that are kept.
+            view: receives each list and each change.
         """
         start_thread(f"watch-{name}", partial(reflect, self.api, collection, view, wait, self._random), wait)
 
@@ -961,10 +967,10 @@ def _eviction_error(error: ApiError) -> SourceError:
 def _pod_error(error: ApiError) -> SourceError:
     """Returns the error to raise for a failed write to a pod.
 
-    An error that may concern this pod alone gives a subclass of SourceError: ChangedMeanwhileError if the pod was
-    changed or deleted, RefusedError for its size, a policy or a webhook, and NotWrittenError for no answer in time, or
-    an answer from 500 on but 503. Any other gives a plain SourceError: the API server serves no request of this leader.
-    It answers 401 (the credentials), 429 (too many requests) or 503, or takes no connection.
+    An error that may concern this pod alone becomes a subclass of SourceError: ChangedMeanwhileError if the pod was
+    changed or deleted, RefusedError for its size, a policy or a webhook, and NotWrittenError for no answer in time or a
+    status from 500 on other than 503. Any other error becomes a plain SourceError, since the API server serves no
+    request of this leader: it answers 401 (the credentials), 429 (too many requests) or 503, or takes no connection.
     """
     # 422 is how the API server answers a JSON Patch whose test fails.
     if error.not_found or error.conflict or error.status == 422:

@@ -4,7 +4,8 @@ Budgets come from the ConfigMap `fairgpu-budgets`: each key is a budget's name, 
 spec. The ConfigMap `fairgpu-budget-statuses` holds the statuses that GPUBudgets would have, keyed by the same names. A
 ConfigMap holds a million bytes, which is enough for some hundred budgets.
 
-If the settings say that budgets are GPUBudget objects instead, their status is the only thing that is written outside.
+If the settings say that budgets are GPUBudget objects, no ConfigMap is read. The status of GPUBudgets is then the only
+thing that is written outside FairGPU's namespace.
 """
 
 from __future__ import annotations
@@ -70,16 +71,16 @@ def budgets_of(config_map: Json) -> list[Json]:
 
 
 def _with_status(budget: Json, statuses: Json) -> Json:
-    """Returns a GPUBudget with its status from `statuses`, keyed by budget; unchanged if it has no status there."""
+    """Returns a GPUBudget with its status from `statuses`, keyed by budget; unchanged if `statuses` has none for it."""
     status = statuses.get(budget["metadata"]["name"])
     return budget | {"status": status} if isinstance(status, dict) else budget
 
 
 def statuses_of(config_map: Json) -> Json:
-    """Returns the statuses in the ConfigMap of statuses, keyed by budget; without those that cannot be read.
+    """Returns the statuses in the ConfigMap of statuses, keyed by budget; unreadable statuses are left out.
 
     Args:
-        config_map: the ConfigMap: each key is a budget's name, and its value the JSON of its status.
+        config_map: the ConfigMap: each key is a budget's name, and its value the JSON of the budget's status.
     """
     statuses = {}
     for name, text in mapping(config_map.get("data")).items():
@@ -151,7 +152,12 @@ class BudgetsView:
     """Passes the ConfigMap of budgets on to a mirror as GPUBudgets, each with the status that was written for it."""
 
     def __init__(self, mirror: Mirror, read_statuses: Callable[[], Json]) -> None:
-        """Makes an empty view; `read_statuses` returns the statuses keyed by budget, and may raise ApiError."""
+        """Makes an empty view.
+
+        Args:
+            mirror: the mirror of budgets, which gets the GPUBudgets.
+            read_statuses: returns the written statuses, keyed by budget; may raise ApiError.
+        """
         self._mirror = mirror
         self._read_statuses = read_statuses
         self._lock = threading.Lock()
@@ -198,7 +204,9 @@ class BudgetsView:
             self._show()
 
     def all_stated(self, statuses: Json) -> None:
-        """Puts all statuses into the mirror, as the API server holds them: the leader may be another process.
+        """Puts all statuses into the mirror, as the API server holds them.
+
+        Another process may lead and have written them.
 
         Args:
             statuses: the statuses, keyed by budget.
@@ -208,7 +216,7 @@ class BudgetsView:
             self._show()
 
     def without_budget(self) -> list[str]:
-        """Returns the names of the statuses without a budget: their budgets no longer exist."""
+        """Returns the names of budgets that have a status but no longer exist."""
         with self._lock:
             return sorted((self._statuses or {}).keys() - {line["metadata"]["name"] for line in self._lines or ()})
 
@@ -225,8 +233,8 @@ class BudgetsView:
 class StatusesView:
     """Passes the statuses in the ConfigMap of statuses on to the view of budgets, whenever they change.
 
-    Another process may lead and write them. From the statuses a process restores an emptied store once it leads, and
-    the command `fairgpu audit` compares them.
+    The leader writes the statuses, and it may be another process. A new leader restores an emptied store from the
+    statuses, and the command `fairgpu audit` compares them with the ledger.
     """
 
     def __init__(self, budgets: BudgetsView) -> None:
@@ -234,7 +242,7 @@ class StatusesView:
         self._budgets = budgets
 
     def replaced(self, items: list[Json]) -> None:
-        """Passes the statuses in the listed ConfigMap of statuses on to the view of budgets.
+        """Passes the statuses in the ConfigMap of statuses, as a list has it, on to the view of budgets.
 
         Args:
             items: the ConfigMap alone; empty if there is none.
@@ -269,7 +277,16 @@ class LookingSource(KubernetesSource):
         own: OwnResources = None,
         drivers: frozenset[str] = DRIVERS,
     ) -> None:
-        """Makes a source that watches nothing yet; the arguments are KubernetesSource's."""
+        """Makes a source that watches nothing yet.
+
+        Args:
+            now: returns the local time in nanoseconds since 1970.
+            random: returns a number in [0, 1), by which retries are spread.
+            kept_labels: the keys of the pods' labels that are kept with usage.
+            own: the extended resources of other stacks that the admin lists, keyed by name; None if pods of other
+                stacks are not metered.
+            drivers: the drivers of Dynamic Resource Allocation whose claims are metered.
+        """
         super().__init__(api, now, random, kept_labels, own, drivers)
         self._budgets = BudgetsView(self.mirrors.budgets, self._read_statuses)
 
