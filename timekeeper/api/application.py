@@ -70,7 +70,7 @@ SILENCE_SECONDS = 10.0
 
 
 class Freshness:
-    """Records when the store last answered the thread that reads the states of namespaces."""
+    """Records when the store last answered the thread that reads the namespaces' states, for the readiness probe."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         """Makes a record without an answer; `clock` is monotonic, in seconds."""
@@ -100,7 +100,7 @@ REVIEW_THREADS = 8
 
 
 class Loop:
-    """Gives access to a worker's event loop, which exists once the worker has started; calling it returns the loop."""
+    """Holds a worker's event loop, which exists once the worker has started. Calling an instance returns the loop."""
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -134,7 +134,7 @@ class RestApplication:
 
 
 def behind_proxies(scope: Scope, trusted: Sequence[Network]) -> Scope:
-    """Returns the ASGI scope of a request; a client's address replaces the address of a proxy that passed it on.
+    """Returns the scope of a request with the client's address in place of the address of a trusted proxy.
 
     Args:
         scope: the scope as the server made it.
@@ -148,8 +148,8 @@ def behind_proxies(scope: Scope, trusted: Sequence[Network]) -> Scope:
 def origin_of(peer: str, forwarded: str, trusted: Sequence[Network]) -> str:
     """Returns the last address on a request's way to this server that belongs to no trusted proxy.
 
-    A trusted proxy appends its client's address to `X-Forwarded-For`; the client may have invented all addresses
-    before. If the peer is no trusted proxy, the result is the peer's own address, whatever the header says.
+    A trusted proxy appends its client's address to `X-Forwarded-For`; the client may have invented all addresses before
+    that one. If the peer is no trusted proxy, the result is the peer's own address, whatever the header says.
 
     Args:
         peer: the address that the connection comes from.
@@ -191,6 +191,7 @@ def build_application(
     """Builds the ASGI application of a worker, with the thread that reads the states of namespaces.
 
     Args:
+        lifecycle: gets the thread, and the actions for the start and the end of the worker.
         parts: the objects that the routes use.
         read_changes: reads the states that changed since a cursor from the store.
         loop: holds the worker's event loop.

@@ -41,13 +41,14 @@ class Dependencies:
         feed: the states of namespaces, in the event loop.
         submissions: stores reports, in the event loop.
         loop: returns the worker's event loop; raises RuntimeError before the worker has started.
+        now: returns the time in nanoseconds since 1970.
         report_interval_seconds: the interval at which sidecars are asked to report.
         measures: the worker's metrics.
         assets: the files of the dashboard.
         asking: limits a caller's concurrent usage queries about all namespaces.
         closed_days: caches the usage of closed days, added up, for usage queries.
         currency: the currency of amounts beside GPU-hours; None for none.
-        present_use: the source that knows how busy pods keep their GPUs; None if none is configured.
+        present_use: the name of the source that measures how busy pods keep their GPUs; None if none is configured.
         exported: the exported months that the store no longer holds; None if months are not exported.
     """
 
@@ -79,7 +80,7 @@ GPU_CORRECTIONS = "gpucorrections"
 
 
 def may(access: AccessControl, action: Action) -> Caller:
-    """Returns the caller of the present HTTP request; raises an error if the caller has no right to an action.
+    """Returns the caller of the present HTTP request if the caller has the right to an action; raises an error if not.
 
     Args:
         access: authenticates the caller and decides the caller's rights.
@@ -95,25 +96,25 @@ def may(access: AccessControl, action: Action) -> Caller:
 
 
 def may_read_namespace(access: AccessControl, namespace: str) -> Caller:
-    """Returns the request's caller if they may read the namespace's budget; raises the errors of `may` otherwise."""
+    """Returns the request's caller if they may read the namespace's budget; if not, raises an error as `may` does."""
     return may(access, Action("get", GPU_BUDGETS, namespace))
 
 
 def may_read_budget(access: AccessControl, name: str) -> Caller:
-    """Returns the request's caller if they may read the budget; raises the errors of `may` otherwise."""
+    """Returns the request's caller if they may read the budget of this name; if not, raises an error as `may` does."""
     return may(access, Action("get", GPU_BUDGETS, name=name))
 
 
 def may_read_all(access: AccessControl) -> Caller:
-    """Returns the request's caller if they may read all budgets; raises the errors of `may` otherwise."""
+    """Returns the request's caller if they may read all budgets; if not, raises an error as `may` does."""
     return may(access, Action("list", GPU_BUDGETS))
 
 
 def may_grant(access: AccessControl) -> Caller:
-    """Returns the request's caller if they may grant money; raises the errors of `may` otherwise."""
+    """Returns the request's caller if they may grant money; if not, raises an error as `may` does."""
     return may(access, Action("create", GPU_GRANTS))
 
 
 def may_correct(access: AccessControl) -> Caller:
-    """Returns the request's caller if they may correct spending; raises the errors of `may` otherwise."""
+    """Returns the request's caller if they may correct spending; if not, raises an error as `may` does."""
     return may(access, Action("create", GPU_CORRECTIONS))

@@ -1,7 +1,7 @@
 """Answers usage queries about months that the store no longer holds, from their exported files.
 
-If the store still holds a budget's usage in such a month, the store's figures count instead of the file's, as they are
-newer.
+If the store still holds an account's usage in such a month, the store's figures count, and the file's do not: the
+store's are newer.
 """
 
 from __future__ import annotations
@@ -60,9 +60,10 @@ class ExportedMonths:
 
         Args:
             sums: the sums; they already contain the store's usage.
-            now: the instant of the query, from which follows the first month that the store is sure to hold
-                (`kept_from`).
-            held: pairs of an account and an earlier month, such as 2026-10, of which the store still holds usage.
+            window: the window of the query.
+            now: the instant of the query. Files are read for the months before `kept_from(now)`.
+            held: pairs of an account and such a month, such as 2026-10, of which the store still holds usage. This
+                usage is not added from the file.
             only: the namespaces to add; None for all.
 
         Raises:
@@ -132,7 +133,7 @@ class ExportedMonths:
                 self._bodies.popitem(last=False)
 
     def _names(self, month: str) -> frozenset[str]:
-        """Returns the months, such as 2026-10, of which there are files, by a list that is at most LISTED_SECONDS old.
+        """Returns the months, such as 2026-10, that have a file, by a list of files that is at most LISTED_SECONDS old.
 
         Raises:
             MonthUnavailableError: the files cannot be listed; the error names `month`, which the query needs.
@@ -154,6 +155,7 @@ def held_before(account: str, use: Use, before: Instant) -> set[tuple[str, str]]
 
     Args:
         use: the account's usage in the store.
+        before: the instant, in nanoseconds since 1970.
     """
     return {(account, month_of(hour)) for hour in {row[0] for row in use.raw_rows} if hour * HOUR < before}
 

@@ -42,12 +42,13 @@ class SessionFigures:
     Attributes:
         session: the session.
         account: the account that pays.
-        rate: its present rate, in microGPU-seconds a second.
+        rate: the session's present rate, in microGPU-seconds a second.
         amount: the session's cost in the present period of that account, in microGPU-seconds.
-        reported_at: the instant of its pod's last report; None without a report.
-        used: the GPU time that its containers used according to its pod's reports, in microGPU-seconds; None without a
+        reported_at: the instant of the pod's last report; None without a report.
+        used: the GPU time that the pod's containers used according to its reports, in microGPU-seconds; None without a
             report.
-        present_use: how busy its GPUs are now, according to Prometheus; None if that is unknown, or its pod reports.
+        present_use: how busy the session's GPUs are now, according to Prometheus; None if that is unknown, or the pod
+            reports.
     """
 
     session: Session
@@ -63,7 +64,7 @@ class Book:
     """Reads the ledger in the store for the REST API. Every method may raise redis.RedisError."""
 
     def __init__(self, client: Store, now: Callable[[], Instant]) -> None:
-        """Makes a reader; `client` returns bytes, `now` nanoseconds since 1970."""
+        """Makes a reader of the store of `client`, whose answers are bytes; `now` returns nanoseconds since 1970."""
         self._client = client
         self._now = now
 
@@ -113,15 +114,15 @@ class Book:
         return account in self._accounts_of(namespace)
 
     def has_taken(self, account: str, kind: str, name: str) -> bool:
-        """Returns whether an account's ledger holds an order of this kind (GPUGrant or GPUCorrection) and name."""
+        """Returns whether an order of this kind (GPUGrant or GPUCorrection) and name was applied to an account."""
         names = keys.AccountKeys(account)
         return bool(self._client.hexists(names.grants if kind == "GPUGrant" else names.corrections, name))
 
     def present_use(self, budgets: Sequence[Summary]) -> dict[str, NamespaceUse]:
         """Returns the present use of the namespaces that these budgets name, keyed by namespace.
 
-        It states how busy a namespace's pods keep their GPUs now, as a Prometheus measures it. A namespace whose
-        present use is not known has no item.
+        The present use states how busy a namespace's pods keep their GPUs now, as a Prometheus measures it. A namespace
+        whose present use is not known is left out.
         """
         names = sorted({name for budget in budgets for name in budget.namespaces})
         return present_use.of_namespaces(self._client, names, self._now())
@@ -187,9 +188,13 @@ class Book:
         return dearest
 
     def _open_sessions(self, after: str, limit: int) -> list[tuple[Session, str]]:
-        """Returns open sessions and their accounts, sorted by uid from `after` on; fewer than `limit` only at the end.
+        """Returns pairs of an open session and its account, sorted by uid; fewer than `limit` only at the end.
 
         A session that ends between two reads, or cannot be read, is left out, and the next session takes its place.
+
+        Args:
+            after: the uid after which the sessions begin; empty for the first sessions.
+            limit: the most sessions.
         """
         page: list[tuple[Session, str]] = []
         while len(page) < limit:

@@ -7,9 +7,10 @@ All else of a GPUPod follows from the pod's metadata, spec and phase.
 `GET /apis/fairgpu.io/v1/gpunodes` and `gpupods` answer lists, and watches that can be resumed:
 https://kubernetes.io/docs/reference/using-api/api-concepts/#efficient-detection-of-changes
 
-A resourceVersion is made of the API server's own: that of pods for GPUPods, and `NODES.PODS` for GPUNodes, which follow
-from both. A watch that one worker began can therefore go on at any other worker. A watch gets each changed object in
-its present state, and not each state in between.
+A resourceVersion is made of the API server's resourceVersions. For GPUPods it is that of the pods. For GPUNodes, which
+follow from nodes and pods, it is `NODES.PODS`, that of the nodes and that of the pods. A watch that one worker began
+can therefore go on at any other worker. A watch gets each changed object in its present state, and not each state in
+between.
 """
 
 from __future__ import annotations
@@ -55,9 +56,9 @@ class Held(NamedTuple):
     """A pod's part of one GPU.
 
     Attributes:
-        core_percent: its part of the GPU's time, in percent.
-        memory_mib: its memory, in MiB.
-        containers: the largest number of its containers that run on the GPU at one time.
+        core_percent: the pod's part of the GPU's time, in percent.
+        memory_mib: the pod's part of the GPU's memory, in MiB.
+        containers: the largest number of the pod's containers that run on the GPU at one time.
     """
 
     core_percent: int
@@ -71,9 +72,9 @@ class GPUPod:
 
     Attributes:
         uid, namespace, name: identify the pod.
-        node: the node on which it holds GPUs; empty if it holds none.
-        held: keyed by the GPU's uuid, the pod's part of it.
-        body: its JSON document without the API version, the kind and the resourceVersion.
+        node: the name of the node on which the pod holds GPUs; empty if it holds none.
+        held: keyed by the GPU's uuid, the pod's part of that GPU.
+        body: the JSON document of the GPUPod without the API version, the kind and the resourceVersion.
     """
 
     uid: str
@@ -89,8 +90,8 @@ class GPUNode:
     """A node that offers GPUs.
 
     Attributes:
-        name: its name.
-        inventory: its GPUs, from the annotation that the node agent writes; None if the annotation is invalid.
+        name: the node's name.
+        inventory: the node's GPUs, from the annotation that the node agent writes; None if the annotation is invalid.
         fault: the reason why the annotation is invalid; empty if it is valid.
     """
 
@@ -164,7 +165,7 @@ def node_body(node: GPUNode, pods: Iterable[GPUPod]) -> bytes:
     """Returns the JSON document of a GPUNode without the API version, the kind and the resourceVersion.
 
     Args:
-        pods: the pods that hold GPUs of it.
+        pods: the pods that hold GPUs of the node.
     """
     offered = node.inventory
     holders = sorted(pods, key=lambda pod: (pod.namespace, pod.name, pod.uid))
@@ -214,9 +215,14 @@ def _figures(held: Held) -> dict[str, int]:
 
 
 def _allocation(annotations: Json, node: str) -> tuple[allocation.Allocation | None, str]:
-    """Returns the allocation in the annotations of a pod that is bound to this node, and its fault.
+    """Returns the allocation in a pod's annotations, and the allocation's fault, as a text.
 
-    The allocation is None if it is absent or faulty, such as one of another node. The fault is empty if there is none.
+    The allocation is None if it is absent, or if it is faulty: it cannot be read, or it is for another node. The fault
+    is empty for an absent allocation and for a valid one.
+
+    Args:
+        annotations: the pod's annotations.
+        node: the name of the node to which the pod is bound.
     """
     text = annotations.get(names.ALLOCATION)
     if not isinstance(text, str):
@@ -246,7 +252,12 @@ def _container(container_allocation: allocation.ContainerAllocation) -> dict[str
 
 
 def _held(pod_allocation: allocation.Allocation, spec: Json) -> dict[str, Held]:
-    """Returns a pod's part of each GPU, keyed by uuid: the most that it holds of the GPU at any time of its life."""
+    """Returns a pod's part of each GPU, keyed by uuid: the most that the pod holds of the GPU at any time of its life.
+
+    Args:
+        pod_allocation: the pod's allocation, with the devices of each container.
+        spec: the pod's spec, which says which containers are init containers.
+    """
     init = {str(one.get("name")): is_native_sidecar(one) for one in mappings(spec.get("initContainers"))}
     shares: dict[str, _Shares] = {}
     for container in pod_allocation.containers:
@@ -283,7 +294,8 @@ def _stage(spec: Json, node: str) -> str:
 def _waits(spec: Json, status: Json) -> list[dict[str, str]]:
     """Returns the reasons for which a pod waits, as maps with `by` and `why`.
 
-    They are its scheduling gates or, without gates, the messages of kube-scheduler and of FairGPU's extender.
+    The reasons are the pod's scheduling gates or, without gates, the messages of kube-scheduler and of FairGPU's
+    extender.
     """
     gates = [str(gate.get("name")) for gate in mappings(spec.get("schedulingGates"))]
     if gates:
@@ -324,9 +336,10 @@ class _Change:
     """A change of a GPUNode or a GPUPod.
 
     Attributes:
-        number: the number of the change among those of its kind.
-        source, version: the collection whose change caused it, nodes or pods, and the resourceVersion of that change.
-        key: the node's name or the pod's uid.
+        number: the number of the change among the changes of the same kind of objects.
+        source, version: the API server's collection, nodes or pods, whose change caused this one, and the
+            resourceVersion of the collection's change.
+        key: the name of the changed node, or the uid of the changed pod.
         deleted: the namespace and the JSON of an object that was deleted; None for any other change.
     """
 
@@ -342,9 +355,9 @@ class _Changes:
     """The latest changes of one kind of objects, gpunodes or gpupods.
 
     Attributes:
-        number: the number of the last change, counted from 1; 0 before the first.
+        number: the number of the last change, counted from 1; 0 before the first change.
         floor: keyed by collection, nodes or pods, the least resourceVersion from which a watch can continue: `recent`
-            has every later change. A client with an earlier one must list again.
+            has every later change. A client with an earlier resourceVersion must list again.
         recent: the latest changes, oldest first.
         born: for each present object, the number of the change that added it, keyed by the node's name or the pod's
             uid. A watch that continues from an earlier change gets the object as ADDED, any other as MODIFIED.
@@ -359,9 +372,9 @@ class _Changes:
         """Adds a change; drops the oldest one if there are more than MAX_CHANGES.
 
         Args:
-            source: the collection whose change caused it, nodes or pods.
-            version: the resourceVersion of that change.
-            key: the node's name or the pod's uid.
+            source: the API server's collection, nodes or pods, whose change caused this one.
+            version: the resourceVersion of the collection's change.
+            key: the name of the changed node, or the uid of the changed pod.
             deleted: the namespace and the JSON of an object that was deleted; None for any other change.
         """
         self.number += 1
@@ -413,7 +426,7 @@ class GPUFeed:
         Args:
             name: the node's name.
             node: the node; None if it offers no GPUs, or is deleted.
-            version: its resourceVersion as a number.
+            version: the node's resourceVersion as a number.
         """
         with self._lock:
             if node == self._nodes.get(name):
@@ -440,7 +453,7 @@ class GPUFeed:
         Args:
             uid: the pod's uid.
             pod: the pod; None if it is deleted.
-            version: its resourceVersion as a number.
+            version: the pod's resourceVersion as a number.
         """
         with self._lock:
             before = self._pods.get(uid)
@@ -545,7 +558,7 @@ class GPUFeed:
             return self._version(kind)
 
     def position(self, kind: str, version: str) -> int | None:
-        """Returns the number of the last change that a resourceVersion includes.
+        """Returns the number of the last change that a resourceVersion includes, after which a watch continues.
 
         Args:
             kind: gpunodes or gpupods.
@@ -556,7 +569,7 @@ class GPUFeed:
 
         Raises:
             VersionError: the text is no resourceVersion of this kind.
-            ExpiredError: not all changes since are known.
+            ExpiredError: not all changes after that resourceVersion are known.
         """
         sources = SOURCES[kind]
         parts = version.split(".")
@@ -612,7 +625,10 @@ class GPUFeed:
             kind: gpunodes or gpupods.
             change: the object's last change.
             number: the number of the change after which the watch continues: an object that came later is ADDED.
-            namespace: the namespace that is watched; empty for all. None is returned for an object of another one.
+            namespace: the namespace that is watched; empty for all.
+
+        Returns:
+            The type and the JSON; None if the object is in a namespace that is not watched.
         """
         if change.deleted is not None:
             return None if namespace not in ("", change.deleted[0]) else ("DELETED", change.deleted[1])
@@ -640,7 +656,7 @@ def _is_number(text: str) -> bool:
 
 
 class _View:
-    """A view of the API server's nodes or pods, which passes them and each new resourceVersion on to a GPUFeed."""
+    """A view of the API server's nodes or pods; it passes the objects and each new resourceVersion on to a GPUFeed."""
 
     def __init__(self, feed: GPUFeed, source: str) -> None:
         self._feed = feed
@@ -657,7 +673,13 @@ class _View:
         return body
 
     def read(self, item: Json) -> Json:
-        """Returns a map with a Node's name or a Pod's uid as KEY, and the GPUNode or GPUPod parsed from it as READ."""
+        """Returns a map with two keys: KEY has a Node's name or a Pod's uid, READ the GPUNode or GPUPod parsed from it.
+
+        READ is None for a node that offers no GPUs.
+
+        Args:
+            item: the Node or the Pod as JSON.
+        """
         metadata = mapping(item.get("metadata"))
         key = metadata.get("uid") if self._source == PODS else metadata.get("name")
         value = read_pod(item) if self._source == PODS else read_node(item)
@@ -691,9 +713,9 @@ COLLECTIONS: dict[str, tuple[str, dict[str, str]]] = {
 
 
 class GPUWatches:
-    """Answers a worker's watches of GPUNodes and GPUPods, in its event loop.
+    """Answers the watches of GPUNodes and GPUPods that a worker serves, in the worker's event loop.
 
-    It asks the API server nothing before the first client asks.
+    Nodes and pods are read from the API server only once a first client asks.
     """
 
     def __init__(self, api: KubernetesAPI, wait: Wait, random: Callable[[], float], loop: Loop) -> None:
@@ -715,9 +737,9 @@ class GPUWatches:
         self.feed = GPUFeed(self._note_change)
 
     async def has_caught_up(self) -> bool:
-        """Waits until nodes and pods have been read, for CATCH_UP_SECONDS at most; returns whether they have.
+        """Waits until nodes and pods have been read, for CATCH_UP_SECONDS at most; returns whether they have been read.
 
-        The first call begins to read them.
+        The first call begins to watch them.
         """
         if not self._started:
             self._started = True
@@ -738,8 +760,8 @@ class GPUWatches:
 
         Raises:
             VersionError: the text is no resourceVersion of this kind.
-            ExpiredError: not all changes since are known, or this worker does not learn of that version within
-                CATCH_UP_SECONDS.
+            ExpiredError: not all changes after that resourceVersion are known, or this worker has not read the objects
+                up to it within CATCH_UP_SECONDS.
         """
         await self._until(lambda: self.feed.position(kind, version) is not None, CATCH_UP_SECONDS)
         position = self.feed.position(kind, version)
@@ -752,8 +774,8 @@ class GPUWatches:
     ) -> AsyncGenerator[bytes]:
         """Yields the events of a watch, each a line of JSON, until the time is up or the worker ends.
 
-        Changes that are sent together are a batch. All its events but the last have the resourceVersion before the
-        batch, so that a client whose watch breaks in the middle gets the batch again.
+        Events that are sent together are a batch. All events of a batch but the last have the resourceVersion from
+        before the batch, so that a client whose watch breaks in the middle of a batch gets it again.
 
         Args:
             kind: gpunodes or gpupods.
@@ -861,10 +883,14 @@ class GPURoute:
         measures: Measures,
         threads: ThreadPoolExecutor,
     ) -> None:
-        """Makes the route of one kind of objects, gpunodes or gpupods.
+        """Makes the route of one kind of objects.
 
-        `watches` is None without a cluster; a valid request is then answered with the status 404. `threads`
-        authenticate callers and make lists.
+        Args:
+            kind: gpunodes or gpupods.
+            watches: the watches; None without a cluster: a valid request is then answered with the status 404.
+            access: authenticates callers and checks their rights.
+            measures: the worker's metrics.
+            threads: the threads that authenticate callers and make lists.
         """
         self._kind = kind
         self._watches = watches

@@ -1,7 +1,7 @@
 """The models of requests and answers of the REST API.
 
-Request models are strict: a wrong field is named, and no value is guessed. Numbers are bounded, so that they fit the
-store's integers. The docstrings of models are the descriptions in `/openapi.json`.
+Request models are strict: an error names the wrong field, and no value is guessed. Numbers are bounded, so that they
+fit the store's integers. The docstrings of models are the descriptions in `/openapi.json`.
 """
 
 from __future__ import annotations
@@ -93,8 +93,8 @@ class DeviceReport(_Reported):
     `busyNs` is GPU time, `spanNs` the wall time with queued work, and `throttledNs` the time for which launches were
     held back, each in nanoseconds. `memoryPeakMiB` is the most memory that the container had at one time, `launches`
     the number of kernel launches, and `oom` the number of refused allocations of memory. `earlierBusyNs` and
-    `earlierSpanNs` are the parts of `busyNs` and `spanNs` that the sidecar found when it started: a start of the
-    sidecar before it may have reported them.
+    `earlierSpanNs` are the parts of `busyNs` and `spanNs` that the sidecar found when it started: the sidecar may have
+    reported them before it was restarted.
     """
 
     uuid: Annotated[str, StringConstraints(strict=True, pattern=r"^[A-Za-z0-9._:/-]{1,128}$")]
@@ -109,7 +109,7 @@ class DeviceReport(_Reported):
 
 
 class ContainerReport(_Reported):
-    """The use of each of its devices by the container `name`, in a pod's report; no device stands there twice."""
+    """The use of devices by the container `name`, in a pod's report; `devices` has each of its devices at most once."""
 
     name: Annotated[str, StringConstraints(strict=True, pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")]
     devices: Annotated[list[DeviceReport], Field(max_length=MAX_DEVICES)]
@@ -124,8 +124,9 @@ class ContainerReport(_Reported):
 class Report(_Reported):
     """The body of `POST /v1/reports`: the GPU use of a pod's containers, as the pod's sidecar has seen it.
 
-    `v` is the version of the format, and `boot` an id of the sidecar's start. A report whose `seq` is not above that of
-    an earlier one of the same `boot` is ignored. A pod may report once a second, and sooner with `last`, its final one.
+    `v` is the version of the format, and `boot` an id of the sidecar's start. A report is ignored if its `seq` is not
+    above that of every earlier report of the same `boot`. A pod may report once a second, and sooner if `last` is true:
+    the report is then the final one of this `boot`.
     """
 
     v: Literal[1]
@@ -144,10 +145,10 @@ class Report(_Reported):
 
 
 class GrantRequest(_Given):
-    """The body of `POST /v1/grants`: one-off money for a budget or, with `gpuHours` below 0, from it.
+    """The body of `POST /v1/grants`: one-off money for a budget; with `gpuHours` below 0, the budget loses money.
 
-    `name` names the GPUGrant to make; without it the header Idempotency-Key is required. With either, a request that is
-    sent again gives no money again. `expires` is a time to come; without it the grant expires with the present period.
+    `name` names the GPUGrant to make; without it the header Idempotency-Key is required. By either, a request that is
+    sent again gives no money again. `expires` is a future time; without it the grant expires with the present period.
     """
 
     budget: Name
@@ -158,10 +159,10 @@ class GrantRequest(_Given):
 
 
 class CorrectionRequest(_Given):
-    """The body of `POST /v1/corrections`: GPU-hours to add to a budget's spending; below 0, it has spent less.
+    """The body of `POST /v1/corrections`: `gpuHours` are added to a budget's spending, or taken off it if below 0.
 
-    They count in the period that contains the time `effectivePeriod`, and as use of `namespace`, if that is given.
-    `name` names the GPUCorrection to make; without it the header Idempotency-Key is required.
+    The GPU-hours count in the period that contains the time `effectivePeriod`, and as use of `namespace`, if that is
+    given. `name` names the GPUCorrection to make; without it the header Idempotency-Key is required.
     """
 
     budget: Name
@@ -219,9 +220,9 @@ class Rate(Answer):
 class AccessAnswer(Answer):
     """The answer to `GET /v1/access`: the caller's name, and the namespaces whose figures the caller may read.
 
-    `readsAll` is true for a caller who may list every budget; `namespaces` is empty then. Else `namespaces` lists those
-    that were found readable; if `complete` is false there may be more, which a client asks for by name. `grants` is
-    true for a caller who may grant money.
+    `readsAll` is true for a caller who may list every budget; `namespaces` is empty then. Else `namespaces` lists the
+    namespaces that were found readable. If `complete` is false, the caller may read further namespaces, for which a
+    client must ask by name. `grants` is true for a caller who may grant money.
     """
 
     name: str
@@ -234,9 +235,10 @@ class AccessAnswer(Answer):
 class LedgerEntryAnswer(Answer):
     """An entry of a budget's ledger: it added `amount` to the spending of the period that starts at `period`.
 
-    An entry of `kind` grant, carry (of a grant into the next period) or lapse (of a grant that expired) added it to the
-    available money instead. `session` is the uid of a session, and `pod` the name of its pod, of the grant or of the
-    correction; these and `namespace` are empty if the entry concerns none. `note` is a text for people.
+    An entry of `kind` grant, carry (money came from the preceding period) or lapse (a grant expired) added `amount` to
+    the available money, and not to the spending. `session` is the uid of a session, and `pod` the name of the session's
+    pod, of the grant or of the correction; these and `namespace` are empty if the entry concerns none. `note` is a text
+    for people.
     """
 
     id: str
@@ -251,7 +253,7 @@ class LedgerEntryAnswer(Answer):
 
 
 class LedgerAnswer(Answer):
-    """A page of a budget's ledger, oldest entry first. `cursor` asks for later entries, even if none follow yet."""
+    """A page of a budget's ledger, oldest entry first. `cursor` asks for later entries, even if there are none yet."""
 
     budget: str
     entries: list[LedgerEntryAnswer]
@@ -261,8 +263,8 @@ class LedgerAnswer(Answer):
 class PresentUseAnswer(Answer):
     """The busy part of what a pod holds of GPUs now, in percent from 0 to 100; advisory, and no part of any bill.
 
-    `source` measured it, and `at` is the time of its answer. For a GPU that pods share, it is the whole GPU's figure if
-    the source has none for each pod.
+    `source` measured it, and `at` is the time of the source's answer. If the source has no figures by pod for a GPU
+    that pods share, `percent` is the figure of the whole GPU.
     """
 
     percent: float
@@ -275,12 +277,12 @@ class SessionAnswer(Answer):
 
     `budget` is the account that pays at `rate`, and `amount` the session's cost in that account's present period. The
     allocation of a claim of Dynamic Resource Allocation is one session, whose `pod` is `resourceclaim/` and the claim's
-    name; `heldIdle` is true while no pod reserves the claim. `chargedByRule` has the facts that the cluster's objects
-    do not state about what a pod holds by another stack, such as `model-unknown`: a rule decides the charge; else it is
-    empty.
+    name; `heldIdle` is true while no pod reserves the claim. `chargedByRule` names the facts that the cluster's objects
+    do not state about what a pod holds by another stack, such as `model-unknown`: a rule decides what is charged. It is
+    empty if no such fact is missing.
 
-    `used` is the GPU time that its containers used, by its reports over all starts of its sidecar, and `reportedAt` the
-    time of the last one; both are null before the first. `presentUse` is null if the pod reports, or if its use is
+    `used` is the GPU time that the pod's containers used, by all reports of the pod, and `reportedAt` the time of the
+    last report; both are null before the first report. `presentUse` is null if the pod reports, or if its use is
     unknown.
     """
 
@@ -301,7 +303,9 @@ class SessionAnswer(Answer):
 
 
 class SessionsAnswer(Answer):
-    """A page of open sessions, sorted by uid or, on request, the dearest first; `cursor` is null on the last page.
+    """A page of open sessions, sorted by uid or, on request, by cost, the highest first.
+
+    `cursor` is the cursor of the next page, null on the last page.
 
     `presentUseFrom` names the source of the sessions' present use; null if the admin has configured none.
     """
@@ -312,7 +316,7 @@ class SessionsAnswer(Answer):
 
 
 class GrantAnswer(Answer):
-    """A GPUGrant as ordered; the ledger holds it a moment later. `expires` is null if it expires with its period."""
+    """A GPUGrant as ordered; the ledger has it a moment later. `expires` is null if it ends with the present period."""
 
     name: str
     budget: str
@@ -323,7 +327,7 @@ class GrantAnswer(Answer):
 
 
 class CorrectionAnswer(Answer):
-    """A GPUCorrection of the period that contains `effectivePeriod`; the ledger holds it a moment later."""
+    """A GPUCorrection as ordered, of the period that contains `effectivePeriod`; the ledger has it a moment later."""
 
     name: str
     budget: str
@@ -335,7 +339,7 @@ class CorrectionAnswer(Answer):
 
 
 class ReportAnswer(Answer):
-    """The answer to a report that was taken, or ignored as an old one; `interval_s` is the seconds until the next."""
+    """The answer to a report that was stored, or ignored as old; `interval_s` is the seconds until the next report."""
 
     interval_s: int
 
@@ -345,7 +349,7 @@ class SafeAnswer(Answer):
 
     `committed` is the amount, in microGPU-seconds, that is kept for admitted pods and for pods behind FairGPU's
     scheduling gate. `defaultCommitSeconds` is the assumed run time of a pod without activeDeadlineSeconds. `hold` is
-    true if a pod that does not fit waits; else it is admitted as over budget.
+    true if a pod whose run the money cannot pay for waits; else such a pod is admitted as over budget.
     """
 
     committed: Exact
@@ -358,7 +362,7 @@ class ChargeAnswer(Answer):
 
     A share without guaranteed GPU time (best effort) costs at least `bestEffortFloorPercent` percent of a whole GPU.
     `unknownDeviceMiB` is the memory, in MiB, that a device is assumed to have: the memory that a pod asks for is
-    charged as its part of that.
+    charged as a part of this memory.
     """
 
     bestEffortFloorPercent: int = 10  # noqa: N815 - the wire's name
@@ -368,9 +372,10 @@ class ChargeAnswer(Answer):
 class StateAnswer(Answer):
     """The state that a namespace's next pod meets, with figures of the budget that pays; `budget` is empty for none.
 
-    `available` is allowance and grants, and `remaining` the part not spent, below 0 once overspent; both are 0 without
-    a limit. They are microGPU-seconds; `rate` is what running pods cost, in microGPU-seconds per second. `enforced` is
-    false if the budget is only observed, and absent otherwise; `safe` is absent unless its admission is safe.
+    `available` is allowance and grants, and `remaining` the part not spent, below 0 once overspent; both are
+    microGPU-seconds, and 0 without a limit. `rate` is what running pods cost, in microGPU-seconds per second.
+    `enforced` is false if the budget is only observed, and absent otherwise. `safe` is absent unless the budget's
+    admission is safe.
     """
 
     namespace: str
@@ -417,10 +422,10 @@ class GPUHolder(GPUFigures):
 
 
 class GPUOfNode(Answer):
-    """A GPU of a node: `held` is the part that all pods hold together, and `pods` the part of each.
+    """A GPU of a node: `held` is the part that all pods hold together, and `pods` has the part of each pod.
 
-    `memoryMiB` is the memory that pods can hold in all, and `numa` the GPU's NUMA node, null if it is unknown. A
-    `fenced` GPU takes no new containers; `why` is the reason, null for one that is not fenced.
+    `memoryMiB` is the memory that pods can hold in all, and `numa` the GPU's NUMA node, null if it is unknown. A GPU
+    whose `health` is `fenced` takes no new containers; `why` is the reason, null for a GPU that is not fenced.
     """
 
     uuid: str
@@ -437,8 +442,8 @@ class GPUOfNode(Answer):
 class GPUNodeStatus(Answer):
     """The GPUs of a node: `driver` is the driver's version, and `slots` the most containers on one GPU.
 
-    `fault` is why the node agent's list of them is invalid, so that no pod is placed there; null if it is valid. With a
-    fault `devices` is empty, and `vendor`, `driver` and `slots` are absent.
+    `fault` is the reason why the node agent's list of GPUs is invalid, so that no pod is placed on the node; null for a
+    valid list. With a fault `devices` is empty, and `vendor`, `driver` and `slots` are absent.
     """
 
     fault: str | None
@@ -468,7 +473,7 @@ class ListMetadata(Answer):
 
 
 class GPUNodeAnswer(Answer):
-    """A GPUNode: a node that offers GPUs, with what pods hold of each."""
+    """A GPUNode: a node that offers GPUs, with the parts of each GPU that pods hold."""
 
     apiVersion: Literal["fairgpu.io/v1"]  # noqa: N815 - the wire's name
     kind: Literal["GPUNode"]
@@ -486,7 +491,7 @@ class GPUNodesAnswer(Answer):
 
 
 class GPUShare(Answer):
-    """A container's share of one GPU: percent of its time, 0 for best effort (none guaranteed), and memory in MiB."""
+    """A container's share of one GPU: percent of the GPU's time, 0 for best effort (no time guaranteed), and MiB."""
 
     uuid: str
     model: str
@@ -502,7 +507,7 @@ class GPUContainer(Answer):
 
 
 class GPUWait(Answer):
-    """A reason why a pod waits: a scheduling gate's name, or the message of kube-scheduler or FairGPU's scheduler."""
+    """A reason why a pod waits: `why` is a scheduling gate's name, or the message of the scheduler that `by` names."""
 
     by: Literal["gate", "kube-scheduler", "fairgpu"]
     why: str
@@ -512,11 +517,12 @@ class GPUPodStatus(Answer):
     """A GPU pod's stage, its shares of GPUs, and the reasons why it waits.
 
     `stage` is `gated` behind a scheduling gate, `waits` for a node, `placed`, or `ended`; a pod that was deleted before
-    it was placed has ended, too. `node` is null before it is placed; `containers` is empty if it is not placed, and
-    `waits` once it is. `fault` is why a placed pod's allocation
-    is invalid, so that it holds no GPU; null for none. The pod's annotations follow, null if absent: `gang` names
-    the pods to place together (NAME/SIZE), `reclaimAt` the time of its eviction for another pod, `evictionAt` that for
-    its spent budget, and `earmark` the devices that are freed and kept for it while it waits, as JSON.
+    it was placed has ended, too. `node` is null before the pod is placed; `containers` is empty if the pod is not
+    placed, and `waits` is empty once it is. `fault` is the reason why a placed pod's allocation is invalid, so that the
+    pod holds no GPU; null for none. The other fields are the pod's annotations, null if absent: `gang` names the pods
+    to place together (NAME/SIZE), `reclaimAt` the time of the pod's eviction for another pod, `evictionAt` the time of
+    its eviction for its spent budget, and `earmark` the devices that are freed and kept for the pod while it waits, as
+    JSON.
     """
 
     stage: Literal["gated", "waits", "placed", "ended"]
@@ -564,7 +570,8 @@ class AncestorBudget(Answer):
 class AncestorVerdict(Answer):
     """The answer to `POST /budget/{namespace}/report`, in the format of FairGPU's ancestor, an earlier project.
 
-    `terminate` is true once the pod's other containers, but FairGPU's sidecar, have ended: the caller may end, too.
+    `terminate` is true once the pod's containers other than the caller and FairGPU's sidecar have ended: the caller may
+    end, too.
     """
 
     terminate: bool
@@ -671,7 +678,7 @@ class PeriodAnswer(Answer):
 
 
 class CurrencyAnswer(Answer):
-    """The admin's currency: `code` by ISO 4217, and the cost of a billed GPU-hour, which contains the model's price."""
+    """The admin's currency: `code` by ISO 4217, and the cost of a billed GPU-hour, in which models' prices count."""
 
     code: str
     perGpuHour: float  # noqa: N815 - the wire's name
@@ -689,8 +696,8 @@ class CostsAnswer(Answer):
 class StretchAnswer(Answer):
     """A budget's spending between two instants, and the time at which its money runs out at the same rate.
 
-    `spent` is exact, and below 0 if corrections took back more than pods cost; `rate` is its mean, and never below 0.
-    `exhaustion` is null if the money lasts to the period's end, has no limit, or is spent already.
+    `spent` is exact, and below 0 if corrections took back more than pods cost. `rate` is the mean rate of `spent`, but
+    never below 0. `exhaustion` is null if the money lasts to the period's end, has no limit, or is spent already.
     """
 
     since: datetime
@@ -701,14 +708,14 @@ class StretchAnswer(Answer):
 
 
 class ForecastAnswer(Answer):
-    """Forecasts from a budget's spending of the last hour and of the last day; null until it was sampled twice."""
+    """Forecasts from a budget's spending in the last hour and in the last day; null until that was sampled twice."""
 
     lastHour: StretchAnswer | None  # noqa: N815 - the wire's name
     lastDay: StretchAnswer | None  # noqa: N815 - the wire's name
 
 
 class ExpiringAnswer(Answer):
-    """A grant with an expiry of its own, and the money left of it. Spending uses the soonest to expire first."""
+    """A grant with an expiry of its own, and its unspent money. Spending uses the grant that expires soonest first."""
 
     grant: str
     remaining: Money
@@ -716,7 +723,7 @@ class ExpiringAnswer(Answer):
 
 
 class GraceAnswer(Answer):
-    """The grace of an exhausted budget: the money and the time left of it; null for a limit that is not set."""
+    """The grace of an exhausted budget: the money left of it, and the time of its end; null for a limit not set."""
 
     remaining: Money | None
     ends: datetime | None
@@ -725,9 +732,9 @@ class GraceAnswer(Answer):
 class BudgetUseAnswer(Answer):
     """The number of GPUs that a budget's pods keep busy now; advisory, and no part of any bill.
 
-    `known` is the number of GPUs held by the pods whose use is known, and `busy` the busy part of it. A pod that holds
-    half of a GPU's time counts as half a GPU, whatever the price. `source` measured them; `at` is the time of its
-    oldest answer.
+    `known` is the number of GPUs held by the pods whose use is known, and `busy` the busy part of `known`. A pod that
+    holds half of a GPU's time counts as half a GPU, whatever the price. `source` measured both; `at` is the time of the
+    oldest answer of the source among them.
     """
 
     busy: float
@@ -739,14 +746,14 @@ class BudgetUseAnswer(Answer):
 class BudgetAnswer(Answer):
     """A budget in its present period, or the own account, `namespace:NAME`, of a namespace that no budget names.
 
-    `granted` sums the period's grants, with what earlier periods left of theirs; with the allowance it is `available`.
-    `available` and `remaining` are null if nothing limits the spending. `rate` is what running pods cost now.
-    `exhaustedAt` is the time when spending reached `available`; null while it is below. `enforcement` is observe,
-    enforce or evict, and empty without a budget. `state` is the state that pods meet; `computedState` is the one that
-    they would meet if the budget were enforced. `admission` is simple or safe: `committed` is the amount that admitted
-    pods may still spend, 0 if it is simple. `expiring` are the grants that expire on their own, the soonest first.
-    `grace` is null unless the budget is in grace. `currency` and `costs` are null if the admin has set no currency.
-    `presentUse` is null if it is unknown.
+    `granted` sums the period's grants and the money that earlier periods left to this one; with the allowance it is
+    `available`. `available` and `remaining` are null if nothing limits the spending. `rate` is what running pods cost
+    now. `exhaustedAt` is the time when spending reached `available`; null before that. `enforcement` is observe,
+    enforce or evict, and empty without a budget. `state` is the state that pods meet; `computedState` is the state that
+    they would meet if the budget were enforced. `admission` is simple or safe. With safe admission `committed` is the
+    amount that admitted pods may still spend; it is 0 with simple admission. `expiring` are the grants that expire on
+    their own, the soonest first. `grace` is null unless the budget is in grace. `currency` and `costs` are null if the
+    admin has set no currency. `presentUse` is null if it is unknown.
     """
 
     name: str
@@ -774,8 +781,8 @@ class BudgetAnswer(Answer):
 class NamespaceAnswer(Answer):
     """The budget that pays for a namespace, or the namespace's own account if no budget names it.
 
-    `budget` is null if there is no budget and no pod of the namespace was ever metered; the state is then that of a
-    default budget of which nothing is spent, or unlimited without one.
+    `budget` is null if there is no budget and no pod of the namespace was ever metered. `state` is then the state of a
+    default budget of which nothing is spent, or unlimited without a default budget.
     """
 
     namespace: str
@@ -802,8 +809,10 @@ def budget_answer(
 
     Args:
         now: the instant of the forecast.
+        figures: the budget's figures.
+        now: the instant of the forecast.
         currency: the currency of amounts beside GPU-hours; None for none.
-        uses: keyed by namespace, how busy its pods keep their GPUs now; None if no use is known.
+        uses: keyed by namespace, how busy the namespace's pods keep their GPUs now; None if no use is known.
     """
     available = figures.available
     return BudgetAnswer(
@@ -892,8 +901,8 @@ class ExpectedAnswer(Answer):
 class ItemForecastAnswer(Answer):
     """The amounts expected for an item of usage, at the pace of the last hour and of the last day.
 
-    They are null while less than ten minutes were metered, or nothing has been settled for ten minutes, and if an
-    account that pays a part of the item's use is in `notSettled` of the answer's `forecast`.
+    Each amount is null while less than ten minutes of its window were metered, or nothing was settled for ten minutes.
+    It is also null if an account that pays a part of the item's use is in `notSettled` of the answer's `forecast`.
     """
 
     lastHour: ExpectedAnswer | None  # noqa: N815 - the wire's name
@@ -903,9 +912,9 @@ class ItemForecastAnswer(Answer):
 class UsageForecastAnswer(Answer):
     """The end of a forecast, and the windows of past use that it extrapolates.
 
-    `lastHour` or `lastDay` is null if its window is shorter, or ended longer ago, than ten minutes. `notSettled` names
-    the accounts whose settlement has failed for longer than that: items of the answer that contain their use have no
-    forecast.
+    `lastHour` or `lastDay` is null if its window is shorter than ten minutes, or ended more than ten minutes ago.
+    `notSettled` names the accounts whose settlement has failed for more than ten minutes: items of the answer that
+    contain use of these accounts have no forecast.
     """
 
     end: datetime
@@ -919,9 +928,9 @@ class UsageItem(Answer):
 
     `billed` is what the ledger charged, with prices and corrections. `core` is the reserved GPU time, and `memory` the
     reserved part of device memory times the duration, both without a price. `used` is the GPU time that reports state,
-    null if there are none; `cost` is `billed` in the admin's currency, null if there is none. The value `__idle__`
-    stands for capacity that no pod held, and `__idle__ MODEL` for such capacity of one model. `forecast` is absent
-    unless the request asks for it.
+    null without reports. `cost` is `billed` in the admin's currency, null if the admin has set none. In `key` the value
+    `__idle__` stands for capacity that no pod held, and `__idle__ MODEL` for such capacity of one model. `forecast` is
+    absent unless the request asks for it.
     """
 
     start: datetime
@@ -938,8 +947,9 @@ class UsageItem(Answer):
 class UsageAnswer(Answer):
     """A page of usage, sorted by start and then by key; `next` is the cursor of the next page, null on the last.
 
-    `step` is the length of an item's time, null if it is the whole window; `aggregate` names the dimensions of the
-    keys. `currency` is null if the admin has set none. `forecast` is absent unless the request asks for it.
+    `step` is the length of each item's time, null if each item covers the whole window; `aggregate` names the
+    dimensions of the keys. `currency` is null if the admin has set none. `forecast` is absent unless the request asks
+    for it.
     """
 
     window: WindowAnswer

@@ -87,7 +87,7 @@ def document() -> Document:
 
 
 def document_json() -> bytes:
-    """Returns the description of the REST API (OpenAPI 3.1) as JSON, in the form in which it is served."""
+    """Returns the description of the REST API (OpenAPI 3.1) as the JSON that `/openapi.json` serves."""
     return orjson.dumps(document(), option=orjson.OPT_INDENT_2)
 
 

@@ -47,8 +47,8 @@ class GrantOrder:
         budget: the budget's name.
         gpu_hours: the amount as decimal text; below 0 it takes money away.
         reason: the reason for people.
-        requested_by: the user who ordered it.
-        expires: an RFC 3339 timestamp; empty for the end of the present period.
+        requested_by: the name of the user who ordered the grant.
+        expires: the time of the grant's expiry, as an RFC 3339 timestamp; empty for the end of the present period.
     """
 
     name: str
@@ -92,6 +92,8 @@ def correction_object(name: str, wanted: CorrectionRequest, effective: str, call
     """Returns an order of a correction as a GPUCorrection object.
 
     Args:
+        name: the name of the GPUCorrection.
+        wanted: the request.
         effective: an RFC 3339 timestamp in the period to correct.
         caller: the name of the user who orders it.
 
@@ -111,7 +113,7 @@ def effective_text(value: str, now: Instant) -> str:
         value: an instant in the period to correct, as an RFC 3339 timestamp.
 
     Raises:
-        ProblemError: it is not an RFC 3339 timestamp, or lies in the future.
+        ProblemError: the value is not an RFC 3339 timestamp, or lies in the future.
     """
     try:
         effective = parse_instant(value)
@@ -124,14 +126,14 @@ def effective_text(value: str, now: Instant) -> str:
 
 
 def acceptable(book: Book, spec: Json) -> None:
-    """Checks that the leader would not refuse a correction, by the present ledger; raises an error otherwise.
+    """Checks, by the present ledger, that the leader will not refuse a correction.
 
     Args:
         spec: the spec of the GPUCorrection.
 
     Raises:
-        ProblemError: the budget has never paid for the namespace, has no such period, or has spent less in it than the
-            correction gives back.
+        ProblemError: the budget has never paid for the namespace, has no such period, or has spent less in the period
+            than the correction gives back.
     """
     budget, namespace = spec["budget"], spec.get("namespace")
     if namespace is not None and not book.has_paid_for(budget, namespace):
@@ -149,11 +151,11 @@ def _spec_of(budget: str, gpu_hours: str, reason: str, author: str) -> Json:
 
 
 def order_object(kind: str, name: str, spec: Json) -> Json:
-    """Returns the object of an order.
+    """Returns the object of an order, as the API server takes it.
 
     Args:
         kind: GPUGrant or GPUCorrection.
-        spec: the fields of its spec; those that are None are left out.
+        spec: the fields of the object's spec; fields that are None are left out.
     """
     given = {key: value for key, value in spec.items() if value is not None}
     return {"apiVersion": names.BUDGET_API, "kind": kind, "metadata": {"name": name}, "spec": given}
@@ -176,10 +178,11 @@ class OrderStore(Protocol):
 def place_order(
     book: Book, item: Json, store: OrderStore, check: Callable[[Json], None] | None = None
 ) -> tuple[Json, bool]:
-    """Creates the object of an order, or finds the one that an earlier request for the same order made.
+    """Creates the object of an order, or finds the object that an earlier request for the same order made.
 
     Args:
-        store: stores objects of its kind.
+        item: the object to create.
+        store: stores the objects of the order's kind.
         check: raises a ProblemError for a spec that the leader would refuse; called for a new order only. None for no
             check.
 
@@ -187,7 +190,7 @@ def place_order(
         The object as stored, and whether it is new.
 
     Raises:
-        ProblemError: the name is taken, or the check refuses the order.
+        ProblemError: another order has or had the name, or the check refuses the order.
     """
     unused_name(book, item, store)
     if check is not None and store.read(item["metadata"]["name"]) is None:
@@ -213,7 +216,8 @@ def _ordered(stored: Json, noun: str) -> tuple[Json, Json]:
     """Returns the metadata and the spec of a stored order.
 
     Raises:
-        ProblemError: the object lacks one of them; the message calls the order by the noun, grant or correction.
+        ProblemError: the object lacks its metadata or its spec; the message calls the order by `noun`, which is grant
+            or correction.
     """
     metadata, spec = stored.get("metadata"), stored.get("spec")
     if not isinstance(metadata, dict) or not isinstance(spec, dict):
@@ -222,12 +226,13 @@ def _ordered(stored: Json, noun: str) -> tuple[Json, Json]:
 
 
 def place(item: Json, store: OrderStore) -> tuple[Json, bool]:
-    """Creates the object of an order, or returns the existing object that orders the same.
+    """Creates the object of an order, or returns the existing object of the same name that orders the same.
 
-    A repeated request may come from another caller.
+    An earlier request, also of another caller, may have made the existing object.
 
     Args:
-        store: stores objects of its kind.
+        item: the object to create.
+        store: stores the objects of the order's kind.
 
     Returns:
         The object as stored, and whether it is new.
@@ -247,7 +252,7 @@ def place(item: Json, store: OrderStore) -> tuple[Json, bool]:
 
 
 def gpu_hours_text(field: str, value: float | str, *, negative: bool = False) -> str:
-    """Returns an amount of GPU-hours as decimal text; a JSON number is taken as the decimal that the client wrote.
+    """Returns an amount of GPU-hours as decimal text; a JSON number gives the decimal text that the client wrote.
 
     Args:
         field: the name of the field, for the error.
@@ -255,7 +260,7 @@ def gpu_hours_text(field: str, value: float | str, *, negative: bool = False) ->
         negative: whether an amount below 0 is allowed.
 
     Raises:
-        ProblemError: the value is not such an amount.
+        ProblemError: the value is no amount of GPU-hours, is 0, or is below 0 although that is not allowed.
     """
     text = (value if isinstance(value, str) else f"{Decimal(repr(value)):f}").removesuffix(".0")
     try:
@@ -273,7 +278,8 @@ def name_of_key(caller: str, key: str) -> str:
     See https://datatracker.ietf.org/doc/draft-ietf-httpapi-idempotency-key-header/.
 
     Args:
-        key: the value of the header.
+        caller: the caller's name.
+        key: the value of the header Idempotency-Key.
 
     Raises:
         ProblemError: the key is empty or longer than MAX_KEY_LENGTH.
@@ -284,15 +290,16 @@ def name_of_key(caller: str, key: str) -> str:
 
 
 def order_name(caller: str, given: str | None, key: str | None, kind: str) -> str:
-    """Returns the name of an order: the given one, or else one made from its Idempotency-Key.
+    """Returns the name of an order: the given name, or else a name made from caller and Idempotency-Key.
 
     Args:
+        caller: the caller's name.
         given: the name in the request's body; None for none.
         key: the value of the header Idempotency-Key; None for none.
         kind: the noun for the order in the error: grant or correction.
 
     Raises:
-        ProblemError: neither is given, or the key is empty or longer than MAX_KEY_LENGTH.
+        ProblemError: neither a name nor a key is given, or the key is empty or longer than MAX_KEY_LENGTH.
     """
     if given is not None:
         return given
@@ -315,10 +322,11 @@ def known_budget(book: Book, name: str) -> None:
 def unused_name(book: Book, item: Json, store: OrderStore) -> None:
     """Checks that the name of a new order is not that of an applied order whose object was deleted.
 
-    The ledger counts each name once, and would ignore the new order.
+    The ledger applies each name once, and would ignore the new order.
 
     Args:
-        store: stores objects of its kind.
+        item: the object of the new order.
+        store: stores the objects of the order's kind.
 
     Raises:
         ProblemError: the name was used.
@@ -333,10 +341,10 @@ def unused_name(book: Book, item: Json, store: OrderStore) -> None:
 
 
 def missing_key(alternative: str) -> ProblemError:
-    """Returns the problem of an order that has no name: repeated after a lost answer, it would be made twice.
+    """Returns the problem of an order without a name: a request repeated after a lost answer would order twice.
 
     Args:
-        alternative: the end of the message, which names another way to give a name; empty for none.
+        alternative: the end of the message, which says how else the request can name the order; empty for no other way.
     """
     detail = f"Idempotency-Key: given nothing; allowed: a text that is new for each order{alternative}"
     fault = {"field": "Idempotency-Key", "given": "nothing", "allowed": "a text that is new for each order"}
@@ -344,7 +352,10 @@ def missing_key(alternative: str) -> ProblemError:
 
 
 def _same(spec: Json, wanted: Json) -> bool:
-    """Returns whether two specs state the same order, but for who requested it; False if a value cannot be parsed."""
+    """Returns whether two specs state the same order; the requesting user does not count.
+
+    The result is False if a value cannot be parsed.
+    """
     try:
         return _plain(spec) == _plain(wanted)
     except (MoneyError, TimeError):
@@ -358,10 +369,10 @@ def _plain(spec: Json) -> Json:
 
 
 class ClusterOrders:
-    """Stores orders as objects of an API server; an object that its schema does not allow raises an ApiError."""
+    """Stores orders as objects of an API server, which checks them by its schemas."""
 
     def __init__(self, api: KubernetesAPI, collection: str = GRANTS) -> None:
-        """Stores the orders in the collection with this path, which is that of the grants or of the corrections."""
+        """Makes the store of one kind of orders; `collection` is the API server's path of the grants or corrections."""
         self._api = api
         self._collection = collection
 
@@ -400,7 +411,7 @@ class NoOrders:
         """Makes the store.
 
         Args:
-            place: the object in which an allowance is changed in place of orders, as the errors' text names it.
+            place: the object in which allowances are changed, since there are no orders; errors name it to the user.
         """
         self._place = place
 
@@ -428,7 +439,13 @@ class FolderOrders:
     """
 
     def __init__(self, folder: Path, now: Callable[[], Instant], kind: str = "GPUGrant") -> None:
-        """Stores orders of this `kind`; `now` returns nanoseconds since 1970, for their creation timestamps."""
+        """Makes the store of the orders of one kind.
+
+        Args:
+            folder: the folder that stands in for a cluster.
+            now: returns nanoseconds since 1970, for the orders' creation timestamps.
+            kind: GPUGrant or GPUCorrection.
+        """
         self._folder = folder
         self._kind = kind
         self._noun = kind.removeprefix("GPU").lower()

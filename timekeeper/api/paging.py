@@ -18,7 +18,7 @@ MAX_CURSOR_LENGTH = 512
 def only_parameters(*allowed: str) -> None:
     """Checks that the HTTP request has no query parameters but the allowed ones.
 
-    A misspelt parameter would silently select more than was asked for.
+    Otherwise a misspelt parameter would be ignored, and the answer would have more than was asked for.
 
     Raises:
         ProblemError: the request has another parameter.
@@ -77,7 +77,7 @@ def page_start() -> str:
 
 
 def by_amount() -> bool:
-    """Returns whether the HTTP request asks for the largest amounts first, which takes only one page.
+    """Returns whether the HTTP request asks for the largest amounts first; such an answer has only one page.
 
     Raises:
         ProblemError: the request asks for an unknown order, or for a second page of the largest amounts.
@@ -91,7 +91,7 @@ def by_amount() -> bool:
 
 
 def cursor_after(item: str) -> str:
-    """Returns the cursor of the page that begins after the item with this key, such as a name in ASCII."""
+    """Returns the cursor of the page that begins after the item with this key, such as a name; the key is ASCII."""
     return base64.urlsafe_b64encode(item.encode("ascii")).rstrip(b"=").decode("ascii")
 
 

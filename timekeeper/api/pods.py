@@ -85,11 +85,12 @@ class _Answer(NamedTuple):
 class EndedPods:
     """Finds out whether all containers of a pod but the one that asks have ended. Thread-safe.
 
-    It caches an answer for ANSWER_SECONDS, and the answer that they have ended for longer.
+    The answer that they have not ended is cached for ANSWER_SECONDS; the answer that they have ended never changes and
+    is cached without a limit in time.
     """
 
     def __init__(self, pods: PodReader, clock: Callable[[], float]) -> None:
-        """Makes an empty cache; `clock` is monotonic, in seconds."""
+        """Makes an empty cache; `pods` reads the pods, and `clock` is monotonic, in seconds."""
         self._pods = pods
         self._clock = clock
         self._lock = threading.Lock()
@@ -100,7 +101,7 @@ class EndedPods:
     def ended(self, pod: PodIdentity) -> bool:
         """Returns whether all containers of a pod but the one that asks have ended, as of at most ANSWER_SECONDS ago.
 
-        While another thread reads the pod, the last answer counts, however old; without one, the result is False.
+        While another thread reads the pod, the result is the last answer, however old, or False without a last answer.
 
         Raises:
             ApiError: the API server cannot be asked now.
@@ -127,8 +128,8 @@ class EndedPods:
 def others_have_ended(pod: Json | None) -> bool:
     """Returns whether at least one container of a pod has ended, and at most one has not: the one that asks.
 
-    The request does not say which container asks. FairGPU's own sidecar does not ask this way, so it does not count. A
-    pod that does not exist any more, or is in a terminal phase, has ended.
+    The request does not say which container asks. FairGPU's own sidecar never sends this request, so it does not count.
+    The result is also True for a pod that does not exist any more, or is in a terminal phase.
 
     Args:
         pod: the pod as JSON; None if it does not exist.

@@ -56,15 +56,15 @@ _log = structlog.get_logger()
 
 
 class OverloadedError(RuntimeError):
-    """A request is not accepted because as many others as allowed already wait for the store."""
+    """A request is not accepted, because the greatest allowed number of requests already waits for the store."""
 
 
 class ProblemError(Exception):
-    """A request is not served; the error has the fields of the problem document that answers it (RFC 9457).
+    """A request is not served; the error has the fields of the problem document with which it is answered (RFC 9457).
 
     Attributes:
         status: the HTTP status.
-        kind: the last part of the problem's type; stable, for programs.
+        kind: the last part of the problem's type, such as not-found; stable, for programs.
         detail: the fault of this request, for people.
         faults: one mapping for each faulty field, with the keys `field`, `given` and `allowed`.
         headers: further headers of the answer.
@@ -90,7 +90,8 @@ def invalid(name: str, given: Any, allowed: str) -> ProblemError:
     """Returns the problem of an invalid parameter or field of a request.
 
     Args:
-        given: its value in the request.
+        name: the name of the parameter or field.
+        given: the value in the request.
         allowed: the allowed values, as a phrase.
     """
     fault = {"field": name, "given": show(given), "allowed": allowed}
@@ -138,7 +139,7 @@ def guarded(route: Handler, measures: Measures) -> Handler:
 
 
 def problem_of(error: BaseException) -> ProblemError:  # noqa: C901, PLR0911 - a table, one row for each kind of error
-    """Converts an error to the problem that the client gets; errors that the client did not cause are logged, too."""
+    """Converts an error to the problem that the client gets, and logs the error if the client did not cause it."""
     match error:
         case ProblemError():
             return error
@@ -198,7 +199,8 @@ def _unavailable(error: BaseException) -> ProblemError:
 def _refused_by_cluster(error: ApiError | SourceError) -> ProblemError:
     """Returns the problem for an error of the API server, or of the folder in its place.
 
-    The client sees the message of a refused object (400 or 422); any other error is logged, and answered with 503.
+    If the API server refused an object (400 or 422), the problem has its message. Any other error is logged, and its
+    problem has the status 503.
     """
     if isinstance(error, ApiError) and error.status in (400, 422):
         return ProblemError(422, "invalid", error.message)

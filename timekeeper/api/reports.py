@@ -42,7 +42,8 @@ class Batcher(Generic[Item, Result]):
         """Makes a batcher without items.
 
         Args:
-            execute: returns the result or the error of each item; an error that it raises counts for all items.
+            execute: processes a batch; returns the result or the error of each item. If it raises an error, each item
+                of the batch gets that error.
             observe: receives the size of each batch.
         """
         self._execute = execute
@@ -88,7 +89,7 @@ class Batcher(Generic[Item, Result]):
 
 
 class ReportExecutor:
-    """Stores pods' reports in a separate thread, so that neither the event loop nor reads of the store wait."""
+    """Stores pods' reports in a separate thread, so that neither the event loop nor reads of the store wait for it."""
 
     def __init__(self, reports: ReportIntake) -> None:
         self._reports = reports
@@ -124,9 +125,14 @@ class ReportRoute:
         interval_seconds: int,
         measures: Measures,
     ) -> None:
-        """Makes the route; each answer asks the sidecar to report again after `interval_seconds`.
+        """Makes the route.
 
-        `recognise` authenticates pods, `submissions` stores their reports, `now` returns nanoseconds since 1970.
+        Args:
+            recognise: authenticates pods by their tokens.
+            submissions: stores the reports.
+            now: returns nanoseconds since 1970.
+            interval_seconds: the seconds after which each answer asks the sidecar to report again.
+            measures: the worker's metrics.
         """
         self._recognise = recognise
         self._submissions = submissions
@@ -167,10 +173,10 @@ def counters_of(report: Report) -> tuple[Counter, ...]:
 
 
 def refuse_unless_running(outcome: IntakeOutcome, pod: PodIdentity) -> None:
-    """Raises a problem if the store refused a pod's report; does nothing otherwise.
+    """Raises a problem if a pod's report was refused; does nothing for a report that was stored or ignored.
 
     Args:
-        outcome: the store's answer; FULL and NOT_RUNNING are refusals.
+        outcome: the outcome of the report; FULL and NOT_RUNNING are refusals.
 
     Raises:
         ProblemError: the pod has no open session, or the store has no memory for its report.

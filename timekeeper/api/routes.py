@@ -154,7 +154,7 @@ def access_of(
 
     Args:
         access: checks the caller's rights.
-        known: returns the namespaces of the ledger; called only if the caller may not read all of them.
+        known: returns the namespaces of the ledger; called only if the caller may not read all namespaces.
         clock: a monotonic clock, in seconds.
 
     Raises:
@@ -180,7 +180,7 @@ def access_of(
 
 
 def likely_first(caller: Caller, known: Iterable[str]) -> list[str]:
-    """Returns namespaces, each once, in the order in which the caller is likely to be allowed to read them.
+    """Returns namespaces, each once; those that the caller is likelier to be allowed to read come first.
 
     The namespace of a service account comes first, then the namespaces that the caller's name or groups contain, then
     all other namespaces.
@@ -272,7 +272,11 @@ def _add_budgets(app: Flask, parts: Dependencies) -> None:
 
 
 def _state_of(book: Book, figures: Summary | None) -> BudgetState:
-    """Returns the state of a namespace, from the figures of the account that pays for it; None for no account yet."""
+    """Returns the state of a namespace.
+
+    Args:
+        figures: the figures of the account that pays for the namespace; None if no account pays for it yet.
+    """
     return book.unused_state() if figures is None else figures.state
 
 
@@ -372,7 +376,7 @@ def _usage_response(usage: Usage, media: str, currency: Currency | None) -> Resp
 
 
 def _media() -> str:
-    """Returns the media type of the answer by the request's parameter `format`, else by its Accept header, else JSON.
+    """Returns the media type, JSON or CSV, that the request wants: by its parameter `format`, else its Accept header.
 
     Raises:
         ProblemError: `format` is neither json nor csv.
@@ -430,11 +434,13 @@ def add_correction_routes(app: Flask, parts: Dependencies) -> None:
 
 
 def _name_of(book: Book, caller: Caller, wanted: GrantRequest | CorrectionRequest, noun: str) -> str:
-    """Returns the name of a wanted order: that in the body, or else one made from the header Idempotency-Key.
+    """Returns the name of a wanted order: the name in the body, or else one made from the header Idempotency-Key.
+
+    Args:
+        noun: the noun for the order in the error's message: grant or correction.
 
     Raises:
-        ProblemError: there is neither, or no GPUBudget has the name of the order's budget. The message calls the order
-            by the noun, grant or correction.
+        ProblemError: the request has neither a name nor the header, or no GPUBudget has the name of the order's budget.
     """
     name = order_name(caller.name, wanted.name, request.headers.get("Idempotency-Key"), noun)
     known_budget(book, wanted.budget)
@@ -501,7 +507,7 @@ def _in_loop(parts: Dependencies, authorization: str | None) -> PodIdentity:
     """Returns the pod whose token the header Authorization has.
 
     The event loop checks the token, since it caches pods' tokens. Meanwhile the calling thread waits, for LOOP_SECONDS
-    at most. It must be a thread that serves Flask, never the event loop's own, which would wait for itself.
+    at most. The caller must be a thread that serves Flask: the event loop's own thread would wait for itself.
 
     Args:
         authorization: the value of the header; None without one.
@@ -529,7 +535,7 @@ def _add_description(app: Flask) -> None:
 
 
 def _add_other_methods(app: Flask) -> None:
-    """Adds the paths that the event loop answers, so that Flask answers any other method on them with 405, not 404."""
+    """Adds the paths of the event loop's routes to Flask, which then answers other methods there with 405, not 404."""
     for path, method in HOT:
         app.add_url_rule(path, path, lambda: Response(status=204), methods=[method], provide_automatic_options=False)
 

@@ -57,15 +57,17 @@ ALLOWANCES = {"config-map": "the ConfigMap fairgpu-budgets", "objects": "the GPU
 
 
 class WorkerEnvironment:
-    """The API server that a worker uses, or the folder that stands in for it. Made in each worker."""
+    """The cluster that a worker uses: an API server, or the folder that stands in for it. Each worker makes one."""
 
     def __init__(
         self, api: KubernetesAPI | None, folder: Path | None, *, own_audience_alone: bool = False, allowances: str = ""
     ) -> None:
-        """Makes the environment of exactly one of an API server and a folder.
+        """Makes the environment from an API server, or from a folder if `api` is None.
 
-        `own_audience_alone`: whether people's tokens must be of the timekeeper's audience. `allowances`: in
-        the mode look, which takes no orders, the object in which budgets' allowances are changed; else empty.
+        Args:
+            own_audience_alone: whether people's tokens must be of the timekeeper's audience.
+            allowances: in the mode look, which takes no orders, the object in which budgets' allowances are changed, as
+                errors name it; empty in any other mode.
         """
         self._allowances = allowances
         self._own_audience_alone = own_audience_alone
@@ -109,7 +111,7 @@ class WorkerEnvironment:
 
     @property
     def pods(self) -> PodReader:
-        """The reader of single pods, from the API server or from the folder that stands in for it."""
+        """The reader of single pods, from the API server or from the folder in its place."""
         return ClusterPods(self._api) if self._api else FolderPods(self._folder)
 
     @cached_property
@@ -135,13 +137,13 @@ class Service:
 
     @cached_property
     def measures(self) -> Measures:
-        """The worker's metrics; created after the process was forked, on first use."""
+        """The worker's metrics, made at the first use, which must come after the process was forked."""
         return Measures()
 
     def chain(self) -> Chain:
         """Returns the certificate chain that the server presents now; makes or renews the certificates if that is due.
 
-        It does the same for the certificate of the Redis that FairGPU's manifests bring, if that Redis is used.
+        The certificate of the Redis that FairGPU's manifests bring is also made or renewed, if that Redis is used.
         """
         chain = read_chain(self._environment.vault, self._names, utc_now)
         if self._keeps_store_certificate:
@@ -208,8 +210,8 @@ def run(settings: TimekeeperSettings, environ: Mapping[str, str], standalone: Pa
 
     Args:
         environ: the environment variables, which name the API server.
-        standalone: the folder that stands in for a cluster; None to use the folder in the settings, or a cluster if
-            they name none.
+        standalone: the folder that stands in for a cluster; None to use the folder in the settings, or a cluster if the
+            settings name no folder.
 
     Raises:
         NoClusterError: no folder is named, and no API server is configured.

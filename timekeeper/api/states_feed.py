@@ -1,7 +1,7 @@
-"""The route of namespaces' states, and a worker's copy of them, for any number of clients that wait for changes.
+"""The route of namespaces' states, and a worker's copy of the states, for any number of clients that wait for changes.
 
-A state is serialised once, and an answer once for all clients with the same cursor. A client that waits costs a task
-and no thread. Everything runs in the event loop of one worker.
+An answer is serialised once for all clients with the same cursor. A client that waits costs a task and no thread.
+Everything runs in the event loop of one worker.
 """
 
 from __future__ import annotations
@@ -83,22 +83,23 @@ class StatesFeed:
         self._wake()
 
     def end(self) -> None:
-        """Answers all clients that wait for a change of the states at once, since the worker ends."""
+        """Ends the waiting of all clients: they are answered now, without a change, since the worker ends."""
         self._ending = True
         self._wake()
 
     async def answer(self, since: Cursor | None, wait_seconds: float) -> bytes | None:
         """Returns the JSON document of the states that changed since a cursor.
 
-        It returns at once if there is a change, else after the next change or the longest wait. If this worker has not
-        read the states up to the cursor, it first waits for them, up to CATCH_UP_SECONDS; without them it returns all.
+        The answer comes at once if a state has changed since the cursor, else after the next change or the longest
+        wait. If the cursor is later than the states that this worker has read, the worker first waits up to
+        CATCH_UP_SECONDS to read them; if it has not read them by then, it returns all states.
 
         Args:
             since: the cursor; None for all states.
             wait_seconds: the longest wait.
 
         Returns:
-            None if this worker knows no states yet.
+            The document; None if this worker knows no states yet.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait_seconds
@@ -138,7 +139,8 @@ class StatesFeed:
     def _document(self, since: Cursor | None) -> bytes:
         """Returns the JSON document with the states that changed since a cursor.
 
-        It has all states if the cursor is None, of another store id, or later than what this worker has read.
+        The document has all states if the cursor is None, is of another store id, or is later than the states that this
+        worker has read.
         """
         assert self._cursor is not None  # noqa: S101 - the caller has looked
         whole = since is None or since.store_id != self._cursor.store_id or since.version > self._cursor.version
@@ -174,7 +176,7 @@ class StatesRoute:
         self._waiting = measures.waiting
 
     async def __call__(self, request: Request) -> Response:
-        """Answers a request for states at once, after the next change, or at the end of the wait that it asks for."""
+        """Answers a request for states: at once, after the next change, or at the end of the wait that it asks for."""
         token = bearer_token(request.text_header(b"authorization"))
         loop, origin = asyncio.get_running_loop(), (request.scope.get("client") or ("",))[0]
         await loop.run_in_executor(self._threads, require, self._access, token, LIST_BUDGETS, origin)
@@ -198,7 +200,11 @@ def _cursor(text: str) -> Cursor | None:
 
 
 def _wait(text: str) -> float:
-    """Returns the seconds that the parameter `wait` states, at most MAX_WAIT_SECONDS; may raise ProblemError."""
+    """Returns the seconds that the parameter `wait` states, at most MAX_WAIT_SECONDS.
+
+    Raises:
+        ProblemError: the text is no number from 0 up.
+    """
     if not (text.isascii() and text.replace(".", "", 1).isdigit() and len(text) <= 16):
         raise invalid("wait", text, f"seconds from 0; more than {MAX_WAIT_SECONDS:g} count as {MAX_WAIT_SECONDS:g}")
     return min(float(text), MAX_WAIT_SECONDS)

@@ -1,10 +1,10 @@
-"""Usage queries: their parameters and cursors, the answers as JSON and CSV, and how many a caller may have under way.
+"""Usage queries: their parameters and cursors, the answers as JSON and CSV, and the limit of concurrent queries.
 
 Answers come from the store and from exported months. A query over all accounts would add up a million rows each time.
-Therefore accounts are divided into groups, and the sums of each group by closed day are cached for each list of
-dimensions that a query groups by. The store has a version of each account's older usage, and the cache holds it beside
-the sums: once a version changes, the sums of the group are computed anew. Days that close, and new accounts, are added
-to cached sums.
+Therefore accounts are divided into groups. The sums of a group by closed day are cached, for each list of dimensions
+that a query groups by. The store has a version of each account's older usage, and the cache holds this version beside
+the sums. Once the version of one account changes, the sums of its group are computed again. Days that close later, and
+new accounts, are added to the cached sums.
 """
 
 from __future__ import annotations
@@ -87,7 +87,8 @@ class Query:
 
     Attributes:
         window: the window of time.
-        step: the length of the steps into which the window is divided, as `parse_step` returns it; None for one step.
+        step: the length of the steps into which the window is divided, such as `1h`, as `parse_step` returns it; None
+            for one step.
         aggregate: the dimensions by which usage is added up, such as namespace.
         limit: the most items of an answer.
         after: the number of the step and the key after which the page begins; None for the first page.
@@ -178,11 +179,11 @@ def _aggregate(text: str, labels: Sequence[str]) -> tuple[str, ...]:
 
 
 class Continuation(NamedTuple):
-    """The content of a cursor.
+    """The content of a cursor of a usage query.
 
     Attributes:
-        window: the window of the first page. A window such as `7d` moves with the clock, and rows would be lost or
-            counted twice between pages of two windows.
+        window: the window of the first page, which all pages share. A window such as `7d` would otherwise move with the
+            clock, and rows would be lost or counted twice between two pages.
         after: the step and the key after which the page begins.
     """
 
@@ -191,11 +192,11 @@ class Continuation(NamedTuple):
 
 
 def cursor_of(window: Window, after: Place) -> str:
-    """Returns the cursor of the page of usage that begins after a group: the one with a time step and a key.
+    """Returns the cursor of the page of usage that begins after an item of the answer.
 
     Args:
         window: the window of the query.
-        after: the number of the step, and the values of the dimensions.
+        after: the place of the item: the number of its step, and the values of its dimensions.
     """
     hours = window.start // HOUR, window.end // HOUR
     return cursor_after(json.dumps([*hours, after[0], *after[1]], separators=(",", ":")))
@@ -209,7 +210,7 @@ def continuation_of(text: str, width: int) -> Continuation | None:
         width: the number of dimensions by which the query adds up.
 
     Raises:
-        ProblemError: no earlier answer contained the cursor.
+        ProblemError: no earlier answer can have contained the cursor.
     """
     if not text:
         return None
@@ -244,10 +245,10 @@ class Part:
     """The usage of a fixed group of accounts, added up by day for the cache.
 
     Attributes:
-        first: the first hour, counted from 1970; a day begins with it.
-        end: the hour after the last.
-        past: keyed by account, the store's version of its older usage at the time of reading; a change makes the sums
-            invalid.
+        first: the first hour of the sums, counted from 1970; it begins a day.
+        end: the hour after the last hour of the sums; it begins a day, too.
+        past: keyed by account, the store's version of the account's older usage when it was read. The sums are invalid
+            once the store has another version.
         days: for each day from `first` on, its sums, keyed by the values of the dimensions.
     """
 
@@ -262,11 +263,13 @@ class Part:
         return len(self.past) + sum(map(len, self.days))
 
     def answers(self, first: int, closed: int) -> bool:
-        """Returns whether the sums include an hour, and lack at most LAGGING_DAYS of the days that are closed now.
+        """Returns whether the sums can answer a query: they include its first hour, and few closed days are missing.
+
+        At most LAGGING_DAYS of the days that are closed now may be missing.
 
         Args:
-            first: the hour, counted from 1970.
-            closed: the hour before which all days are closed, counted from 1970.
+            first: the first hour of the query, counted from 1970.
+            closed: the hour before which all days are closed now, counted from 1970.
         """
         return self.first <= first < self.end and closed - self.end <= LAGGING_DAYS * HOURS_OF_A_DAY
 
@@ -309,12 +312,13 @@ class ClosedDays:
             return self._parts.get(key)
 
     def remember(self, key: PartKey, part: Part) -> None:
-        """Caches the sums of a group of accounts and drops the least recently used ones.
+        """Caches the sums of a group of accounts; drops the least recently used sums if the cache is full.
 
-        Sums with more entries than one PARTS-th of the cache holds are not cached.
+        Sums that would take more than one PARTS-th of the cache are not cached.
 
         Args:
             key: the number of the group, and the dimensions by which usage is added up.
+            part: the sums.
         """
         if part.cells > self._most_cells // PARTS:
             return
@@ -329,7 +333,7 @@ class ClosedDays:
 
 
 def divided(accounts: Iterable[str]) -> dict[int, list[str]]:
-    """Divides accounts into groups, keyed by their number; an account always belongs to the same group."""
+    """Divides accounts into groups, keyed by the group's number. An account belongs to the same group in every call."""
     parts: dict[int, list[str]] = {}
     for name in accounts:
         parts.setdefault(crc32(name.encode()) % PARTS, []).append(name)
@@ -358,7 +362,7 @@ class WholeUsage:
     Attributes:
         client: the store.
         assignments: keyed by namespace, its payers in order of time.
-        within: the window of time, which begins with a day.
+        within: the window of time, whose start is the start of a day.
         closed: the cache of closed days.
         now: the instant as of which the query is answered.
     """
@@ -373,7 +377,7 @@ class WholeUsage:
         """Adds the usage of all accounts to the sums of a query.
 
         Args:
-            sums: the sums; their steps begin with days.
+            sums: the sums; each of their time steps starts at the start of a day.
 
         Raises:
             redis.RedisError: the store does not answer.
@@ -387,7 +391,8 @@ class WholeUsage:
     def _add_from_cache(self, sums: UsageSums, key: PartKey, accounts: Sequence[str]) -> bool:
         """Adds a group's usage to the sums: closed days from the cache, and only the later days from the store.
 
-        Returns False, and adds nothing, if no sums of the group are cached, or if an account's older usage has changed.
+        Returns False, and adds nothing, if the cache has no sums that can answer the query, or if an account's older
+        usage has changed since they were cached.
 
         Args:
             sums: the sums of the query.
@@ -411,13 +416,15 @@ class WholeUsage:
         return True
 
     def _remember_more(self, key: PartKey, part: Part, usages: Sequence[AccountUsage]) -> None:
-        """Caches a group's sums anew, with the days that have closed and the accounts that have come since `part`.
+        """Caches a group's sums again: those of `part`, with the days that have closed since and the new accounts.
+
+        Nothing is cached if there is neither such a day nor such an account.
 
         Args:
             key: the number of the group, and the dimensions of the query; the group's sums are cached under it.
             part: the sums that are cached until now.
-            usages: the usage of the group's accounts since the end of `part`; that of new accounts begins with the
-                first day of `part`.
+            usages: the usage of the group's accounts since the end of `part`; of new accounts, since the first day of
+                `part`.
         """
         come = {usage.account: usage.past for usage in usages if usage.account not in part.past}
         if self._limit < part.end or (self._limit == part.end and not come):
@@ -429,10 +436,10 @@ class WholeUsage:
         self.closed.remember(key, Part(part.first, self._limit, {**part.past, **come}, closed.cells))
 
     def _add_from_store(self, sums: UsageSums, key: PartKey, accounts: Sequence[str]) -> None:
-        """Adds a group of accounts to the sums from the store alone, and caches the sums of the group's closed days.
+        """Adds a group's usage to the sums from the store alone, and caches the group's sums of closed days.
 
-        These are the days of the query's window that ended OPEN_HOURS ago or earlier. If there are none, nothing is
-        cached.
+        Closed days are the days of the query's window that ended OPEN_HOURS ago or earlier. Without such days nothing
+        is cached.
 
         Args:
             sums: the sums of the query.
@@ -471,7 +478,7 @@ class WholeUsage:
 
     @property
     def _limit(self) -> int:
-        """The hour since 1970 before which the days of the query's window are closed; a day begins with it."""
+        """The hour since 1970 before which all days are closed; no later than the window's last start of a day."""
         return min(closed_before(self.now), self._end - self._end % HOURS_OF_A_DAY)
 
 
@@ -496,8 +503,8 @@ class Usage:
 
     Attributes:
         query: the query.
-        items: the figures of the page.
-        following: the cursor of the next page; None on the last.
+        items: the figures of the page, one item for each time step and key.
+        following: the cursor of the next page; None on the last page.
         forecast: the forecast; None if the query asks for none.
     """
 
@@ -519,6 +526,8 @@ def find(
     Usage that the store no longer holds is read from exported files, if there are any.
 
     Args:
+        query: the query.
+        now: the instant as of which the query is answered.
         closed: the cache of closed days; None for no cache.
         exported: the exported months; None if months are not exported.
 
@@ -557,11 +566,11 @@ def find(
 
 
 def _comes_in_order(client: Store, query: Query) -> bool:
-    """Returns whether a page of a query can be read a few namespaces at a time, without the usage of all accounts.
+    """Returns whether a page of a query is to be read a few namespaces at a time; else all accounts are read at once.
 
-    The query must order its items by namespace. The query must ask for no forecast, since that may add keys without
-    usage in the window. Idle capacity needs the usage of all accounts anyway: if a query asks for it, and all
-    namespaces fit on the page, everything is read at once.
+    The query must order its items by namespace, and ask for no forecast, since a forecast may add keys without usage in
+    the window. The result is also False if the query asks for idle capacity and all namespaces fit on the page: idle
+    capacity needs the usage of all accounts anyway.
     """
     if query.aggregate[0] != "namespace" or query.namespace is not None:
         return False
@@ -612,12 +621,12 @@ def _not_known(
     assignments: Mapping[str, Assignments],
     span: Window,
 ) -> tuple[tuple[str, ...], frozenset[Key]]:
-    """Returns the accounts that may owe more than is stored, sorted by name, and the keys whose sums may lack use.
+    """Returns the late accounts that the query concerns, sorted by name, and the keys whose sums may lack use.
 
-    A late account is one whose settlement is failing: its use after its last settlement is not known. It is returned if
-    it has paid for one of the query's namespaces since that settlement, or has open sessions in one of them. The keys
-    of these open sessions are returned. If a late account has paid for a namespace since its last settlement, the keys
-    of all use of the namespace in `span` are returned, too.
+    The settlement of a late account has been failing, so its use since its last settlement is not known. The query
+    concerns a late account that has paid for one of the query's namespaces since that settlement, or has open sessions
+    in one of them. The keys are those of these open sessions. If a late account has paid for a namespace since its last
+    settlement, the keys of all use of the namespace in `span` are among them, too.
 
     Args:
         aggregate: the dimensions of the keys.
@@ -648,7 +657,7 @@ def _not_known(
 def _everything_and_files(
     client: Store, query: Query, now: Instant, exported: ExportedMonths, sums: UsageSums
 ) -> UsageSums:
-    """Adds all usage of a query's window to the sums, and returns them; exported files give what the store lacks."""
+    """Adds all usage of a query's window to the sums, from the store and from exported files; returns the sums."""
     only = None if query.namespace is None else frozenset({query.namespace})
     assignments = reading.assignments(client) if only is None else reading.assignments_of(client, sorted(only))
     before = exported.kept_from(now)
@@ -691,8 +700,9 @@ def _in_order(client: Store, query: Query, divided_window: Steps, now: Instant) 
         now: the instant as of which the query is answered.
 
     Returns:
-        Sums with all items of the page; if another page follows, with at least one item of it, too. None if
-        STEPS_IN_ORDER time steps do not fill the page and others follow: the caller then reads all accounts at once.
+        Sums that contain all items of the page and, if another page follows, at least one item of that page. None if
+        STEPS_IN_ORDER time steps do not fill the page and more time steps follow: the caller then reads all accounts at
+        once.
     """
     after = query.after
     first = 0 if after is None else after[0]
@@ -723,9 +733,10 @@ def _add(
     within: Window,
     only: frozenset[str] | None,
 ) -> None:
-    """Adds the usage of accounts in a window to the sums.
+    """Adds the usage of accounts in a window to the sums of a query.
 
     Args:
+        assignments: keyed by namespace, its payers in order of time.
         only: the namespaces whose usage is added; None for all.
     """
     for usage in _read(client, accounts, assignments, within, sums):
@@ -736,7 +747,7 @@ def _add(
 def _are_enough(sums: UsageSums) -> bool:
     """Returns whether the sums that a packed value has over all its hours are enough to answer a query.
 
-    This is so if it has one time step, and groups by no dimensions but namespace, budget, model and user.
+    They are enough if the query has one time step, and groups by no dimensions but namespace, budget, model and user.
 
     Args:
         sums: the sums of the query; only their time steps and dimensions count.
@@ -751,9 +762,10 @@ def _read(
     within: Window,
     sums: UsageSums,
 ) -> Iterator[AccountUsage]:
-    """Yields each account's use in a window, read from the store in no more detail than `sums` need.
+    """Yields each account's use in a window, read from the store in no more detail than the sums of a query need.
 
-    `assignments` have, keyed by namespace, its payers in order of time.
+    Args:
+        assignments: keyed by namespace, its payers in order of time.
     """
     view = View(asks_for_details(sums.aggregate), _are_enough(sums))
     return accounts_usage(client, accounts, assignments, within, view=view)
@@ -769,7 +781,7 @@ FIGURES = ("billed", "core", "memory", "used")
 def as_json(usage: Usage, currency: Currency | None) -> bytes:
     """Returns a page of usage as the JSON of a UsageAnswer.
 
-    For speed, it is made without the pydantic model.
+    For speed, the JSON is made without the pydantic model.
 
     Args:
         currency: the currency of costs; None for none.
@@ -851,7 +863,13 @@ def _measured(forecast: UsageForecast) -> dict[str, Any]:
 
 
 def _forecast_of(item: Group, forecast: UsageForecast | None, currency: Currency | None) -> dict[str, Any]:
-    """Returns the JSON field `forecast` of an item of usage; empty if the query asks for no forecast."""
+    """Returns the JSON field `forecast` of an item of usage; an empty map if the query asks for no forecast.
+
+    Args:
+        item: the item.
+        forecast: the forecast of the answer; None if the query asks for none.
+        currency: the currency of costs; None for none.
+    """
     if forecast is None:
         return {}
     amounts = zip(PACES, forecast.expected(item.key, item.figures.billed), strict=True)
@@ -872,10 +890,7 @@ RETRY_AFTER_SECONDS = 2
 
 
 class Asking:
-    """Limits the queries about all namespaces that are answered at once for one caller. Thread-safe.
-
-    The limit is `most_at_once`.
-    """
+    """Limits the concurrent usage queries of one caller about all namespaces to `most_at_once`. Thread-safe."""
 
     def __init__(self, most_at_once: int = MOST_OF_A_CALLER) -> None:
         self._most_at_once = most_at_once
@@ -884,10 +899,10 @@ class Asking:
 
     @contextmanager
     def one_more(self, caller: str) -> Iterator[None]:
-        """Counts a query of a caller as under way until the block ends.
+        """Counts a query of a caller as being answered until the `with` block ends.
 
         Raises:
-            TooManyRequestsError: the caller already has `most_at_once` queries under way.
+            TooManyRequestsError: `most_at_once` queries of the caller are being answered already.
         """
         with self._lock:
             if self._of_callers[caller] >= self._most_at_once:
