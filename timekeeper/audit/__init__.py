@@ -1,1 +1,1 @@
-"""The auditor: recomputes the ledger's figures with code of its own, and reports every figure that differs."""
+"""The auditor: recomputes the ledger's figures by separate code, and reports every figure that differs."""

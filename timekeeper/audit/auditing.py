@@ -47,7 +47,7 @@ def request_of(
 
     Args:
         accounts: the accounts to audit; empty for all of them.
-        period: the start of the period to audit; None for each account's present one.
+        period: the start of the period to audit; None for each account's present period.
     """
     metering = settings.metering
     return AuditRequest(
@@ -62,8 +62,8 @@ def request_of(
 def check_period(snapshot: Snapshot) -> Iterator[Difference]:
     """Checks the bounds of a period and yields each difference.
 
-    A period must end after its start, at the start of the next one. The account's `head` must name the account's two
-    latest periods.
+    A period must end after its start, and at the start of the account's next period, if there is one. The account's
+    `head` must name the account's two latest periods.
     """
     start, end = snapshot.start, snapshot.end
     starts = sorted(each for each in map(whole, snapshot.periods) if each is not None)
@@ -84,6 +84,7 @@ def check(snapshot: Snapshot, context: AuditContext) -> list[Difference]:
     """Returns the differences between stored and recomputed figures in one period of one account.
 
     Args:
+        snapshot: the period as the store holds it.
         context: the inputs beside the snapshot: payers, prices, the cluster and the rules of billing.
     """
     periods = list(check_period(snapshot))
@@ -168,13 +169,13 @@ class Audit:
     """The result of an audit.
 
     Attributes:
-        at: the instant at which it began.
+        at: the instant at which the audit began.
         accounts: the number of audited accounts.
         sessions: the number of audited sessions.
         entries: the number of audited ledger entries.
         differences: every figure that differs from its expected value.
-        missing: the requested accounts without the requested period.
-        saw_pods: whether the API server was read, so that budgets and pods were compared, too.
+        missing: the requested accounts that do not exist or lack the requested period.
+        saw_pods: whether the API server was read, so that budgets and pods were compared with the ledger, too.
         billed: the amount billed in the hours of the audited periods, in microGPU-seconds.
         unknown_model: the part of `billed` for devices of unknown model, at the price of `*`, in microGPU-seconds.
         unseen: the sessions whose end was not observed, so that they were charged up to the last sign of life.
@@ -194,7 +195,11 @@ class Audit:
 
 @dataclass(slots=True)
 class _Pass:
-    """The result of one comparison of a set of periods; its fields are those of Audit."""
+    """The result of one comparison of a set of periods, with fields as in Audit; an audit makes one or two of them.
+
+    Attributes:
+        accounts: the names of the audited accounts.
+    """
 
     accounts: set[str] = field(default_factory=set)
     sessions: int = 0
@@ -208,8 +213,8 @@ class _Pass:
 def audit(environment: AuditEnvironment, request: AuditRequest) -> Audit:
     """Recomputes the ledger's figures and returns those that differ; it only reads, and delays no other process.
 
-    Some figures are written later than the figures from which they follow. If such a figure differs, it is compared a
-    second time, after a wait.
+    Some figures are written a moment later than the figures from which they follow. If such a figure differs, it is
+    compared a second time, after a wait, and returned only if it still has the same value and still differs.
 
     Args:
         environment: the store, the cluster and the clock.
@@ -329,8 +334,11 @@ def _unreadable_payers(client: Store) -> Iterator[Difference]:
 def _wait_for_what_follows(environment: AuditEnvironment, request: AuditRequest, doubtful: list[Difference]) -> None:
     """Waits until the leader has settled all sessions once more, so that late figures can be compared a second time.
 
-    The wait lasts for at most the request's `patience_seconds`. It lasts that long if one of `doubtful`, the
-    differences that may be late figures, is in the status of a GPUBudget: statuses are written last.
+    The wait lasts for at most `AuditRequest.patience_seconds`. It lasts that long if a difference is in the status of a
+    GPUBudget, since statuses are written last.
+
+    Args:
+        doubtful: the differences whose figures may only be late.
     """
     asked, waited = environment.now(), 0.0
     shows_status = any(each.figure is Figure.STATUS for each in doubtful)
@@ -346,7 +354,7 @@ def _wait_for_what_follows(environment: AuditEnvironment, request: AuditRequest,
 def _identity(difference: Difference) -> tuple[object, ...]:
     """Returns the fields by which a difference of the first comparison is recognised in the second one.
 
-    The expected value is not among them, as it may have changed meanwhile.
+    The expected value is not among these fields, as it may have changed meanwhile.
     """
     return difference.account, difference.period, difference.figure, difference.subject, difference.stored
 

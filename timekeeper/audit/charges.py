@@ -48,8 +48,9 @@ def read_price_list(text: str | bytes | None) -> PriceList:
 def pod_rate(pod: Json, prices: PriceList, instant: Instant) -> int | None:
     """Returns the rate that follows from a pod's allocation, in microGPU-seconds a second; None if none follows.
 
-    The result is None if the allocation is of another node, or lacks the devices of a container that requests GPUs. It
-    is None for best effort, too: that rate follows from a setting, which may have changed since the session opened.
+    No rate follows from an allocation that is of another node, or that lacks the devices of a container that requests
+    GPUs. The result is also None for best effort: that rate follows from a setting, which may have changed since the
+    session opened.
 
     Args:
         prices: the price of each model over time.
@@ -86,7 +87,10 @@ def _device_rate(device: Json, prices: PriceList, instant: int) -> int:
 
 
 def price_at(prices: PriceList, model: str, instant: Instant) -> Fraction:
-    """Returns the price of a model at an instant: its own, else that of ANY_MODEL, else 1."""
+    """Returns the price of a model at an instant: the model's own price, else the price of ANY_MODEL, else 1.
+
+    A price is the GPU-hours that are charged for an hour of a whole GPU.
+    """
     current = {key: price for key, points in prices.items() for since, price in points if since <= instant}
     named = [key for key, price in current.items() if price >= 0 and key not in {ANY_MODEL, BY_WORDS}]
     key = best_key(named, model) if BY_WORDS in current else model
@@ -110,7 +114,8 @@ def charge(record: SessionRecord, payers: Changes, account: str, period: tuple[i
     Between two changes of payer or rate, the cost is rate x time, rounded down.
 
     Args:
-        payers: the payers of its namespace, in order of time.
+        record: the session, with its rates over time.
+        payers: the payers of the session's namespace, in order of time.
         period: the start and the end of the period, in nanoseconds since 1970.
         until: the instant up to which the session is charged.
     """
@@ -139,7 +144,7 @@ def payer_at(payers: Changes, instant: Instant) -> str:
 
 
 def _at(changes: Sequence[tuple[int, Any]], instant: int) -> Any:
-    """Returns the value at an instant: that of the last change by then; before the first change, the first value."""
+    """Returns the value of the last change by an instant; the value of the first change for an earlier instant."""
     value_then = changes[0][1]
     for since, value in changes:
         if since > instant:

@@ -1,4 +1,4 @@
-"""Budgets, pods and nodes as the API server has them, and limits and states that are recomputed from them."""
+"""Reads budgets, pods and nodes as the API server has them, and recomputes budgets' limits and states from them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class BudgetLimits:
 
     Attributes:
         allowance: the allowance of a period; None for no limit.
-        grace_amount: the amount that may be spent beyond the available one; None for no such limit.
+        grace_amount: the amount that may be spent beyond the available amount; None for no such limit.
         grace_duration: the time after exhaustion in which pods run as before; None for no such limit.
         holds: whether an exhausted budget holds new pods behind a scheduling gate.
         observed: whether the limit is only observed and not enforced.
@@ -48,7 +48,7 @@ def read_limits(spec: Json | None) -> BudgetLimits | None:
         spec: the spec as JSON; None for a budget without a limit.
 
     Returns:
-        The limits; None if the spec is invalid, as the ledger then goes on with the budget's last valid version.
+        The limits; None if the spec is invalid: the leader then uses the budget's last valid version.
     """
     if spec is None:
         return BudgetLimits(None)
@@ -72,8 +72,8 @@ def state(limits: BudgetLimits, available: int | None, spent: int, exhausted_at:
     Args:
         available: the available amount, in microGPU-seconds; None for no limit.
         spent: the amount spent, in microGPU-seconds.
-        exhausted_at: the instant at which spending reached the available amount; None if unknown, and then no time ends
-            the grace.
+        exhausted_at: the instant at which spending reached the available amount; None if it is unknown: the grace then
+            ends only with its amount.
     """
     if available is None:
         return "unlimited"
@@ -90,7 +90,7 @@ def state(limits: BudgetLimits, available: int | None, spent: int, exhausted_at:
 
 
 def acted_on(limits: BudgetLimits, true_state: str) -> str:
-    """Returns the state on which admission acts: the true one, or open if the budget's limit is only observed."""
+    """Returns the state on which admission acts: the true state, or open if the budget's limit is only observed."""
     return "open" if limits.observed and true_state != "unlimited" else true_state
 
 
@@ -109,8 +109,8 @@ class ClusterView:
         budgets: keyed by name, the GPUBudgets.
         pods: keyed by uid, the pods that hold or ask for a GPU.
         claims: keyed by uid, the ResourceClaims.
-        silent: the nodes whose Ready condition is Unknown, and pods' nodes whose Node object is deleted.
-        template: the limits of a namespace that no budget names; None if they are invalid.
+        silent: the names of the nodes whose Ready condition is Unknown, and of deleted nodes on which there are pods.
+        template: the limits of a namespace that no budget names, from the default budget; None if they are invalid.
     """
 
     budgets: Mapping[str, Json] = field(default_factory=dict)
@@ -120,7 +120,11 @@ class ClusterView:
     template: BudgetLimits | None = None
 
     def limits_of(self, account: str) -> BudgetLimits | None:
-        """Returns the limits of an account; None for a budget that is missing, invalid, or newer than its status."""
+        """Returns the limits of an account; None if they are unknown.
+
+        The limits of a budget are unknown if it is missing or invalid, or if its status does not describe its present
+        spec yet.
+        """
         if account.startswith(DEFAULT_ACCOUNT):
             return self.template
         item = self.budgets.get(account)
@@ -153,7 +157,7 @@ ReadCluster = Callable[[], ClusterView | None]
 
 
 def _goes_on_as_before(item: Json) -> bool:
-    """Whether the ledger still uses an earlier spec of a GPUBudget, as the present one is invalid or not read."""
+    """Whether the leader still uses an earlier spec of a GPUBudget: it refused the present one, or has not read it."""
     status, metadata = mapping(item.get("status")), mapping(item.get("metadata"))
     refused = any(
         mapping(condition).get("type") == "Ready" and condition.get("status") == "False"
@@ -163,9 +167,10 @@ def _goes_on_as_before(item: Json) -> bool:
 
 
 def _silent(mirrors: Mirrors) -> frozenset[str]:
-    """Returns the silent nodes, and nodes of pods whose Node object is deleted, as these may have been silent.
+    """Returns the names of the silent nodes, and of pods' nodes whose Node object is deleted.
 
-    If the mirror has no node at all, nodes are not read, and no node of a pod counts as deleted.
+    A deleted node may have been silent. If the mirror has no node at all, nodes are not watched, and no node of a pod
+    counts as deleted.
     """
     silent, present = set[str](), set[str]()
     for node in mirrors.nodes.items():
@@ -195,8 +200,8 @@ class AuditContext:
         bill: the quantity that is billed: reserved, used, or max, the larger of the two.
         from_binding: whether pods are metered from their binding on.
         since: the instant from which pods of other stacks are metered.
-        left: the open sessions on silent nodes that the store holds under former payers of their namespaces. Such a
-            session stays under the account that paid at its last sign of life, but counts towards the rate of the
+        left: the open sessions on silent nodes that the store still holds under former payers of their namespaces. Such
+            a session stays under the account that paid at its last sign of life, but counts towards the rate of the
             present payer.
     """
 

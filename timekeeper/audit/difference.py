@@ -9,7 +9,7 @@ from timekeeper.domain.timestamps import Instant
 
 
 class Figure(StrEnum):
-    """The figures that an audit recomputes."""
+    """The kinds of figures that an audit recomputes and compares."""
 
     SPENT = "spent"
     """The amount that a period has spent."""
@@ -83,7 +83,7 @@ def shown(value: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A figure whose stored value differs from the one that an audit recomputed.
+    """A figure whose stored value differs from the value that an audit recomputed.
 
     Attributes:
         account: the budget, or `namespace:NAME` for a namespace that no budget names.

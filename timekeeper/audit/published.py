@@ -1,7 +1,7 @@
 """Checks the figures that people and admission read: published summaries and states, and the statuses of GPUBudgets.
 
-Spending uses up first the money that expires first. The check of expiring grants replays the spending from one arrival
-of money to the next, with code of its own.
+Spending uses up first the money that expires first. The check of expiring grants computes again, from one arrival of
+money to the next, which money was spent.
 """
 
 from __future__ import annotations
@@ -41,8 +41,9 @@ def check_published(
     Only the account's present period is checked.
 
     Args:
+        snapshot: the period as the store holds it; any other than the present one is skipped.
         sums: the expected totals of the period.
-        limits: the limits of its budget; None if they are unknown.
+        limits: the limits of the account's budget; None if they are unknown.
         context: published states, payers of namespaces, and the times of the audit and of the last settlement.
     """
     total, granted, now, settled = sums.total, sums.granted, context.now, context.settled
@@ -86,11 +87,11 @@ def check_published(
 
 
 def _credits(snapshot: Snapshot) -> list[list[Any]]:
-    """Returns the credits that a summary must list, from the period's own record; unreadable ones are left out.
+    """Returns the credits that a summary must list, from the period's stored credits; unreadable ones are left out.
 
-    Each credit is a list: the grant's name, the amount that it brought (for an expired credit, the part of it that was
-    spent), its expiry, the amount that the period had spent when it arrived, and whether it has expired. Amounts are
-    microGPU-seconds.
+    Each credit is a list: the grant's name, the amount that the credit brought (for an expired credit, the part that
+    was spent), its expiry, the amount that the period had spent when the credit arrived, and whether it has expired.
+    Amounts are microGPU-seconds, instants nanoseconds since 1970.
     """
     credits_read = []
     for name, text in sorted(snapshot.credits.items()):
@@ -102,9 +103,9 @@ def _credits(snapshot: Snapshot) -> list[list[Any]]:
 
 
 def _credited(snapshot: Snapshot, money: int) -> dict[str, tuple[Figure, Any, str]]:
-    """Returns the expected money that expires with the period, and the expected credits, of a published summary.
+    """Returns two expected fields of a published summary: the money that expires with the period, and the credits.
 
-    The key is the summary's field; the value is the kind of figure, the expected value, and its source in words.
+    The key is the field's name; the value is the kind of figure, the expected value, and its source in words.
 
     Args:
         money: the available amount, in microGPU-seconds; without a limit, the amount that grants added.
@@ -181,13 +182,13 @@ def check_status(
 ) -> Iterator[Difference]:
     """Checks a budget's status against the period that it describes, and yields each difference.
 
-    If the status describes another period than the snapshot, its figures are not checked. Its period is then a
-    difference if the snapshot is of the present period and the status is older than REWRITTEN.
+    If the status describes another period than the snapshot's, its figures are not checked. The status's period is then
+    a difference if the snapshot's period is the present one and the status is older than REWRITTEN.
 
     Args:
         sums: the expected totals of the period.
         item: the GPUBudget as JSON, read before the snapshot or at the same time.
-        limits: the limits in its spec; None if they are invalid.
+        limits: the limits in the GPUBudget's spec; None if they are invalid.
         context: the payers of namespaces, and the time of the audit.
     """
     now = context.now
@@ -218,11 +219,11 @@ class _Credit:
 
     Attributes:
         name: the grant's name.
-        left: the amount that is left of it.
+        left: the unspent amount; of an expired credit, the amount that was spent.
         rank: the sort key of the order in which credits are spent, the smallest first.
         since: the amount that the period had spent when the credit arrived.
-        expires: when it expires.
-        expired: whether the ledger has recorded its expiry.
+        expires: the instant at which the credit expires.
+        expired: whether the ledger has recorded that the credit expired.
     """
 
     name: str
@@ -234,7 +235,7 @@ class _Credit:
 
 
 def check_burning(snapshot: Snapshot, item: Json) -> Iterator[Difference]:
-    """Checks the remainders of expiring grants in a budget's status; yields each difference.
+    """Checks the unspent amounts of expiring grants in a budget's status; yields each difference.
 
     Args:
         snapshot: the period that the status describes.
@@ -264,7 +265,7 @@ def burned(own: int, period_credits: list[_Credit], end: Instant, spent: int) ->
     Amounts are microGPU-seconds. The money that expires soonest is spent first.
 
     Args:
-        own: the period's money that expires with the period; below 0 it is a debt.
+        own: the money that expires with the period; an amount below 0 is a debt.
         period_credits: the credits, as `_unspent_credits` returns them; their `left` is changed.
         end: the period's end.
         spent: the amount that the period has spent.
@@ -286,9 +287,9 @@ def burned(own: int, period_credits: list[_Credit], end: Instant, spent: int) ->
 
 
 def _unspent_credits(snapshot: Snapshot) -> list[_Credit] | None:
-    """Returns all credits of a snapshot's period, each with the amount that it brought; None if one is unreadable.
+    """Returns all credits of a snapshot's period, before any is spent; None if a credit is unreadable.
 
-    A credit that has expired has the amount that was spent of it instead.
+    `left` is the amount that the credit brought; of an expired credit, the amount that was spent of it.
     """
     credits_read = []
     for name, text in snapshot.credits.items():
@@ -413,10 +414,11 @@ def _check_status_state(snapshot: Snapshot, status: Json, limits: BudgetLimits, 
 
 
 def _growth(snapshot: Snapshot, payers: Mapping[str, Changes], since: int) -> int:
-    """Returns the most microGPU-seconds that can have been spent in a snapshot's period since an instant.
+    """Returns the most that can have been spent in a snapshot's period from an instant on, in microGPU-seconds.
 
-    The amount that a session had spent by that instant is computed from rate and time if the session has a record, and
-    from its ledger entries otherwise.
+    A figure that was written at that instant may be lower than the present figure by this amount. The amount that a
+    session had spent by then is computed from rate and time if the session has a record, and from its ledger entries if
+    not.
 
     Args:
         payers: keyed by namespace, its payers in order of time.

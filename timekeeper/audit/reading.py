@@ -48,14 +48,14 @@ def present_periods(client: Store, accounts: Sequence[str], now: Instant) -> dic
 def read_snapshots(client: Store, wanted: Mapping[str, int], *, whole_ledger: bool = False) -> Iterator[Snapshot]:
     """Yields a snapshot of each wanted period, each as of one moment.
 
-    One script reads the hashes of a snapshot. If the account has more rows of hours than one script reads, the rows are
-    read afterwards, and their revisions show whether they have changed. The ledger, whose entries never change, is read
-    up to the entry that was the last at the moment of the script.
+    One script reads the hashes of a snapshot. If the account has more rows of hours than one run of the script reads,
+    the other rows are read afterwards, and their revisions show whether they have changed. The ledger, whose entries
+    never change, is read up to the entry that was the last one when the script ran.
 
     Args:
         wanted: keyed by account, the start of the period in nanoseconds since 1970.
-        whole_ledger: whether to read entries that were written before their period began, too; only a wrong clock
-            writes such entries.
+        whole_ledger: whether to look for the periods' entries in the whole ledger. If not, entries that were written
+            before the period began are missed; only a wrong clock writes such entries.
 
     Raises:
         StoreError: Redis does not run the script.
@@ -71,7 +71,7 @@ def read_snapshots(client: Store, wanted: Mapping[str, int], *, whole_ledger: bo
 def payers_of(client: Store, namespaces: Sequence[str]) -> dict[str, Changes]:
     """Returns the payers of each namespace in order of time, keyed by namespace.
 
-    Namespaces without a readable record are left out. Callers must read the snapshots first: a change of payers that
+    Namespaces without readable payers are left out. Callers must read the snapshots first: a change of payers that
     comes after the snapshots concerns only later use.
     """
     return {**reading.assignments_of(client, namespaces)}
@@ -93,7 +93,7 @@ def left_on_nodes(client: Store, payers: Mapping[str, Changes], nodes: Container
 
 
 def states_of(client: Store, namespaces: Sequence[str]) -> dict[str, str]:
-    """Returns the published state of each namespace as JSON, keyed by namespace; those without one are left out."""
+    """Returns the published states of namespaces as JSON, keyed by namespace; a namespace without one is left out."""
     if not namespaces:
         return {}
     texts: Any = client.hmget(keys.STATES_VALUES, list(namespaces))
@@ -133,10 +133,10 @@ def _call(name: str, start: int, most_rows: int) -> Call:
 
 
 def _with_rest(client: Store, name: str, start: int, answer: Any) -> tuple[Any, Rest, Rest]:
-    """Returns the answer of the script that reads a snapshot, and the rows and the sums of hours that it did not read.
+    """Returns the answer of the script that reads a snapshot, then the rows and the hourly sums that it did not read.
 
-    The script reads a limited number of rows. If the others have changed since, the script is run again with a higher
-    limit (see ATTEMPTS).
+    The script reads a limited number of rows. If the rows that it did not read have changed since, the script is run
+    again with a higher limit (see ATTEMPTS).
 
     Args:
         name: the account's name.
@@ -152,9 +152,13 @@ def _with_rest(client: Store, name: str, start: int, answer: Any) -> tuple[Any, 
 
 
 def _rest(client: Store, name: str, unread: Unread) -> tuple[Rest, Rest] | None:
-    """Reads the rows of usage, also packed ones, and the sums by hour that the snapshot's script did not read.
+    """Reads the rows of usage, packed values among them, and the hourly sums that the snapshot's script did not read.
 
-    `unread` names them. The result is None if some of them have changed since the script ran.
+    The result is None if some of them have changed since the script ran.
+
+    Args:
+        name: the account's name.
+        unread: names what the script did not read.
     """
     rest = read_rest(client, name, unread, ())
     sums = read_rest(client, name, replace(unread, parts=()), (), details=False) if unread.hours else Rest()
@@ -201,7 +205,10 @@ def _snapshot(
 
 
 def _reports(client: Store, uids: Sequence[str]) -> dict[str, tuple[str, str]]:
-    """Returns (report limits, reports so far) as JSON texts, keyed by uid, without sessions that lack one."""
+    """Returns pairs of a session's report limits and its reports so far, as JSON texts, keyed by uid.
+
+    A session that lacks one of the two is left out.
+    """
     pipeline = client.pipeline(transaction=False)
     for uid in uids:
         pipeline.hmget(keys.report(uid), ["terms", "state"])
@@ -213,8 +220,8 @@ def _by_field(read: Sequence[Any], rest: Rest) -> dict[str, str]:
     """Returns all rows of a snapshot's hours, keyed by `HOUR DIMENSIONS`.
 
     Args:
-        read: the rows that the script answered: an hour and its rows in turn.
-        rest: the rows that were read afterwards.
+        read: the rows in the answer of the snapshot's script: an hour and its rows in turn.
+        rest: the rows that the script did not read, and that were read after it.
     """
     by_hour = [*zip(read[::2], read[1::2], strict=True)]
     by_hour += [(hour, [part for pair in rows.items() for part in pair]) for hour, rows in rest.rows]
@@ -222,7 +229,13 @@ def _by_field(read: Sequence[Any], rest: Rest) -> dict[str, str]:
 
 
 def _entries(client: Store, account: str, start: int, after: str, last: str) -> Iterator[Entry]:
-    """Yields the ledger entries of an account's period, those after the id `after` up to `last`, included."""
+    """Yields the ledger entries of one period of an account.
+
+    Args:
+        start: the period's start, in nanoseconds since 1970.
+        after: the id of the entry after which to read; empty to read from the first entry on.
+        last: the id of the last entry to read; empty to read none.
+    """
     while last:
         page = reading.ledger_page(client, account, after, ENTRIES_PER_PAGE)
         for entry in page:

@@ -43,10 +43,11 @@ def check_use(
     """Checks the amounts of sessions that are billed by their reports, and yields each difference.
 
     The expected amounts follow from the totals in the sessions' records and from the stored reports. A session whose
-    reports are not stored any more is checked only if its pod's allocation shows that the pod cannot use more than it
-    reserves.
+    reports are not stored any more is checked only if its pod's allocation shows that the pod cannot have used more
+    than it reserves.
 
     Args:
+        snapshot: the period whose sessions are checked.
         context: payers, prices, and the quantity that is billed.
         moment: the progress of settlement at the snapshot.
         pods: keyed by uid, the pods of the cluster as JSON.
@@ -77,10 +78,14 @@ def check_use(
 
 
 def _totals_between(record: SessionRecord, reports: AuditedReports, low: int, high: int) -> list[tuple[int, Missing]]:
-    """Returns the totals that a session's reports may have had at its last settlement, between `low` and `high`.
+    """Returns the totals that a session's reports may have had at the session's last settlement.
 
-    `low` and `high` are nanoseconds since 1970. There is one pair for each report that may have been the latest at that
-    settlement: the cost of all reported use in microGPU-seconds, and the reserved rates (see `Missing`).
+    There is one pair for each report that may have been the latest at that settlement: the cost of all use reported by
+    then, in microGPU-seconds, and the reserved rates (see `Missing`).
+
+    Args:
+        low: the earliest instant up to which the session can have been settled last, in nanoseconds since 1970.
+        high: the latest such instant.
     """
     before = [place for place, (at, *_) in enumerate(reports.samples) if at <= low - LATE]
     first = before[-1] if before else 0
@@ -90,7 +95,10 @@ def _totals_between(record: SessionRecord, reports: AuditedReports, low: int, hi
 
 
 def _reached(record: SessionRecord, moment: Moment) -> tuple[int, int]:
-    """Returns the earliest and the latest instant (ns since 1970) up to which a session can have been settled last."""
+    """Returns the earliest and the latest instant (ns since 1970) up to which a session can have been settled last.
+
+    Both are the session's end if it has ended.
+    """
     if record.end is not None:
         return record.end, record.end
     is_confirmed = moment.settled is not None and record.node not in moment.silent
@@ -107,7 +115,7 @@ def _billed(bill: str, reserved: int, used: int, missing: Missing, reports: Audi
         bill: `used`, or `max`, the larger of the reserved and the used amount.
         reserved: the cost of the reservation, in microGPU-seconds.
         used: the cost of the reported use, in microGPU-seconds.
-        missing: the reserved rate of the devices that no report names, and that of all devices.
+        missing: the reserved rate of the devices that no report names, and the reserved rate of all devices.
         reports: the session's reports; None if the store has none.
     """
     part, whole = missing
@@ -119,9 +127,12 @@ def _billed(bill: str, reserved: int, used: int, missing: Missing, reports: Audi
 
 
 def _used_in(snapshot: Snapshot, record: SessionRecord, total: int) -> int | None:
-    """Returns how much of the cost of a session's reported use belongs to the snapshot's period, in microGPU-seconds.
+    """Returns the part of the cost of a session's reported use that belongs to the snapshot's period.
 
-    None if the session's last segment is in another period. `total` is the cost of all its reported use.
+    Costs are microGPU-seconds. The result is None if the session's last segment is in another period or account.
+
+    Args:
+        total: the cost of all use that the session has reported.
     """
     totals = [*(base for *_, base in record.bases), total]
     keys = [(payer, since) for payer, since, _ in record.bases]
@@ -132,7 +143,13 @@ def _used_in(snapshot: Snapshot, record: SessionRecord, total: int) -> int | Non
 
 
 def _may_borrow(pod: Json | None) -> bool:
-    """Returns whether a pod may use more than it reserves (best effort, elastic); True also if that is not known."""
+    """Returns whether a pod is allowed to use more than it reserves: it is best effort or elastic.
+
+    The result is also True if the pod or its allocation is missing or unreadable.
+
+    Args:
+        pod: the pod as JSON; None if it does not exist.
+    """
     annotations = ((pod or {}).get("metadata") or {}).get("annotations") or {}
     try:
         containers = json.loads(annotations[names.ALLOCATION])["containers"]
@@ -149,7 +166,8 @@ class Moment:
     Instants are nanoseconds since 1970.
 
     Attributes:
-        settled: the instant up to which every open session, except on silent nodes, was settled; None if unknown.
+        settled: the instant up to which, at least, every open session was settled, except on silent nodes; None if
+            unknown.
         now: the instant beyond which no session was settled.
         bill: the quantity that is billed; if it is "reserved", amounts follow from time alone.
         silent: the silent nodes. A session is settled only up to the last sign of life of its node or pod.
@@ -162,9 +180,10 @@ class Moment:
 
 
 def check_sessions(snapshot: Snapshot, payers: Mapping[str, Changes], moment: Moment) -> Iterator[Difference]:
-    """Checks that each session has exactly one valid record, from which its amount follows; yields each difference.
+    """Checks that each session has exactly one valid record, and the amount that follows from it; yields differences.
 
     Args:
+        snapshot: the period whose sessions are checked.
         payers: keyed by namespace, its payers in order of time.
         moment: the progress of settlement at the snapshot.
     """
@@ -183,7 +202,7 @@ def check_sessions(snapshot: Snapshot, payers: Mapping[str, Changes], moment: Mo
 
 
 def _check_homeless(snapshot: Snapshot) -> Iterator[Difference]:
-    """Yields a difference for each amount that is flagged open, is not posted in full, and has no session's record."""
+    """Yields a difference for each amount of an open session that has no record, if the ledger lacks a part of it."""
     for uid, text in sorted(snapshot.amounts.items()):
         amount = read_amount(text)
         if (
@@ -235,7 +254,7 @@ def check_against_pods(
         cluster: the pods that hold or ask for a GPU, and the claims.
         prices: the price of each model over time, as sessions were charged.
         since: the instant from which pods of other stacks are metered.
-        from_binding: whether pods are metered from their binding on.
+        from_binding: whether pods are metered from their binding on; otherwise, once they run.
     """
     for uid in sorted(snapshot.sessions):
         record = read_session(snapshot.sessions[uid])
@@ -274,10 +293,11 @@ def unmetered(
 ) -> Iterator[tuple[str, str]]:
     """Yields the pods and ResourceClaims that hold a GPU and have no session, each as namespace and uid.
 
-    A pod counts if it has not ended and was bound more than a minute before the last settlement. A claim counts if it
-    has an accelerator and is reserved by a pod that has not ended and was bound that early.
+    A pod counts if it has not ended and was bound more than a minute before the last settlement. A claim counts if an
+    accelerator is allocated to it and such a pod reserves it.
 
     Args:
+        cluster: the pods and claims of the cluster.
         metered: the uids of the open sessions.
         settled: the instant of the last settlement.
         drivers: the drivers of Dynamic Resource Allocation whose devices are accelerators.
@@ -303,9 +323,10 @@ def _unmetered_claims(
 
 
 def _asks_for_a_part(pod: Json) -> bool:
-    """Whether a pod is charged for the GPUs among its own resources.
+    """Whether a pod asks for GPUs by its own resources, for which it is charged.
 
-    A pod is not charged for them if a claim covers them all, or if KAI reserves a GPU for other pods by this pod.
+    False if a claim covers all these resources, since the claim's session is charged, or if the pod only keeps a GPU
+    for other pods of KAI.
     """
     asking = read_bound_pod(pod)
     covered = extended_claim(pod)

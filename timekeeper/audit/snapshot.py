@@ -1,4 +1,4 @@
-"""A snapshot of an account's period as the store holds it, in raw texts, so that an audit can report broken values."""
+"""A snapshot of an account's period as the store holds it, in unparsed texts: an audit also reports broken values."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class Entry:
 
     Attributes:
         kind: the reason for the entry, such as close or grant.
-        amount: its amount, in microGPU-seconds.
-        at: the instant at which it was written.
-        session: the uid of its session; empty for none.
+        amount: the entry's amount, in microGPU-seconds.
+        at: the instant at which the entry was written, by the leader's clock.
+        session: the uid of the entry's session; empty for an entry of no session.
         name: the name of the pod or of the order that the entry concerns.
         note: further facts, such as how the session's end was proved.
         namespace: the namespace of the pod.
@@ -52,14 +52,14 @@ class Snapshot:
         amounts: keyed by session, `epoch counter amount posted flag`, which `read_amount` parses.
         sessions: keyed by session, the records of open sessions.
         ended: keyed by session, the records of closed sessions whose pods still exist.
-        grants: keyed by name, `START amount`; START is the period's start.
-        corrections: keyed by name, `START amount`.
+        grants: keyed by the grant's name, `START amount`; START is the start of the period that the grant went to.
+        corrections: keyed by the correction's name, `START amount`.
         credits: keyed by the grant's name, `amount expires since flag` of the period's credits: `since` is what the
             period had spent when the credit arrived, and `flag` is `l` once it has expired.
         entries: the ledger's entries of this period.
-        hours: keyed by `HOUR DIMENSIONS`, the use `billed core memory used`, whichever period it belongs to. HOUR is
-            counted from 1970, and DIMENSIONS are JSON.
-        hour_sums: keyed as `hours`, the sums of these rows for each hour, namespace and model.
+        hours: keyed by `HOUR DIMENSIONS`, the use `billed core memory used`, whichever period the use belongs to. HOUR
+            is counted from 1970, and DIMENSIONS are JSON.
+        hour_sums: keyed as `hours`, the stored sums of these rows for each hour, namespace and model.
         folded: packed values with the rows of older hours and days around the period, keyed by their names, which state
             their hours.
         before: the total of the preceding period; empty if it is unknown.
@@ -96,7 +96,7 @@ class Snapshot:
 
     @property
     def namespaces(self) -> tuple[str, ...]:
-        """The namespaces in the account's published summary; empty if it is unreadable."""
+        """The namespaces in the account's published summary; empty if the summary is unreadable."""
         try:
             return tuple(str(name) for name in json.loads(self.head.get("summary", "{}"))["namespaces"])
         except (ValueError, KeyError, TypeError):
@@ -111,12 +111,11 @@ class Snapshot:
 def present_start(latest: int, periods: Iterable[str], now: Instant) -> Instant:
     """Returns the start of an account's present period.
 
-    The present period is the latest one. If a clock that was ahead has opened periods that have not begun, it is the
-    last one that has begun.
+    The present period is the latest one that has begun. Later ones exist if a clock that was ahead has opened them.
 
     Args:
-        latest: the start of the latest period, by the account's record.
-        periods: the starts of its periods as text; read only if the latest one has not begun.
+        latest: the start of the latest period, by the account's `head`.
+        periods: the starts of the account's periods as text; read only if the latest one has not begun.
     """
     if latest <= now:
         return latest
@@ -128,8 +127,8 @@ class SessionAmount:
     """The amount of a session in a period, in microGPU-seconds.
 
     Attributes:
-        amount: the cumulative amount.
-        posted: the part of it that the ledger holds.
+        amount: the whole amount in the period so far.
+        posted: the part of `amount` that the ledger holds.
         flag: `o` for an open session, `c` for a closed one, `g` for a finalized one.
     """
 
@@ -149,10 +148,10 @@ class SessionRecord:
         start: the start of the session.
         tariff: pairs of an instant and the rate from then on.
         end: the end of the session; None while it is open.
-        bases: for each segment its account, the start of its period, and the cost of all use that was reported when it
-            began, in microGPU-seconds; empty if reservations are billed.
+        bases: for each segment of the session the account, the start of the period, and the cost of all use that had
+            been reported when the segment began, in microGPU-seconds; empty if reservations are billed.
         used: the cost of all reported use, in microGPU-seconds; 0 if reservations are billed, or without reports.
-        missing: two reserved rates: of the devices that no report names, and of all devices.
+        missing: two reserved rates: that of the devices that no report names, and that of all devices.
         elsewhere: whether the pod holds its parts of GPUs by another stack.
         claim: the uid of the ResourceClaim that the session meters; empty for a pod's session.
     """
@@ -181,8 +180,9 @@ class AuditedReports:
 
     Attributes:
         rate: the rate of the reservation when the session opened, in microGPU-seconds a second.
-        most: the highest rate of its use: `rate`, or `whole` if it may use more than it reserves.
-        whole: the rate of all of its devices as a whole, in microGPU-seconds a second.
+        most: the highest rate at which the pod can use GPUs: `rate`, or the rate of its devices as a whole if the pod
+            may use the GPU time that other pods do not use.
+        whole: the reserved rate of all shares that the session holds on its devices, in microGPU-seconds a second.
         samples: in order of time: the instant at which a report was received (nanoseconds since 1970), the cost of all
             reported use by then (microGPU-seconds), and the reserved rate of the devices that no report had named.
     """

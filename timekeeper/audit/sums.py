@@ -23,9 +23,9 @@ LONGEST_DAYS = 62
 
 
 def hours_around(start: Instant) -> tuple[int, int]:
-    """Returns the hours of usage that a snapshot reads for a period: the first, and the hour after the last.
+    """Returns the hours of usage that a snapshot reads for a period: the first hour, and the hour after the last one.
 
-    Both are counted from 1970.
+    Both are counted from 1970. They cover the longest period that `check_hours` checks.
 
     Args:
         start: the period's start.
@@ -36,7 +36,7 @@ def hours_around(start: Instant) -> tuple[int, int]:
 def check_hours(snapshot: Snapshot) -> Iterator[Difference]:
     """Checks the usage by hour in a period against its ledger entries, and yields each difference.
 
-    A period is skipped if it does not begin and end with an hour, is longer than LONGEST_DAYS, or was restored from a
+    A period is skipped if it does not begin and end on a full hour, is longer than LONGEST_DAYS, or was restored from a
     checkpoint after its end.
     """
     start, end = snapshot.start, snapshot.end
@@ -63,7 +63,12 @@ def check_hours(snapshot: Snapshot) -> Iterator[Difference]:
 
 
 def _check_place(snapshot: Snapshot, name: str, blob: bytes) -> Iterator[Difference]:
-    """Checks that a packed value's rows lie in the hours that its name states; yields a difference if not."""
+    """Checks that the rows of a packed value lie in the hours that the value's name states; yields any difference.
+
+    Args:
+        name: the value's name.
+        blob: the value.
+    """
     part, rows = parse_part(name.encode()), unfold(blob)
     if part is None or not rows:
         return
@@ -98,10 +103,10 @@ class UnseenEnd:
     Attributes:
         account: the account that paid.
         namespace: the pod's namespace.
-        pod: the pod, or the ResourceClaim.
+        pod: the pod's name; of a ResourceClaim, `resourceclaim/NAME`.
         start: the session's start.
-        end: the last sign of life.
-        amount: its amount in the audited period, in microGPU-seconds.
+        end: the last sign of life, up to which the session was charged.
+        amount: the session's amount in the audited period, in microGPU-seconds.
     """
 
     account: str
@@ -113,7 +118,7 @@ class UnseenEnd:
 
 
 def unseen_ends(snapshot: Snapshot) -> Iterator[UnseenEnd]:
-    """Yields the ended sessions of a period whose end was not observed, in the order of the ledger's entries."""
+    """Yields the sessions of a period whose end was not observed, in the order of the entries that state the ends."""
     endings: dict[str, tuple[Entry, Ending]] = {}
     for entry in snapshot.entries:
         # A later entry may state another end. Most entries are of neither kind, and are not parsed.
@@ -127,7 +132,10 @@ def unseen_ends(snapshot: Snapshot) -> Iterator[UnseenEnd]:
 
 
 def _reads_all_hours(snapshot: Snapshot) -> bool:
-    """Whether a period's hours can be checked: the snapshot has all, and the period begins and ends with an hour."""
+    """Whether a period's hours can be checked: it begins and ends on a full hour, and the snapshot has all its hours.
+
+    A period that was restored from a checkpoint after its end cannot be checked: some of its use counts in later hours.
+    """
     start, end = snapshot.start, snapshot.end
     if end is None or start % HOUR or end % HOUR:
         return False
@@ -157,9 +165,10 @@ def _check_sums(snapshot: Snapshot) -> Iterator[Difference]:
 
 
 def _added_up(rows: Mapping[str, str]) -> dict[tuple[int, str, str], UsageFigures]:
-    """Returns rows added up, keyed by hour since 1970, namespace and model; unreadable ones are left out.
+    """Returns rows added up, keyed by hour since 1970, namespace and model; unreadable rows are left out.
 
-    The rows' keys are `HOUR DIMENSIONS`.
+    Args:
+        rows: the stored text of each row, keyed by `HOUR DIMENSIONS`.
     """
     sums: dict[tuple[int, str, str], UsageFigures] = {}
     for field, text in rows.items():
@@ -185,7 +194,7 @@ def _row_of(field: str, text: str) -> tuple[int, Dimensions, UsageFigures] | Non
 
 
 def _restored_late(snapshot: Snapshot) -> bool:
-    """Whether the period was restored from a checkpoint after its end, so that its use counts in a later hour."""
+    """Whether the period was restored from a checkpoint after its end, so that some use of it counts in later hours."""
     end = snapshot.end or 0
     return any(entry.kind == CHECKPOINT and entry.at >= end for entry in snapshot.entries)
 
@@ -193,7 +202,8 @@ def _restored_late(snapshot: Snapshot) -> bool:
 def _rows(snapshot: Snapshot) -> Iterator[tuple[int, int, str, int | None]]:
     """Yields, for each row of usage, its first hour since 1970, its number of hours, its key, and its billed amount.
 
-    The amount is in microGPU-seconds; None if the row is unreadable. A row of a packed value has an empty key.
+    The key is `HOUR DIMENSIONS`; a row of a packed value has an empty key. The amount is in microGPU-seconds; None if
+    the row is unreadable.
     """
     for field, text in snapshot.hours.items():
         hour = whole(field.partition(" ")[0])
@@ -215,8 +225,9 @@ class Sums:
 
     Attributes:
         total: the amount spent: ledger entries, and the amounts of open sessions that the ledger does not hold yet.
-        checkpoint: the amount with which the period was opened from a checkpoint.
-        granted: the amount that grants, money carried over and expiries added.
+        checkpoint: the part of `total` that was taken from checkpoints, after the store was lost or had gone back to an
+            earlier state.
+        granted: the amount that grants and money carried over have added, less the money that has expired.
         finalized: the part of the total that finalized sessions spent.
     """
 
@@ -247,6 +258,7 @@ def check_sums(snapshot: Snapshot, sums: Sums) -> Iterator[Difference]:
     """Checks the totals of a period, and the ledger entries of each session and order; yields each difference.
 
     Args:
+        snapshot: the period as the store holds it.
         sums: the expected totals.
     """
     amounts, posted = _amounts(snapshot), posted_by_session(snapshot)
@@ -269,9 +281,10 @@ def check_sums(snapshot: Snapshot, sums: Sums) -> Iterator[Difference]:
 
 
 def check_closing_balance(snapshot: Snapshot, now: Instant) -> Iterator[Difference]:
-    """Checks the closing balance that the present period has recorded of the preceding one; yields a difference if any.
+    """Checks the amount that the preceding period had spent, as the present period recorded it; yields any difference.
 
-    The recorded balance must equal the preceding period's total: it decided how much money was carried over.
+    The amount was recorded when the preceding period was closed, and decided how much money was carried over. It must
+    still equal the preceding period's total.
 
     Args:
         snapshot: the present period; any other is skipped.
@@ -295,7 +308,7 @@ def posted_by_session(snapshot: Snapshot) -> dict[str, int]:
 
 
 def _of_no_session(entry: Entry) -> bool:
-    """Whether an entry is an ordered correction; a correction of a session names the session."""
+    """Whether a ledger entry is an ordered correction, which belongs to no session."""
     return entry.kind == CORRECTION and not entry.session
 
 
@@ -359,6 +372,7 @@ def difference(snapshot: Snapshot, figure: Figure, subject: str, stored: str, ex
     """Returns a difference in the account and the period of a snapshot.
 
     Args:
+        figure: the kind of figure.
         subject: the session, grant, namespace or field of the figure; empty for a figure of the account itself.
         stored: the value in the store or in a status.
         expected: the value that was recomputed.
