@@ -40,7 +40,7 @@ class TooManyRequestsError(RuntimeError):
 
 
 class IdentityUnavailableError(RuntimeError):
-    """A caller cannot be authenticated now, as the API server or the keys of tokens cannot be read."""
+    """A caller's identity or rights cannot be checked now: the API server, the keys or the rules cannot be read."""
 
 
 Key = TypeVar("Key")
@@ -48,7 +48,7 @@ Value = TypeVar("Value")
 
 
 class ExpiringCache(Generic[Key, Value]):
-    """A bounded cache whose entries expire. Thread-safe; reading takes no lock, as a dict's operations are atomic."""
+    """A cache of bounded size whose entries expire. Thread-safe: `get` needs no lock, as dict operations are atomic."""
 
     def __init__(self, max_entries: int) -> None:
         self._max_entries = max_entries
@@ -60,7 +60,7 @@ class ExpiringCache(Generic[Key, Value]):
         """Returns the value under a key; None if there is none or it has expired.
 
         Args:
-            now: the present time of the clock that gave `put` its `ends_at`.
+            now: the present time by the clock of `put`'s `ends_at`.
         """
         entry = self._entries.get(key)
         return entry[1] if entry is not None and now < entry[0] else None
@@ -69,7 +69,7 @@ class ExpiringCache(Generic[Key, Value]):
         """Stores a value under a key until a time; drops the oldest value if the cache is full.
 
         Args:
-            ends_at: the time at which the value expires, of the clock that gives `get` its `now`.
+            ends_at: the time at which the value expires, by the clock of `get`'s `now`.
         """
         with self._writing:
             self._entries.pop(key, None)
@@ -102,11 +102,17 @@ class CallRate:
 class Buckets:
     """Limits calls by key: each key has a bucket of permits, full at first, and each call takes a permit. Thread-safe.
 
-    The algorithm is https://en.wikipedia.org/wiki/Token_bucket. Its tokens are permits here: a token is a bearer token.
+    The algorithm is https://en.wikipedia.org/wiki/Token_bucket, whose tokens are called permits here.
     """
 
     def __init__(self, rate: CallRate, clock: Callable[[], float], max_kept: int = MAX_KEPT) -> None:
-        """Makes the buckets; `clock` is monotonic, in seconds."""
+        """Makes the buckets.
+
+        Args:
+            rate: the size of each bucket, and the rate at which it is filled again.
+            clock: a monotonic clock, in seconds.
+            max_kept: the most buckets that are remembered; a forgotten bucket counts as full.
+        """
         self._rate = rate
         self._clock = clock
         self._max_kept = max_kept
@@ -118,8 +124,8 @@ class Buckets:
         """Takes one permit from the bucket of a key.
 
         Args:
-            key: the caller or the address that the call counts against.
-            what: the beginning of the error's message, which says of what there were too many.
+            key: the caller or the address against which the call counts.
+            what: the beginning of the error's message, such as TOO_MANY.
 
         Raises:
             TooManyRequestsError: the bucket is empty.
@@ -268,7 +274,7 @@ class AccessControl(Protocol):
         """Returns the caller whom a token identifies.
 
         Args:
-            origin: the address from which the token came; reviews of invalid tokens count against it.
+            origin: the address from which the token came; reviews of invalid tokens count against this address.
 
         Raises:
             UnauthenticatedError: the token is not valid.
@@ -288,13 +294,13 @@ class AccessControl(Protocol):
 class CachingAccessControl:
     """Asks a reviewer about tokens and rights at a bounded rate, and caches its answers for a short while.
 
-    A caller's reviews count against that caller. Reviews of invalid tokens count against the address from which they
-    came; those from an IPv6 address count against its network of 64 bits. Therefore a loop around `GET /v1/access`, or
-    invented tokens, cost the API server little and other callers nothing.
+    A caller's reviews count against that caller. Reviews of invalid tokens count against the address from which the
+    tokens came; an IPv6 address counts as its network of 64 bits. Therefore a loop around `GET /v1/access`, or invented
+    tokens, cost the API server little and other callers nothing.
     """
 
     def __init__(self, reviewer: Reviewer, clock: Callable[[], float]) -> None:
-        """Makes an access control with an empty cache; `clock` is monotonic, in seconds."""
+        """Makes an access control over a reviewer, with an empty cache; `clock` is monotonic, in seconds."""
         self._reviewer = reviewer
         self._clock = clock
         self._callers: ExpiringCache[bytes, Caller] = ExpiringCache(MAX_CACHED)
@@ -305,12 +311,14 @@ class CachingAccessControl:
         self._of_strangers = Buckets(STRANGER_REVIEWS, clock)
 
     def authenticate(self, token: str, origin: str = "", /) -> Caller:
-        """Returns the caller whom a token identifies; raises as the reviewer does.
+        """Returns the caller whom a token identifies, by the cache or by the reviewer.
 
         Args:
-            origin: the address from which the token came; reviews of invalid tokens count against it.
+            origin: the address from which the token came; reviews of invalid tokens count against this address.
 
         Raises:
+            UnauthenticatedError: the token is not valid.
+            IdentityUnavailableError: the reviewer cannot be asked now.
             TooManyRequestsError: the caller, or the address, has caused too many reviews.
         """
         key = digest(token)
@@ -345,9 +353,10 @@ class CachingAccessControl:
         return caller
 
     def permits(self, caller: Caller, action: Action, /) -> bool:
-        """Returns whether the caller may do an action; raises as the reviewer does.
+        """Returns whether the caller may do an action, by the cache or by the reviewer.
 
         Raises:
+            IdentityUnavailableError: the reviewer cannot be asked now.
             TooManyRequestsError: the caller has asked too often.
         """
         verdict = self._verdicts.get((caller, action), self._clock())
@@ -362,7 +371,7 @@ TOO_MANY = "too many requests of this caller need the API server"
 
 
 def _key_of(caller: Caller) -> str:
-    """Returns the key of a caller in buckets: a hash, so that long names take no more memory."""
+    """Returns the key of a caller in `Buckets`: a hash of the name, so that long names take no more memory."""
     return sha256(caller.name.encode("utf-8", "replace")).hexdigest()
 
 

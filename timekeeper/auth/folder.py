@@ -1,6 +1,7 @@
-"""Access control by files of a folder, without an API server: `jwks.json` has the keys of tokens, `access.yaml` rights.
+"""Access control by files of a folder, without an API server.
 
-`access.yaml` is a list of rules; a namespace of `*` is cluster scope and with it every namespace:
+`jwks.json` has the public keys of tokens. `access.yaml` has people's rights as a list of rules; the namespace `*`
+stands for every namespace and for the cluster scope:
 
     - {subject: alice, namespace: team-a, verbs: [get]}
     - {subject: admin, namespace: "*", verbs: [get, list, create]}
@@ -28,7 +29,7 @@ EVERYWHERE = "*"
 
 
 class Rule(BaseModel):
-    """One rule of access.yaml: the verbs that a person may use in a namespace, or everywhere if `namespace` is `*`."""
+    """One rule of access.yaml: the verbs that the person `subject` may use in a namespace, or everywhere with `*`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 

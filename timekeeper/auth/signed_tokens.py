@@ -1,4 +1,4 @@
-"""Verifies signed tokens, above all those of pods, with their issuer's public keys, and with no request for each token.
+"""Verifies signed tokens, above all those of pods, with their issuer's public keys, without a request for each token.
 
 A JSON Web Key Set is RFC 7517's; the API server serves its own at /openid/v1/jwks
 (https://kubernetes.io/docs/tasks/configure-pod-container/configure-service-account/#service-account-issuer-discovery).
@@ -65,7 +65,12 @@ class KeySet:
     """The public keys of one issuer. Thread-safe; only `refresh` does I/O."""
 
     def __init__(self, fetch: Callable[[], Issuer], clock: Callable[[], float]) -> None:
-        """Makes an empty set; `fetch` may raise OSError, RuntimeError or ValueError, `clock` is monotonic seconds."""
+        """Makes an empty set.
+
+        Args:
+            fetch: fetches the issuer with its keys; may raise OSError, RuntimeError or ValueError.
+            clock: a monotonic clock, in seconds.
+        """
         self._fetch = fetch
         self._clock = clock
         self._issuer = ""
@@ -97,8 +102,9 @@ class KeySet:
     def wants_refresh(self, key_id: str) -> bool:
         """Returns whether the keys should be fetched again before a key is looked up.
 
-        They should if the key is unknown or the last successful fetch is MAX_AGE_SECONDS ago. The result is False,
-        however, if a fetch was tried in the last MIN_REFRESH_SECONDS (FIRST_RETRY_SECONDS before the first success).
+        The keys should be fetched again if the key is unknown or the last successful fetch is MAX_AGE_SECONDS ago. The
+        result is always False for MIN_REFRESH_SECONDS after an attempt to fetch (for FIRST_RETRY_SECONDS before the
+        first success).
 
         Args:
             key_id: the id that the token names.
@@ -111,7 +117,7 @@ class KeySet:
     def refresh(self) -> None:
         """Fetches the issuer's keys; if that fails, the previous keys stay in use.
 
-        Nothing is fetched so soon after the last attempt that `wants_refresh` returns False for every key.
+        Nothing is fetched while `wants_refresh` returns False for every key, since the last attempt was too recent.
         """
         with self._refreshing:
             now = self._clock()
@@ -132,7 +138,7 @@ class KeySet:
 
 
 def usable_keys(document: Mapping[str, Any]) -> dict[str, PyJWK]:
-    """Returns the keys of a JSON Web Key Set that sign with an allowed algorithm, keyed by their id.
+    """Returns the keys of a JSON Web Key Set whose algorithm for signatures is allowed, keyed by their id.
 
     A key without an id is left out.
 
@@ -170,7 +176,7 @@ class PodIdentity:
 
 
 class PodTokens:
-    """Verifies the tokens that the kubelet projects into pods, and caches the verified ones."""
+    """Verifies the tokens that the kubelet projects into pods, and caches the pods of verified tokens."""
 
     def __init__(self, keys: KeySet, clock: Callable[[], float], max_cached: int = MAX_CACHED_TOKENS) -> None:
         """Makes an empty cache; `clock` is the wall clock in Unix seconds, by which tokens expire."""

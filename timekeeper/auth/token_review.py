@@ -1,7 +1,7 @@
 """Asks the API server who a token's bearer is (TokenReview) and what they may do (SubjectAccessReview).
 
-Forged and expired tokens of the cluster itself are refused first, by their signature: without that check, any client
-could cause any number of reviews.
+Before that, forged and expired tokens of the cluster's own issuer are refused by their signature and expiry: otherwise
+any client could cause any number of reviews.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from timekeeper.auth.signed_tokens import LEEWAY_SECONDS, Issuer, KeySet
 
 
 def is_forged(token: str, keys: KeySet) -> bool:
-    """Returns whether a token claims to be of the cluster's issuer, but has an invalid signature or has expired.
+    """Returns whether a token names the cluster's issuer, but has an invalid signature or has expired.
 
     The issuer's keys are fetched first if that is due. The result is False for tokens of other issuers (OpenID Connect,
     static files), and as long as no keys are known: the API server decides on such tokens.
@@ -58,7 +58,7 @@ KEYS = "/openid/v1/jwks"
 
 
 class ClusterReviewer:
-    """Authenticates callers and decides their rights by asking the API server, anew at each call."""
+    """Authenticates callers and decides their rights by asking the API server at each call; it has no cache."""
 
     def __init__(self, api: KubernetesAPI, keys: KeySet, *, own_audience_alone: bool = False) -> None:
         """Makes a reviewer over an API server.
@@ -139,7 +139,7 @@ def fetch_issuer(api: KubernetesAPI) -> Issuer:
 
 
 def _stated_audiences(token: str) -> list[str]:
-    """Returns the audiences that a token states, unverified; they only choose the audience of the review."""
+    """Returns the audiences that a token states, unverified: they only choose the audience for which a review asks."""
     try:
         stated = jwt.decode(token, options={"verify_signature": False}).get("aud")
     except PyJWTError:
