@@ -35,10 +35,10 @@ class Asset:
     """A file of the dashboard, ready to be served.
 
     Attributes:
-        body: its bytes.
-        gzipped: its bytes, compressed (RFC 1952).
-        content_type: its media type.
-        etag: its entity tag (RFC 9110 section 8.8.3); weak, since the plain and the compressed bytes share it.
+        body: the file's bytes.
+        gzipped: the file's bytes, compressed (RFC 1952).
+        content_type: the file's media type.
+        etag: the file's entity tag (RFC 9110 section 8.8.3); weak, since the plain and the compressed bytes share it.
     """
 
     body: bytes
@@ -52,9 +52,9 @@ class Assets:
     """All files of the dashboard, ready to be served.
 
     Attributes:
-        version: a hash of all files, which is a part of their paths.
+        version: a hash of all files, which is a part of the paths under which `by_name` is served.
         document: the HTML document.
-        by_name: all other files, keyed by path.
+        by_name: all other files, keyed by their path in the package.
     """
 
     version: str
@@ -67,7 +67,7 @@ def read_assets() -> Assets:
 
     Raises:
         OSError: a file cannot be read.
-        KeyError: there is no document, or a file is of an unknown type.
+        KeyError: there is no HTML document, or a file is of an unknown type.
     """
     return assets_of(dict(_read(files(__package__) / "static")))
 
@@ -79,7 +79,7 @@ def assets_of(contents: Mapping[str, bytes]) -> Assets:
         contents: the bytes of each file, keyed by its path.
 
     Raises:
-        KeyError: there is no document, or a file is of an unknown type.
+        KeyError: there is no HTML document, or a file is of an unknown type.
     """
     whole = sha256()
     for name, body in sorted(contents.items()):
@@ -142,10 +142,12 @@ def page_routes(assets: Assets) -> dict[tuple[str, str], Route]:
 def of_another_version(assets: Assets, name: str, accept_encoding: str) -> Response | None:
     """Answers a request for the dashboard file `name` under the path of another version; None if there is no such file.
 
-    During a rolling update, the document of one replica may ask a replica of another version for its files. Browsers
-    must not cache the answer.
+    During a rolling update, a browser that has the document of one replica may ask a replica of another version for
+    the document's files. Browsers must not cache the answer.
 
     Args:
+        assets: the files of this replica, which are served.
+        name: the file's path in the package.
         accept_encoding: the request's header; empty if there is none.
     """
     asset = assets.by_name.get(name)
@@ -174,7 +176,7 @@ def answer(asset: Asset, caching: bytes, accept_encoding: str, if_none_match: st
 
 
 def takes_gzip(accept_encoding: str) -> bool:
-    """Returns whether an Accept-Encoding header names gzip without refusing it."""
+    """Returns whether an Accept-Encoding header names gzip with a weight above 0."""
     for item in accept_encoding.lower().split(","):
         coding, _, weight = item.replace(" ", "").partition(";q=")
         if coding == "gzip":

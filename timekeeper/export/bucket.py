@@ -1,6 +1,6 @@
 """Stores files of exported months in an S3-compatible bucket, through the library obstore.
 
-Requests are signed, retried, and bounded in time. A write is conditional: it fails if the file is not the expected one.
+Requests are signed, retried, and bounded in time. A write is conditional: it fails if the file was changed meanwhile.
 
 Credentials come from a folder at which a Secret is mounted. Without such a folder, they come from the sources of the
 AWS SDKs: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment, the role of a service account
@@ -66,14 +66,15 @@ class Bucket:
         return self._if_there(run)
 
     def write(self, name: str, body: bytes, replacing: str | None, may_write: MayWrite) -> str:
-        """Writes a file into the bucket and returns its ETag; a file that is not the expected one stays as it is.
+        """Writes a file into the bucket and returns its new ETag.
 
         Args:
-            replacing: the ETag of the file to replace (If-Match); None for a new file (If-None-Match).
+            replacing: the ETag of the file to replace (If-Match); None if there must be no file of this name
+                (If-None-Match).
             may_write: returns whether this process still leads; called before the write.
 
         Raises:
-            ChangedError: the present file is not the expected one.
+            ChangedError: the present file has another ETag than `replacing`; it stays as it is.
             DeposedError: `may_write` returned False.
         """
         if not may_write():
@@ -148,7 +149,10 @@ def _read(file: Path) -> str:
 
 
 def _reason(error: Exception) -> str:
-    """Returns the part of an error without credentials: the store's code or status, or the failed connection step."""
+    """Returns the part of an error that has no credentials, for a message.
+
+    It is the bucket's error code, the HTTP status, the step of the connection that failed, or else the error's type.
+    """
     text = str(error)
     for pattern in (r"<Code>([A-Za-z]{1,60})</Code>", r"status code: ([0-9]{3} [A-Za-z ]{1,40})", r"kind: ([A-Za-z]+)"):
         match = re.search(pattern, text)

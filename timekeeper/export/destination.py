@@ -25,7 +25,10 @@ class ExportError(RuntimeError):
 
 
 class ChangedError(ExportError):
-    """A file to overwrite is not the expected one; it stays as it is."""
+    """The file to replace is not the expected one, since another process has changed, deleted or made it.
+
+    The file stays as it is.
+    """
 
 
 class MonthUnavailableError(ExportError):
@@ -49,11 +52,11 @@ MayWrite = Callable[[], bool]
 
 
 class Stored(NamedTuple):
-    """A file as it was read.
+    """A file of a destination, as it was read.
 
     Attributes:
-        body: its bytes.
-        tag: a text that changes whenever the content under this name changes, such as an ETag.
+        body: the file's bytes.
+        tag: a text that changes whenever the content under the file's name changes, such as an ETag.
     """
 
     body: bytes
@@ -76,11 +79,11 @@ class Destination(Protocol):
         """Writes a file whole or not at all; returns its new tag.
 
         Args:
-            replacing: the tag of the file to replace; None for a new file.
+            replacing: the tag of the file to replace; None if there must be no file of this name.
             may_write: returns whether this process still leads; called right before the file is replaced.
 
         Raises:
-            ChangedError: the present file is not the expected one.
+            ChangedError: the present file has another tag than `replacing`.
             DeposedError: `may_write` returned False.
         """
 
@@ -88,7 +91,7 @@ class Destination(Protocol):
 class Folder:
     """A folder for the files of exported months, such as a mounted volume.
 
-    One process at a time may write to it: it holds a lock on one file in it.
+    Only one process at a time can write to the folder: while it writes, it holds a lock on a file in the folder.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -128,16 +131,16 @@ class Folder:
 
         The new content goes into a temporary file, which is renamed once it is on the disk.
 
-        The process takes a lock before it compares the present file with the expected one, and until after the
-        rename, so no other process writes in between. A process that is paused in between keeps the lock, but may lose
-        its lead, so `may_write` is called before the rename. The kernel releases the lock when the process ends.
+        The process holds a lock from before it compares the present file's tag with `replacing` until after the rename,
+        so no other process writes in between. A process that is paused in between keeps the lock, but may lose its
+        lead, so `may_write` is called before the rename. The kernel releases the lock when the process ends.
 
         Args:
-            replacing: the tag of the file to replace; None for a new file.
+            replacing: the tag of the file to replace; None if there must be no file of this name.
             may_write: returns whether this process still leads; called right before the rename.
 
         Raises:
-            ChangedError: the present file is not the expected one.
+            ChangedError: the present file has another tag than `replacing`.
             DeposedError: `may_write` returned False.
         """
         try:

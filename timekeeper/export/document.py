@@ -1,8 +1,8 @@
-"""Computes which months are due for export, and the names and contents of their files.
+"""Computes which months are closed, and the names and contents of their exported files.
 
 The functions are pure.
 
-A month is text: 2026-10.
+A month is a text, such as 2026-10, and means the month in UTC.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ def month_named(name: str) -> str | None:
 
 
 def closed_until(now: Instant, hourly_days: int) -> Instant:
-    """Returns the instant up to which months are closed.
+    """Returns the instant by which a month must have ended to be closed.
 
-    All hours before that instant were compacted to days at least a day ago. If late usage of a closed month is
-    compacted after that, the month's file changes.
+    All hours before that instant were folded into days at least a day ago. If late usage of a closed month is folded
+    after that, the month's file changes.
 
     Args:
         hourly_days: the number of whole days before today whose usage is kept by the hour.
@@ -68,7 +68,7 @@ def closed_months(now: Instant, hourly_days: int, known: Iterable[str]) -> list[
 
     Args:
         hourly_days: the number of whole days before today whose usage is kept by the hour.
-        known: months with usage or a file; without one, the result is empty.
+        known: months with usage or a file; if there are none, the result is empty.
     """
     last = month_at(month_start(closed_until(now, hourly_days), -1))
     return months_between(min(known, default="9999-12"), last)
@@ -95,7 +95,7 @@ Account = tuple[str, Sequence[Row]]
 
 
 class DocumentError(ValueError):
-    """A file holds no month of usage; the message states the fault."""
+    """A file is not the usage of a month, or must not be replaced; the message states the fault."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +103,9 @@ class Document:
     """The content of a month's file.
 
     Attributes:
-        body: its bytes, compressed.
+        body: the file's bytes, compressed with gzip.
         sha256: the SHA-256 of the CSV before compression, in hexadecimal digits.
-        rows: the number of its rows.
+        rows: the number of rows of usage in the CSV.
     """
 
     body: bytes
@@ -172,9 +172,9 @@ def content_sha256(body: bytes) -> str:
 
 
 def merge(kept: Iterable[tuple[str, Row]], new: Iterable[Account], *, allow_loss: bool = False) -> Iterator[Account]:
-    """Yields each account with its new rows, or with its rows in the month's file if it has no new ones.
+    """Yields each account with its new rows, or with its rows in the month's file if it has no new rows.
 
-    An account without new rows is one whose rows the store has deleted.
+    The store has deleted the rows of an account that is in the file and has no new rows.
 
     Args:
         kept: the rows of the file, each after its account, sorted by account.
@@ -182,8 +182,8 @@ def merge(kept: Iterable[tuple[str, Row]], new: Iterable[Account], *, allow_loss
         allow_loss: whether the new rows of an account may have less GPU time than the file.
 
     Raises:
-        DocumentError: the file has more of an account's time than the new rows, and `allow_loss` is not set. A charge
-            may be taken back, but the time of a closed month shrinks only if a part of it was lost.
+        DocumentError: the file has more GPU time of an account than the new rows, and `allow_loss` is False. A charge
+            may be taken back, but the GPU time of a closed month becomes less only if a part of it was lost.
     """
     fresh = ((name, 0, rows) for name, rows in new if rows)
     old = ((name, 1, [row for _, row in rows]) for name, rows in groupby(kept, key=lambda pair: pair[0]))
@@ -261,7 +261,10 @@ def _hour(text: str, hours: dict[str, int]) -> int:
 
 
 def _harmless(text: str) -> str:
-    """Returns a text as a cell of CSV that no spreadsheet takes for a formula: one that begins like one gets a `'`."""
+    """Returns a text as a cell of CSV that no spreadsheet takes for a formula.
+
+    A text that begins like a formula gets an apostrophe in front.
+    """
     return f"'{text}" if text.startswith(ESCAPED) else text
 
 
