@@ -1,7 +1,7 @@
 """Makes and renews the timekeeper's certificates: an authority for ten years, and server certificates under it.
 
 A sidecar gets the authority's certificate in its environment when its pod starts, and keeps it for the life of the pod.
-So the authority is never replaced; only the server certificates are, which no sidecar notices.
+Therefore the authority is never replaced. Server certificates are replaced, which no sidecar notices.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ class VaultError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class StoredPair:
-    """A certificate with its key as stored.
+    """A certificate and its key, as a Vault has stored them.
 
     Attributes:
         pair: the certificate and the key, in PEM.
-        version: a text that changes with the pair; `Vault.replace` writes only if the store still has this version.
+        version: a text that changes with the pair; `Vault.replace` writes only if the Vault still has this version.
     """
 
     pair: Pair
@@ -53,13 +53,13 @@ class StoredPair:
 
 
 class Vault(Protocol):
-    """A store of certificates with their keys, each under a name; several replicas may use it at once.
+    """A store of certificates with their keys, each pair under a name; several replicas may use the same store at once.
 
     Every method may raise VaultError.
     """
 
     def read(self, name: str) -> StoredPair | None:
-        """Returns the certificate and key under a name; None if there are none."""
+        """Returns the certificate and key under a name; None if the name has none."""
 
     def create(self, name: str, pair: Pair) -> bool:
         """Stores a certificate and key under a new name; returns False if another replica has stored one first."""
@@ -77,7 +77,7 @@ class Vault(Protocol):
 
 
 def service_names(service: str = names.TIMEKEEPER_SERVICE) -> list[str]:
-    """Returns the three DNS names of a Service in FairGPU's namespace that clients in the cluster may use."""
+    """Returns the three DNS names by which clients in the cluster may reach a Service of FairGPU's namespace."""
     namespace = names.SYSTEM_NAMESPACE
     return [service, f"{service}.{namespace}", f"{service}.{namespace}.svc"]
 
@@ -256,7 +256,7 @@ _BETWEEN = b"-----BEGIN PRIVATE KEY-----"
 class FolderVault:
     """Stores each certificate with its key in one file that only the file's owner can read.
 
-    One rename replaces both at once. In the file, the certificate comes before the key.
+    One rename replaces certificate and key at once. In the file, the certificate comes before the key.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -289,7 +289,7 @@ class FolderVault:
     def replace(self, name: str, pair: Pair, version: str) -> bool:
         """Replaces a file if its content is still of this version; returns False if it is not, or if there is no file.
 
-        If two replicas replace it at once, both get True, and the content of the later one stays.
+        If two replicas replace the same file at once, both get True, and the content of the later replica stays.
 
         Args:
             name: the certificate's name.

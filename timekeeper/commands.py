@@ -89,7 +89,7 @@ def run_doctor(arguments: argparse.Namespace) -> int:
 
 
 def run_gpubudgets(arguments: argparse.Namespace) -> int:
-    """Prints as GPUBudgets the budgets that the mode look has in a ConfigMap; returns the exit status."""
+    """Prints the budgets of the mode look's ConfigMap as manifests of GPUBudgets; returns the exit status."""
     import sys
 
     from fairgpu.cluster.api import ApiError
@@ -113,7 +113,8 @@ def run_gpubudgets(arguments: argparse.Namespace) -> int:
 def run_months(arguments: argparse.Namespace) -> int:
     """Lists the closed months with the states of their exported files, or resolves a conflict; returns the exit status.
 
-    In a conflict, a month's file and the store differ: the admin keeps the file, or has it written anew from the store.
+    A conflict is a month whose file differs from the store's usage. The admin resolves it by one of two options: to
+    keep the file, or to have it written again from the store.
     """
     from timekeeper.controller.month_conflicts import run
     from timekeeper.ledger.connection import connect

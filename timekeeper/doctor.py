@@ -87,14 +87,13 @@ class HoldingPod:
     """A pod or ResourceClaim that holds parts of GPUs, as `fairgpu doctor` found it.
 
     Attributes:
-        namespace: its namespace.
-        name: its name; of a claim, `resourceclaim/NAME`.
-        stacks: the stacks by which it holds them.
+        namespace: the namespace of the pod or claim.
+        name: the pod's name; of a claim, `resourceclaim/NAME`.
+        stacks: the stacks by which the parts are held.
         models: the models of these GPUs; `*` stands for a model that no label names.
-        rate: the cost that FairGPU would charge for it, in microGPU-seconds a second.
-        doubts: the reasons for which its GPUs are estimated by a rule, as the cluster's objects do not state them
-            completely.
-        node: the node with these GPUs; of a claim, the node of its first device that names one.
+        rate: the rate that FairGPU would charge for the parts, in microGPU-seconds a second.
+        doubts: the facts about these parts that no object of the cluster states; a rule then decides what is charged.
+        node: the name of the node with these GPUs; of a claim, the node of its first device that names one.
     """
 
     namespace: str
@@ -112,13 +111,14 @@ class Findings:
 
     Attributes:
         version: the version of the API server.
-        stacks: keyed by stack, the number of nodes that have it.
+        stacks: keyed by stack, the number of nodes that have the stack.
         pods: the pods and ResourceClaims that hold GPUs, the most expensive first.
         waiting: the number of pods that ask for GPUs and have no node yet.
         unlisted: the drivers of Dynamic Resource Allocation whose devices are not metered.
         policies: keyed by the name of a ValidatingAdmissionPolicy of FairGPU's, its fault as a phrase; policies without
             a fault are left out.
-        unreadable: the collections of Dynamic Resource Allocation that could not be read, or its API group.
+        unreadable: the collections of Dynamic Resource Allocation that could not be read, or its API group if not even
+            that could.
     """
 
     version: str
@@ -283,7 +283,9 @@ def _pool_nodes(
 def _fields(own: Mapping[str, Listed], pod: Json) -> Json | None:
     """Returns the fields of a pod that metering reads; None for a pod that has ended, or asks for no GPU.
 
-    `own` are the extended resources of other stacks that the admin lists, keyed by name.
+    Args:
+        own: the extended resources of other stacks that the admin lists, keyed by name.
+        pod: the pod as the API server has it.
     """
     return None if mapping(pod.get("status")).get("phase") in names.TERMINAL_PHASES else metered_pod(pod, own=own)
 
@@ -351,7 +353,14 @@ def _matter(policy: Json) -> str:
 
 
 class _Holder(NamedTuple):
-    """A pod or a ResourceClaim (name `resourceclaim/NAME`), its node, and the parts of GPUs that it holds."""
+    """A pod or a ResourceClaim that holds parts of GPUs.
+
+    Attributes:
+        namespace: the namespace of the pod or claim.
+        name: the pod's name; of a claim, `resourceclaim/NAME`.
+        decision: the parts of GPUs that are held.
+        node: the name of the node with these GPUs.
+    """
 
     namespace: str
     name: str
@@ -465,7 +474,7 @@ def as_text(findings: Findings, prices: Prices) -> str:
 
 
 def _without(unreadable: Sequence[str]) -> str:
-    """Returns a sentence that says what the report lacks because these collections could not be read."""
+    """Returns a sentence for people about what the report lacks because these collections could not be read."""
     if list(unreadable) == ["resourceslices"]:
         return "Without it, each device of a claim counts as a GPU of unknown model."
     return "What pods hold by resource claims is not known without it."

@@ -1,7 +1,7 @@
 """Examines an installation of FairGPU for `fairgpu doctor`: its parts, versions, leader, certificates and statuses.
 
-Everything is read from the API server; Redis is not asked. A pod of the timekeeper is ready only if Redis answers it
-and it knows the cluster's objects, so its readiness shows whether Redis works.
+Everything is read from the API server; Redis is not asked. A pod of the timekeeper is ready only if Redis answers the
+pod and the pod knows the cluster's objects, so its readiness shows whether Redis works.
 """
 
 from __future__ import annotations
@@ -61,10 +61,10 @@ class InstalledPart:
     """A workload of an installation of FairGPU, such as a Deployment.
 
     Attributes:
-        name: its name.
-        ready: the number of its pods that are ready.
-        wanted: the number of pods that it should have.
-        versions: the versions of FairGPU in its images, as far as their tags state one.
+        name: the workload's name.
+        ready: the number of the workload's pods that are ready.
+        wanted: the number of pods that the workload should have.
+        versions: the versions of FairGPU in the workload's images, as far as the images' tags state a version.
     """
 
     name: str
@@ -108,8 +108,8 @@ class Installation:
     """The findings of `fairgpu doctor` on an installation of FairGPU.
 
     Attributes:
-        parts: its workloads.
-        matters: its faults, as sentences without their full stop.
+        parts: the workloads of the installation.
+        matters: the faults of the installation, as sentences without their full stop.
         unreadable: the collections and objects that could not be read.
     """
 
@@ -121,8 +121,9 @@ class Installation:
 def read_installation(api: KubernetesAPI, lease: str) -> Observed | None:
     """Returns the objects of an installation of FairGPU; None if FairGPU is not installed.
 
-    What the API server refuses (403) or cannot serve (503) is named in `unreadable`; what it does not have (404) counts
-    as absent. If no workload of FairGPU is found and some workloads cannot be read, the result has `unreadable` alone.
+    Objects that the API server refuses (403) or cannot serve (503) are named in `Observed.unreadable`; objects that it
+    does not have (404) count as absent. If no workload of FairGPU is found and some workloads cannot be read, the
+    result has only `unreadable`.
 
     Args:
         lease: the name of the leader's Lease.
@@ -171,7 +172,8 @@ def judge(observed: Observed, version: str, lease_seconds: int, now: int) -> Ins
 
     Args:
         version: the version of this command; parts of another version are a fault.
-        lease_seconds: the duration of the leader's Lease; not to renew it for LEASES_TO_WAIT times as long is a fault.
+        lease_seconds: the duration of the leader's Lease; a Lease that was not renewed for LEASES_TO_WAIT times this
+            duration is a fault.
         now: nanoseconds since 1970.
     """
     return Installation(
@@ -353,9 +355,9 @@ def _get(api: KubernetesAPI, path: str, unreadable: list[str]) -> Json | None:
 
 
 def _note(error: ApiError, path: str, unreadable: list[str]) -> None:
-    """Adds the path of a failed read to `unreadable` if it was refused (403) or its API group is unavailable (503).
+    """Adds the path of a failed read to `unreadable` if it was refused (403) or the API group is unavailable (503).
 
-    Nothing is added if the API server has no such object (404). Any other error is raised.
+    Nothing is added if the API server has no such object (404). Any other error is raised again.
     """
     if error.status not in {403, 404, 503}:
         raise error

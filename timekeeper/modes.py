@@ -1,4 +1,4 @@
-"""Finds for `fairgpu doctor` the rights and features that each mode needs, and the changes that it would bring.
+"""Finds, for `fairgpu doctor`, the rights and features that each mode needs, and the changes that a mode would bring.
 
 Rights are read by access reviews, which the API server answers and does not store.
 
@@ -85,7 +85,8 @@ class Missing:
     Attributes:
         rights_for_look: the rights that the caller lacks to install the mode look.
         rights_for_account: the further rights that the caller lacks to install the mode account or share.
-        features: the features that the cluster lacks for the modes account and share, or a volume for Redis.
+        features: the features that the cluster lacks for the modes account and share, or a default StorageClass for
+            Redis; each as a sentence without its full stop.
     """
 
     rights_for_look: tuple[str, ...] = ()
@@ -157,7 +158,7 @@ def _lacked(api: KubernetesAPI, needed: Iterable[Needed]) -> tuple[str, ...]:
 
 
 def _review(api: KubernetesAPI, kind: str, spec: Mapping[str, Any]) -> bool | None:
-    """Returns whether an access review of this kind and spec allows its action; None if asking is forbidden."""
+    """Returns whether an access review of this kind and spec allows its action; None if the review is not possible."""
     body: Json = {"apiVersion": "authorization.k8s.io/v1", "kind": kind, "spec": spec}
     try:
         status = mapping(api.create(f"{_REVIEWS}/{kind.lower()}s", body).get("status"))
@@ -169,7 +170,7 @@ def _review(api: KubernetesAPI, kind: str, spec: Mapping[str, Any]) -> bool | No
 
 
 def _volumes(api: KubernetesAPI) -> Iterable[str]:
-    """Yields a sentence for people if no StorageClass is the default; nothing if one is, or if none may be read."""
+    """Yields a sentence for people if no StorageClass is the default; nothing if one is, or if they cannot be read."""
     try:
         classes = mappings(api.get("/apis/storage.k8s.io/v1/storageclasses").get("items"))
     except ApiError as error:
@@ -219,11 +220,11 @@ class AskingPod:
     """A pod that asks for GPUs by another stack's names or by a ResourceClaim, and has not ended.
 
     Attributes:
-        namespace: its namespace.
-        scheduler: the name of its scheduler.
-        readable: whether FairGPU understands its request in the mode share.
-        own_class: whether it names a priority class that is neither FairGPU's nor the cluster's default.
-        node: its node; empty while it waits for one.
+        namespace: the pod's namespace.
+        scheduler: the name of the pod's scheduler.
+        readable: whether FairGPU would understand the pod's request in the mode share.
+        own_class: whether the pod names a priority class that is neither FairGPU's nor the cluster's default.
+        node: the name of the pod's node; empty while the pod waits for a node.
     """
 
     namespace: str
@@ -238,9 +239,10 @@ class GPUQueue:
     """A ClusterQueue of Kueue whose quota covers at least one GPU resource.
 
     Attributes:
-        name: its name.
-        resources: the GPU resources that it covers, sorted by name; FairGPU's own are among them if it covers these.
-        namespaces: the namespaces with a LocalQueue that points to it, sorted by name.
+        name: the ClusterQueue's name.
+        resources: the GPU resources that the ClusterQueue covers, FairGPU's own and those of other stacks, sorted by
+            name.
+        namespaces: the namespaces with a LocalQueue that points to the ClusterQueue, sorted by name.
     """
 
     name: str
@@ -259,13 +261,13 @@ class ModeChanges:
 
     Attributes:
         pods: the pods that ask for GPUs.
-        refused_schedulers: keyed by scheduler, the number of its pods. These schedulers are not known to leave a pod
-            behind a scheduling gate alone. Therefore the mode account refuses their pods while the state of the pods'
-            budget is `held`, in which new pods wait behind such a gate until the budget has money.
-        writers: keyed by stack, the service accounts, as NAMESPACE:NAME, that write the status or annotations by which
-            GPU pods are charged, and lack the right that FairGPU's policies require for that.
-        nothing_yields: the names of the budgets that have no effect: they would only lower the priority of pods, but
-            the settings give pods no priority classes.
+        refused_schedulers: keyed by scheduler, the number of the scheduler's pods. It is not known whether such a
+            scheduler starts a pod that waits behind a scheduling gate. Therefore the mode account refuses its pods
+            while their budget's state is `held`, in which pods wait behind a gate until the budget has money.
+        writers: keyed by stack, the stack's service accounts, as NAMESPACE:NAME, that write the status or annotations
+            by which GPU pods are charged, and lack the right that FairGPU's policies require for such writes.
+        nothing_yields: the names of the budgets that would have no effect: a spent one only lowers the priority of
+            pods, but the settings give pods no priority classes.
         idle_quotas: the namespaces with a quota on FairGPU's own resources, which counts no pod in the mode account.
         queues: Kueue's ClusterQueues that cover GPUs.
         unreadable: the collections that could not be read.
@@ -286,8 +288,8 @@ def read_mode_changes(
     """Returns the changes that the modes account and share would bring to a cluster, which is only read.
 
     Args:
-        existing: the settings for pods of other stacks: which resources they name, and which schedulers start no pod
-            with a scheduling gate.
+        existing: the settings for pods of other stacks: which resources these pods name, and which schedulers start no
+            pod that has a scheduling gate.
         stacks: the names of the cluster's stacks.
         own: the extended resources of other stacks that the admin lists, keyed by name.
 
@@ -336,10 +338,11 @@ def _lacking(api: KubernetesAPI, stacks: AbstractSet[str]) -> dict[str, tuple[st
 
 
 def _queues(api: KubernetesAPI, own: Mapping[str, Listed], unreadable: list[str]) -> tuple[GPUQueue, ...]:
-    """Returns Kueue's ClusterQueues that cover GPUs, sorted by name; none if the API server has or shows no Kueue.
+    """Returns Kueue's ClusterQueues that cover GPUs, sorted by name; none if there is no Kueue or it cannot be read.
 
-    `own` are the extended resources of other stacks that the admin lists, keyed by name. Collections that cannot be
-    read are added to `unreadable`.
+    Args:
+        own: the extended resources of other stacks that the admin lists, keyed by name.
+        unreadable: gets the names of the collections that cannot be read.
     """
     try:
         version = KUEUE.served_version(api)
@@ -523,9 +526,9 @@ class PoolNode:
     """A node with GPUs.
 
     Attributes:
-        pool: the name of its node pool; empty if no label names one.
-        stacks: the stacks that share its GPUs.
-        models: the models of its GPUs; `*` stands for a model that no label names.
+        pool: the name of the node's pool; empty if no label names a pool.
+        stacks: the stacks that share the node's GPUs.
+        models: the models of the node's GPUs; `*` stands for a model that no label names.
     """
 
     pool: str
@@ -539,7 +542,7 @@ class HeldThere(NamedTuple):
     Attributes:
         node: the node's name.
         namespace: the namespace of the pod or claim.
-        rate: its cost, in microGPU-seconds a second.
+        rate: the cost of the held parts, in microGPU-seconds a second.
     """
 
     node: str
@@ -553,7 +556,7 @@ class AskedThere(NamedTuple):
     Attributes:
         node: the node's name.
         namespace: the pod's namespace.
-        readable: whether FairGPU understands its request in the mode share.
+        readable: whether FairGPU would understand the pod's request in the mode share.
     """
 
     node: str
@@ -602,7 +605,7 @@ class NodePool:
 
 
 def pool_of(labels: Mapping[str, str]) -> str:
-    """Returns the name of a node's pool according to the node's labels; empty if none of them names one."""
+    """Returns the name of a node's pool according to the node's labels; empty if no label names a pool."""
     return next((labels[key] for key in POOL_LABELS if labels.get(key)), "")
 
 
@@ -637,7 +640,7 @@ def node_pools(
 def moves(pools: Sequence[NodePool]) -> tuple[tuple[NodePool, ...], ...]:
     """Groups node pools that must change to the mode share together; returns the groups.
 
-    The pools of one group have namespaces in common, directly or through other pools.
+    Two pools are in one group if a namespace has pods on both, or if other pools connect them in this way.
     """
     groups: list[list[NodePool]] = []
     for pool in pools:

@@ -112,7 +112,7 @@ class ClusterSettings(Section):
 
 
 class RedisTLS(Section):
-    """TLS to servers and Sentinels. Their certificates are always verified, and must be for the names asked for."""
+    """TLS to servers and Sentinels. Their certificates are always verified, and must name the host that is asked."""
 
     enabled: bool = False
     """Whether nodes under `sentinel` and `cluster` speak TLS; for `redis.url` write the scheme rediss:// instead."""
@@ -543,7 +543,7 @@ class TimekeeperSettings(Section):
 
     @property
     def own_resources(self) -> dict[str, Listed] | None:
-        """The resources of other stacks that the admin lists, keyed by name; None if none of their pods is metered."""
+        """The resources of other stacks that the admin lists, keyed by name; None if their pods are not metered."""
         if self.mode == "share":
             return None
         return {
@@ -571,7 +571,9 @@ def read_settings(environ: Mapping[str, str], file: Path | None, usual: Path = U
     """Reads the timekeeper's settings from the environment and a file; if both have a setting, the environment counts.
 
     Args:
-        file: the settings file; None for the one at `usual`, if it exists.
+        environ: the environment variables.
+        file: the settings file; None for the file at `usual`, if that exists.
+        usual: the path of the settings file that needs no naming.
 
     Raises:
         SettingsError: a setting is invalid.
