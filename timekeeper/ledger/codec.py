@@ -332,8 +332,8 @@ def as_texts(values: Iterable[Any]) -> list[str]:
 def encode_hourly_points(sessions: Sequence[Sequence[HourlyPoint]]) -> list[str]:
     """Encodes the hourly points of sessions for the script that settles them.
 
-    Each point is its hour (counted from 1970), instant, billed, core, memory and used amounts; a semicolon ends it. A
-    dash stands for a used amount of None.
+    Each point is its hour (counted from 1970), its instant in nanoseconds since 1970, and its billed, core, memory and
+    used amounts in microGPU-seconds; a semicolon ends it. A dash stands for a used amount of None.
 
     Args:
         sessions: the points of each session, in order of time.

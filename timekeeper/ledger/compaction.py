@@ -28,7 +28,7 @@ from timekeeper.ledger.usage import read_rows
 def prune(
     client: Store, fencing_token: FencingToken, account: str, before: Instant, periods: Sequence[int], earliest: Instant
 ) -> None:
-    """Removes an account's folded use of months before `before`, and periods with their orders and ledger entries.
+    """Removes an account's folded use of the months before `before`, and old periods with orders and ledger entries.
 
     The month in which the earliest remaining period began also stays: a correction of that period may still change its
     use. Packed hours stay until they are folded, since one value may hold hours of two months. A ledger entry also
@@ -62,8 +62,8 @@ def drop_account(client: Store, fencing_token: FencingToken, account: str, perio
             with the account.
 
     Raises:
-        StoreError: the store refused to remove the account, or did not answer; the account may still exist.
-        redis.RedisError: the account is removed, but perhaps not its name from the lists of accounts.
+        StoreError: the store refused a change, or did not answer. The account may still exist, or may be removed while
+            the lists of accounts still have its name.
     """
     names = keys.AccountKeys(account)
     holding = (names.head, names.sessions, names.ended, names.hour_index, names.folded, names.segments, names.ledger)
@@ -260,7 +260,7 @@ class _Change:
     Attributes:
         hours: the hours to remove, counted from 1970.
         replaced: the packed values to remove.
-        new: the packed values that replace both, keyed by name.
+        new: the packed values to write in place of both, keyed by name.
     """
 
     hours: Sequence[int]
@@ -272,7 +272,7 @@ class _Packing(NamedTuple):
     """Rows of use to pack into one value, and the stored packed values that this value replaces.
 
     Attributes:
-        rows: the new rows.
+        rows: the rows to pack.
         target: the stored values, whose rows are packed together with the new rows.
         combine: returns rows in the order of their hours; rows of the same hours and dimensions are added up to one.
         hourly: whether a row of the new value covers one hour; otherwise a row covers hours of one day.
@@ -288,7 +288,7 @@ def fold_hours(client: Store, fencing_token: FencingToken, account: str, before:
     """Folds an account's hours of use that end before an instant into days; returns True once all are folded.
 
     One call folds at most one packed value, and other hours that have about MOST_ROWS rows together. The caller repeats
-    the call after False: hours are left, or the hours changed while they were read and none was folded.
+    the call after False: more hours are due, or the hours changed while they were read and none was folded.
 
     Args:
         before: nanoseconds since 1970. A month that ended a day or longer before this instant is closed: folding hours
@@ -321,8 +321,8 @@ def fold_hours(client: Store, fencing_token: FencingToken, account: str, before:
 def pack_hours(client: Store, fencing_token: FencingToken, account: str, before: Instant) -> bool:
     """Packs an account's hours of use that end before an instant, still as hours; returns True once all are packed.
 
-    One call packs hours that have about MOST_ROWS rows together. The caller repeats the call after False: hours are
-    left, or the hours changed while they were read and none was packed.
+    One call packs hours that have about MOST_ROWS rows together. The caller repeats the call after False: more hours
+    are due, or the hours changed while they were read and none was packed.
     """
     names = keys.AccountKeys(account)
     stored = _stored_hours(client, names)
@@ -346,9 +346,9 @@ def _stored_hours(client: Store, names: keys.AccountKeys) -> _StoredHours:
 
 
 def _next_hours(client: Store, names: keys.AccountKeys, stored: _StoredHours, limit: int) -> tuple[list[int], bool]:
-    """Returns the earliest hours before `limit`, with about MOST_ROWS rows together, and whether no other hour is left.
+    """Returns the earliest hours of use before an hour, and whether these are all the hours before it.
 
-    Hours are counted from 1970.
+    Hours are counted from 1970. The returned hours have about MOST_ROWS rows together.
 
     Args:
         names: the account's keys.
@@ -384,8 +384,8 @@ def _blobs(client: Store, names: keys.AccountKeys, parts: Sequence[PackedPart]) 
 def _with_room(client: Store, names: keys.AccountKeys, parts: Sequence[PackedPart]) -> list[PackedPart]:
     """Returns the one packed value of `parts` to which new rows are added; an empty list if they begin a new value.
 
-    Two values are considered: the one that ends last, since most rows follow it, and the one with the fewest hours,
-    which a late change may have begun. The smaller of the two is chosen if it is below LARGE_PART bytes.
+    Two values are considered: the one that ends last, since most new rows follow it, and the one with the fewest hours,
+    such as a value that a late change began. The smaller of the two is returned if it is below LARGE_PART bytes.
     """
     if not parts:
         return []

@@ -165,7 +165,10 @@ def is_full_for_pods(client: Store) -> bool:
 
 
 class MemoryWatch:
-    """Says whether the store is full, and asks its servers for it at most once in ASK_SECONDS. Not thread-safe."""
+    """Answers whether a server of the store is too full for pods; asks the servers at most once in ASK_SECONDS.
+
+    Not thread-safe.
+    """
 
     def __init__(self, client: Store, clock: Callable[[], float]) -> None:
         """Makes a watch that has asked nothing yet; `clock` is monotonic, in seconds."""

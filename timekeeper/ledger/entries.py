@@ -202,10 +202,10 @@ class _Who(NamedTuple):
 def pack_entries(entries: Sequence[LedgerEntry]) -> bytes:
     """Packs one or more ledger entries, in their order, into one compressed value.
 
-    The value holds a column for each field: the entries' own fields, the ends of sessions that notes state, and the
-    sessions. Each session is stored once, in the order in which the entries first name it. An entry names its session
-    by its distance from the end of the sessions that were named before. Times are stored as differences from the entry
-    before. Uids are random, so they stay uncompressed at the end.
+    The value holds three tables, column by column: the entries' own fields, the ends of sessions that notes state, and
+    the sessions, each once, in the order in which entries first name them. An entry refers to its session by a number:
+    0 for the first session that no earlier entry names, else the places from that session back to the entry's own.
+    Times are stored as differences from the entry before. Uids are random, so they stay uncompressed at the end.
     """
     sessions = {who: place for place, who in enumerate(dict.fromkeys(map(_who, entries)))}
     uids = [_uid_bytes(who.session) for who in sessions]
@@ -219,7 +219,7 @@ def pack_entries(entries: Sequence[LedgerEntry]) -> bytes:
 def unpack_entries(segment: bytes) -> list[LedgerEntry]:
     """Returns the ledger entries of a compressed value that `pack_entries` made, in their order.
 
-    It reads version 1, too, which names a session in each of its entries.
+    Values of version 1, in which each entry has its session's uid, namespace and pod, are read, too.
 
     Raises:
         SegmentError: these bytes are not such a value, or a later timekeeper wrote it.
@@ -242,9 +242,10 @@ def _who(entry: LedgerEntry) -> _Who:
 def _rows(
     entries: Iterable[LedgerEntry], endings: Iterable[Ending | None], sessions: Mapping[_Who, int]
 ) -> Iterator[_Row]:
-    """Yields each entry's own fields, with None for a note that states the end of a session.
+    """Yields, for each entry, its own fields as `pack_entries` stores them; a note that states an end is None.
 
     Args:
+        entries: the ledger entries to pack.
         endings: the end that each entry's note states; None for any other note.
         sessions: the number of each session, in the order in which the entries name them first.
     """
@@ -262,7 +263,7 @@ def _rows(
 
 
 def _rows_of_endings(endings: Iterable[Ending | None]) -> Iterator[_Row]:
-    """Yields each end of a session as a row; its last field is None if the uid is the same as in the row before."""
+    """Yields a row for each end of a session; its uid is None if the end before has the same uid."""
     before = _START
     for ending in endings:
         if ending is not None:
@@ -272,7 +273,10 @@ def _rows_of_endings(endings: Iterable[Ending | None]) -> Iterator[_Row]:
 
 
 def _columns(rows: Iterable[_Row]) -> list[_Column]:
-    """Returns rows as columns; a column of whole numbers becomes their greatest common divisor and the quotients."""
+    """Returns the columns of rows.
+
+    A column of whole numbers becomes a pair, which takes less room: their greatest common divisor, and the quotients.
+    """
     return [_divided(column) for column in zip(*rows, strict=True)]
 
 
@@ -323,10 +327,10 @@ def _entries(tables: Sequence[Sequence[_Column]], uids: bytes) -> Iterator[Ledge
 
 
 def _sessions(named: Iterable[_Row], uids: bytes) -> Iterator[_Who]:
-    """Yields the sessions of a segment, whose uids are stored apart if they have the API server's form.
+    """Yields the sessions of a segment. A uid in the API server's form is stored apart from its session.
 
     Args:
-        named: the uid, namespace and pod of each session; a session whose uid is stored apart has None here.
+        named: the uid, namespace and pod of each session; None in place of a uid that is stored apart.
         uids: the uids that are stored apart, as bytes, in the order of their sessions.
     """
     offset = 0

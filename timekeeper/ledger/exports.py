@@ -99,7 +99,7 @@ No exported file's record has this number, so the month is exported once more.
 
 
 def _fields(client: Store, key: str) -> dict[bytes, bytes] | None:
-    """Returns the fields of the hash under a key; None, with a log line, if the value there is no hash."""
+    """Returns the fields of the hash under a key; if the key holds no hash, logs an error and returns None."""
     try:
         stored: Any = client.hgetall(key)
     except redis.ResponseError as error:

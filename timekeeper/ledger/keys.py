@@ -28,10 +28,10 @@ named by its start.
                                               passed      a further part of total whose amounts were removed: of
                                                           sessions that were still open when the period ended
                                               exhausted   when the total first reached the available amount, or empty
-                                              struck      the total of the period before it at the moment when that
-                                                          one's rest was carried over; empty while that is due, and
-                                                          absent where nothing is
-                                              terms       "allowance rollover" of the period before it at that moment
+                                              struck      the preceding period's total when its unspent money was
+                                                          carried over; empty while this is still to be done, and
+                                                          absent if no money is to be carried over
+                                              terms       "allowance rollover" of the preceding period at that moment
     fairgpu:{ACCOUNT}:amounts:START   hash    UID -> "epoch counter amount posted flag": a session's cumulative amount
                                               in the period, the revision that set it, the part of it that the ledger
                                               holds, and the flag: o (open), c (closed) or g (closed and finalized).
@@ -77,16 +77,16 @@ named by its start.
     fairgpu:{book}:silent             string  {NODE: INSTANT} as JSON: each silent node's last sign of life, also while
                                               sessions are left on a node whose object is deleted. A store of an earlier
                                               version lacks this key
-    fairgpu:{book}:unmetered          hash    UID -> the end of a session whose pod is not observed any more. Either the
-                                              session cannot be read or its end cannot be written: the entry stays until
-                                              the store holds the end. Or a new leader did not observe the pod or claim
-                                              of a session of another stack: it is deleted, or not metered any more.
-                                              Such a session goes on if its pod is observed again, so its amounts are
-                                              not folded. Its entry stays until then, or until no period reaches back to
-                                              the end. Beside it UID/seen -> the instant up to which pods had been
-                                              observed when the pod of a session that cannot be read was missing:
-                                              such a session ends no later. A store of an earlier version lacks
-                                              this key
+    fairgpu:{book}:unmetered          hash    UID -> the end of a session whose pod is not observed any more. A session
+                                              that cannot be read, or whose end cannot be written, has its entry until
+                                              the store holds the end. A session of another stack has an entry if a new
+                                              leader did not observe its pod or claim, which is deleted or not metered
+                                              any more. This session goes on if its pod is observed again, so its
+                                              amounts are not folded. Its entry stays until then, or until no period
+                                              reaches back to the end.
+                                              UID/seen -> the instant up to which pods had been observed when the pod of
+                                              a session that cannot be read was missing: the session ends no later.
+                                              A store of an earlier version lacks this key
     fairgpu:{book}:past               string  the instant of the last reconciliation that began to settle: the leader's
                                               time or, if earlier, the store's
     fairgpu:{book}:restored           set     the accounts with spending that cannot be attributed to a pod
@@ -97,7 +97,7 @@ named by its start.
     fairgpu:{book}:late               hash    MONTH -> the number of changes to it after it was closed
     fairgpu:{book}:exports            hash    MONTH -> the record of its exported file, as JSON
     fairgpu:{book}:mark               string  the fencing token of the leader that last waited for a replica; never read
-    fairgpu:{mark-N}:mark             string  the same at one node of a Redis Cluster
+    fairgpu:{mark-N}:mark             string  the same, on one node of a Redis Cluster
     fairgpu:{book}:open               zset    "UID ACCOUNT" of each open session, by uid (all scores are 0)
     fairgpu:{book}:present            hash    UID -> "AT UNTIL SHARE": how busy a session's GPUs were at an instant,
                                               by Prometheus, in ten-thousandths; shown until UNTIL, and no money.

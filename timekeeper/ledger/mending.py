@@ -110,6 +110,8 @@ def mark_lost(
 ) -> dict[str, str]:
     """Writes the text LOST_BUDGET for each budget whose last valid version was lost.
 
+    By this text, a later leader knows that the budget's valid version is unreadable.
+
     Args:
         accounts: the names of the accounts, each of which is its budget's name, too.
         known: the names of the budgets of which the leader has a usable version; nothing is written for them.

@@ -209,7 +209,7 @@ def ledger_page(client: Store, account: str, after: str, limit: int) -> list[Led
 
     Raises:
         StoreError: Redis does not answer, or does not run the script.
-        SegmentError: older entries are packed in a format that this timekeeper does not know.
+        SegmentError: a value of packed older entries cannot be read, or a later timekeeper wrote it.
     """
     names = keys.AccountKeys(account)
     entries: list[LedgerEntry] = []
@@ -268,10 +268,10 @@ def sessions_under(client: Store, accounts: Container[str]) -> list[str]:
 
 
 def sessions(client: Store, keys_of_sessions: Sequence[tuple[str, str]]) -> dict[str, Session]:
-    """Returns those of some sessions that are open, keyed by uid; a session that cannot be read is left out.
+    """Returns the open ones among some sessions, keyed by uid; a session that cannot be read is left out.
 
     Args:
-        keys_of_sessions: (uid, account) of each session.
+        keys_of_sessions: (uid, account) of each of these sessions.
     """
     pipeline = client.pipeline(transaction=False)
     for uid, account in keys_of_sessions:
@@ -332,7 +332,7 @@ def assignments_and_faults(client: Store) -> tuple[dict[str, Assignments], dict[
 
 
 def unreadable_payers(client: Store) -> dict[str, tuple[str, str]]:
-    """Returns, keyed by namespace, the stored text of unreadable payers, with the reason why it cannot be read."""
+    """Returns the stored payers that cannot be read, keyed by namespace: their text, and the error of reading it."""
     stored: Any = client.hgetall(keys.NAMESPACES)
     texts = {key.decode(errors="backslashreplace"): text.decode(errors="replace") for key, text in stored.items()}
     faults = _readable(stored, decode_assignments)[1]

@@ -98,7 +98,7 @@ def write_report_limits(
 
     Args:
         limits: the limits, keyed by the session's uid.
-        phases: keyed by the session's uid, the nanoseconds after a full quarter of an hour at which periods may begin.
+        phases: keyed by the session's uid, the nanoseconds after a full quarter of an hour at which periods can begin.
         replace: whether to replace limits that the store holds in any case, as for limits that cannot be read.
 
     Raises:
@@ -184,6 +184,7 @@ class Submission:
         uid: the pod's uid, as its token proves.
         boot: the id of the sidecar's start; empty for a bare proof of life.
         sequence: the report's number since that start; a later report has a higher one.
+        received_at: the instant at which the REST API received the report.
         counters: the use of each device by each container; empty for a bare proof of life.
         last: whether the sidecar ends, so that no other report of this start follows.
     """
@@ -215,7 +216,7 @@ class ReportIntake:
     """Writes pods' reports to the store. Its methods block; it is not thread-safe."""
 
     def __init__(self, client: Store, pause: int = 0, is_full: Callable[[], bool] = lambda: False) -> None:
-        """Makes an intake with bounds on its writes.
+        """Makes an intake that refuses reports that come too soon, or while the store is full.
 
         Args:
             pause: the least time between two writes of a pod, in nanoseconds.

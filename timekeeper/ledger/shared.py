@@ -178,8 +178,8 @@ def prune_capacity(client: Store, before: Instant) -> None:
 def thin_capacity(client: Store, before: Instant) -> None:
     """Keeps at most MOST_CHANGES_A_DAY changes of the capacity within each day of UTC that ended by `before`.
 
-    A day with more changes gets one capacity instead, the mean of the day. A leader may stop between two commands: each
-    command leaves the means of all days as they were.
+    A day with more changes gets one capacity in their place: its mean. No command changes the mean of any day, so a
+    leader may stop between two commands.
     """
     _thin(client, keys.CAPACITY_OF_MODELS, changes_by_model(client), before, lambda rates: compact(dict(rates)))
     of_all = {instant: {"": rate} for instant, rate in capacity(client).items()}
@@ -214,7 +214,7 @@ def write_watched(client: Store, fencing_token: FencingToken, pods: Instant, cla
 
     Args:
         pods: when the pods of all open sessions were known to be alive.
-        claims: when the ResourceClaims of all open sessions were known to be there.
+        claims: when the ResourceClaims of all open sessions were known to exist.
     """
     put(client, fencing_token, "SET", keys.WATCHED, [str(pods)])
     put(client, fencing_token, "SET", keys.WATCHED_CLAIMS, [str(claims)])

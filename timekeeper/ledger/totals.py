@@ -23,7 +23,7 @@ class PeriodTotals(NamedTuple):
         finalized: the part of the total that finalized sessions spent, which a checkpoint must contain.
         exhausted_at: the instant at which spending first reached the available amount; None before that.
         previous_spent: the amount that the preceding period had spent when its balance was closed; None before that.
-        new: whether this change created the account or applied the order.
+        new: whether the script that returned the totals created the account or applied an order.
         version: the number of changes to the account.
         terms: the preceding period's allowance and the most of its money that could be rolled over, both when its
             balance was closed; None before that.
@@ -104,12 +104,13 @@ class Summary(NamedTuple):
         exhausted_at: the instant at which spending first reached the available amount; None before that.
         computed: the state if the budget were enforced; None if an earlier version of FairGPU wrote the summary.
         admission: simple or safe.
-        committed: the amount that admitted pods may still spend, if admission is safe.
+        committed: the amount that admitted pods may still spend; 0 if admission is simple.
         own: the money of the period without `credits`.
         credits: the credits of the period that outlive it, each from a grant.
         grace_amount: the amount by which the period may be overspent before the budget counts as exhausted; None sets
             no limit.
-        grace_duration: the nanoseconds for which the period may be overspent before that; None sets no limit.
+        grace_duration: the nanoseconds for which the period may be overspent before the budget counts as exhausted;
+            None sets no limit.
         burns: recent spending; read from the store, and not part of the summary's JSON.
     """
 

@@ -40,12 +40,12 @@ SESSIONS_AT_ONCE = 500
 
 
 class Bounds(NamedTuple):
-    """The most that one run of a script reads of an account's use.
+    """The limits of what one run of a script reads of one account's use.
 
     Attributes:
-        rows: the rows of hours.
-        packed: the bytes of packed values.
-        sessions: the open sessions.
+        rows: the most rows of hours.
+        packed: the most bytes of packed values.
+        sessions: the most open sessions.
     """
 
     rows: int
@@ -67,7 +67,7 @@ the script must read more.
 
 @dataclass(frozen=True, slots=True)
 class Unread:
-    """The pieces of an account's use that a script did not read, and the state of the account in which to read them.
+    """The pieces of an account's use that a script did not read, with counters by which a later change is noticed.
 
     Attributes:
         version: the account's version.
@@ -95,7 +95,7 @@ class Rest:
 
     Attributes:
         rows: each hour, counted from 1970, with its rows: dimensions and amounts as they are stored.
-        packed: the packed values.
+        packed: the packed values, as they are stored.
         open: a flat list with three values for each open session: its record, and its amounts in the account's two
             latest periods.
     """
@@ -111,7 +111,7 @@ def read_rest(
     """Returns the pieces of an account's use that a script did not read; None if a piece has changed since.
 
     Args:
-        unread: names the pieces, and the state of the account in which the script ran.
+        unread: the names of the pieces, and the counters as the script read them.
         periods: the starts of the periods in which open sessions' amounts are read; None for a missing period.
         details: whether to read each row of an hour; if not, the sums of the hour's rows by namespace and model.
     """
@@ -219,16 +219,16 @@ class AddedUsage(NamedTuple):
 
 @lru_cache(SESSIONS_CACHED)
 def added(running: Running, assigned: Assignments, until: Instant, count: int | None) -> AddedUsage:
-    """Returns the usage of an open session that is not posted to hours yet.
+    """Returns, by hour, the usage of an open session that is not posted to the stored hours yet.
 
     The result is cached, since it depends on the arguments alone. A session's arguments stay the same until its account
     is settled or its pod reports.
 
     Args:
-        running: the session.
+        running: the open session.
         assigned: (from, account) pairs: the payers of the session's namespace over time.
         until: the instant of the account's last settlement.
-        count: the GPU time in its reports, in microGPU-seconds; None without reports.
+        count: the GPU time in the session's reports, in microGPU-seconds; None without reports.
     """
     session = running.session
     amounts = [(period, read_amount(text)) for period, text in running.amounts]
@@ -259,7 +259,7 @@ def _added_in(
     """Yields, hour by hour since the last hourly point, the part of a session's amount that is not posted to hours yet.
 
     Args:
-        running: the session.
+        running: the open session.
         period: the period whose part is wanted.
         amount: the session's stored amount in the period.
         assignments: (from, account) pairs: the payers of the session's namespace over time.
@@ -379,8 +379,8 @@ def accounts_usage(
 
     Args:
         assignments: (from, account) pairs for each namespace: its payers over time.
-        within: the window.
-        view: the level of detail.
+        within: the window; ALWAYS for all hours.
+        view: the level of detail; DETAILED for each row with all its dimensions.
         read_before: the use that the caller has read before, which is not read again if it has not changed.
 
     Raises:

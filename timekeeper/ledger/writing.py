@@ -383,7 +383,7 @@ class ClosingBalance:
     Attributes:
         account: the account's name.
         period: the start of the period.
-        credits: the credits.
+        credits: the new state of each of these credits.
         previous_spent: the spending of the preceding period, in microGPU-seconds; None if no credit is carried over
             from that period.
         terms: the allowance of the preceding period, and the most of its money that could be rolled over, both in

@@ -26,9 +26,9 @@ class Script:
 
 @cache
 def script(name: str) -> Script:
-    """Returns the Lua script NAME.lua, with the shared functions that it needs before it.
+    """Returns the Lua script NAME.lua, preceded by the shared functions that it calls.
 
-    Redis creates the functions in a script's text anew in every run, so the text has no function that it does not need.
+    Redis creates each function in a script's text anew in every run, so the text has no function that is not called.
 
     Args:
         name: the script's file name without `.lua`.
@@ -48,7 +48,7 @@ def _words(code: str) -> set[str]:
 
 @cache
 def _definitions() -> dict[str, str]:
-    """Returns the text of each Lua function or constant that scripts share, keyed by name, in the files' order."""
+    """Returns the text of each Lua function or constant that scripts share, keyed by name, in the order of SHARED."""
     shared = "".join(files(__name__).joinpath(file).read_text() for file in SHARED)
     begins = [(match[1], match.start()) for match in _DEFINITION.finditer(shared)]
     ends = [start for _, start in begins[1:]] + [len(shared)]
