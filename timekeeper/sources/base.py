@@ -110,9 +110,9 @@ class Mirror:
     def take_by_uid(self) -> tuple[dict[str, Json], Instant | None]:
         """Returns the objects keyed by uid, and the instant since which objects may have changed unobserved.
 
-        If a watch breaks, the mirror gets a whole list, and changes before that list may be unobserved. The instant is
-        the last one at which the mirror was current before the first list since the previous call. It is None if the
-        mirror got no list since the previous call, or got its very first one.
+        After a watch breaks, changes are unobserved until the mirror gets a whole list. The instant is the last one at
+        which the mirror was current before the first such list since the previous call. It is None if no list came
+        since the previous call, or only the first one of all.
         """
         with self._lock:
             since, self._unwatched_since = self._unwatched_since, None
@@ -453,7 +453,8 @@ class Source(Protocol):
     def read_checkpoints(self) -> dict[str, Json]:
         """Returns the checkpoint documents that the API server holds outside GPUBudgets, keyed by name.
 
-        For an account without a GPUBudget the document has the form of a GPUBudget's status.
+        An account without a GPUBudget has a document under its name, in the form of a GPUBudget's status. The other
+        documents hold further figures of the books, such as prices.
         """
 
     def write_checkpoints(self, shard: int, checkpoints: dict[str, Json]) -> None:

@@ -188,7 +188,7 @@ def _metadata(metadata: Json, kept_labels: Iterable[str], *, elsewhere: bool) ->
 
 
 def _status(status: Json) -> Json:
-    """Returns the fields of a pod's status that metering reads, which are a tenth of it."""
+    """Returns the fields of a pod's status that metering reads: a tenth of the status."""
     read = _interned(status, STATUS)
     conditions = mappings(status.get("conditions"))
     if conditions:
@@ -209,7 +209,7 @@ def _status(status: Json) -> Json:
 def _is_common(statuses: list[Json]) -> bool:
     """Whether statuses of containers equal those of many other pods, so that these pods can share one object in memory.
 
-    This is so if all containers run and the statuses contain no start time.
+    That is the case if all containers run and the statuses contain no start time.
     """
     return all(set(one) <= {"name", "state"} and one.get("state") in ({"running": {}}, None) for one in statuses)
 
@@ -457,7 +457,10 @@ class OptionalView:
         self._mirror.confirmed()
 
     def failed(self, error: ApiError) -> None:
-        """Handles a failed request: a missing or forbidden collection that was never read counts as empty."""
+        """Makes the mirror empty if the collection is missing or forbidden, and was never read.
+
+        Every error is logged, except that the collection is missing.
+        """
         self.not_served = error.not_found
         if error.not_found or error.status == FORBIDDEN:
             self.absent()
@@ -569,7 +572,7 @@ class LocalQueues:
             return self._confirmed_at
 
     def cluster_queue(self, namespace: str, queue: str) -> str:
-        """Returns the ClusterQueue of a LocalQueue; empty if there is no such LocalQueue.
+        """Returns the ClusterQueue of a LocalQueue; empty if there is no such LocalQueue, or it names none.
 
         Args:
             queue: the LocalQueue's name.
@@ -637,7 +640,7 @@ class KubernetesSource:
 
         Args:
             now: returns the local time in nanoseconds since 1970.
-            random: returns a number in [0, 1).
+            random: returns a number in [0, 1), by which retries are spread.
             kept_labels: the keys of the pods' labels that are kept with usage.
             own: the extended resources of other stacks that the admin lists, keyed by name; None if pods of other
                 stacks are not metered.
@@ -727,7 +730,10 @@ class KubernetesSource:
         start_thread("watch-pods", partial(self._reflect_pods, collection, wait), wait)
 
     def _reflect_pods(self, collection: Collection, wait: Wait) -> None:
-        """Keeps the mirror of pods current; first waits up to FIRST_QUEUES_SECONDS for Kueue's queues to be listed."""
+        """Keeps the mirror of pods current; first waits for an answer about Kueue's queues.
+
+        That wait takes at most FIRST_QUEUES_SECONDS.
+        """
         if self._queues is not None:
             self._queues.wait_for_an_answer(FIRST_QUEUES_SECONDS)
         reflect(self.api, collection, self._mirrors.pods, wait, self._random)
@@ -968,9 +974,10 @@ def _pod_error(error: ApiError) -> SourceError:
     """Returns the error to raise for a failed write to a pod.
 
     An error that may concern this pod alone becomes a subclass of SourceError: ChangedMeanwhileError if the pod was
-    changed or deleted, RefusedError for its size, a policy or a webhook, and NotWrittenError for no answer in time or a
-    status from 500 on other than 503. Any other error becomes a plain SourceError, since the API server serves no
-    request of this leader: it answers 401 (the credentials), 429 (too many requests) or 503, or takes no connection.
+    changed or deleted, RefusedError if the pod's size, a policy or a webhook forbids the write, and NotWrittenError for
+    no answer in time or a status from 500 on other than 503. Any other error becomes a plain SourceError, since the API
+    server serves no request of this leader: it answers 401 (the credentials), 429 (too many requests) or 503, or takes
+    no connection.
     """
     # 422 is how the API server answers a JSON Patch whose test fails.
     if error.not_found or error.conflict or error.status == 422:
