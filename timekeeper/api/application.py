@@ -117,7 +117,7 @@ class Loop:
 
 
 class RestApplication:
-    """The ASGI application of a worker; it replaces the address of a trusted proxy by its client's address."""
+    """The ASGI application of a worker; it replaces the address of a trusted proxy by that of the proxy's client."""
 
     def __init__(self, served: Application, loop: Loop, trusted_proxies: Sequence[Network] = ()) -> None:
         self._served = served
@@ -125,7 +125,7 @@ class RestApplication:
         self._trusted_proxies = trusted_proxies
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serves one ASGI scope; a request that a trusted proxy passed on gets its client's address."""
+        """Serves one ASGI scope; a request that a trusted proxy passed on gets the address of the proxy's client."""
         if scope["type"] == "lifespan":
             self._loop.note()
         elif self._trusted_proxies:

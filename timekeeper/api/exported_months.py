@@ -67,7 +67,8 @@ class ExportedMonths:
             only: the namespaces to add; None for all.
 
         Raises:
-            MonthUnavailableError: a file is missing, cannot be read, or is not the one that was written.
+            MonthUnavailableError: a file is missing, cannot be read, is not the one that was written, or may contradict
+                the store.
             ProblemError: the window needs more than MOST_MONTHS files.
             redis.RedisError: the store does not answer.
         """

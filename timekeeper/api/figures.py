@@ -32,7 +32,7 @@ _log = structlog.get_logger()
 
 
 class BadCursorError(ValueError):
-    """A cursor in a request is not one that an earlier answer can have contained."""
+    """A cursor in a request cannot come from an earlier answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class SessionFigures:
     """The figures of an open session for the REST API.
 
     Attributes:
-        session: the session.
+        session: the session as the store holds it.
         account: the account that pays.
         rate: the session's present rate, in microGPU-seconds a second.
         amount: the session's cost in the present period of that account, in microGPU-seconds.

@@ -715,7 +715,7 @@ COLLECTIONS: dict[str, tuple[str, dict[str, str]]] = {
 class GPUWatches:
     """Answers the watches of GPUNodes and GPUPods that a worker serves, in the worker's event loop.
 
-    Nodes and pods are read from the API server only once a first client asks.
+    No node or pod is read from the API server before a first client asks.
     """
 
     def __init__(self, api: KubernetesAPI, wait: Wait, random: Callable[[], float], loop: Loop) -> None:
@@ -775,7 +775,7 @@ class GPUWatches:
         """Yields the events of a watch, each a line of JSON, until the time is up or the worker ends.
 
         Events that are sent together are a batch. All events of a batch but the last have the resourceVersion from
-        before the batch, so that a client whose watch breaks in the middle of a batch gets it again.
+        before the batch, so that a client whose watch breaks in the middle of a batch gets the whole batch again.
 
         Args:
             kind: gpunodes or gpupods.

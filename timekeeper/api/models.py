@@ -316,7 +316,7 @@ class SessionsAnswer(Answer):
 
 
 class GrantAnswer(Answer):
-    """A GPUGrant as ordered; the ledger has it a moment later. `expires` is null if it ends with the present period."""
+    """A GPUGrant as ordered; the ledger has it a moment later. `expires` is null for the end of the present period."""
 
     name: str
     budget: str
@@ -345,7 +345,7 @@ class ReportAnswer(Answer):
 
 
 class SafeAnswer(Answer):
-    """The terms of safe admission, by which the money that is left must pay for a new pod's whole run.
+    """The terms of safe admission, by which the unspent money must pay for a new pod's whole run.
 
     `committed` is the amount, in microGPU-seconds, that is kept for admitted pods and for pods behind FairGPU's
     scheduling gate. `defaultCommitSeconds` is the assumed run time of a pod without activeDeadlineSeconds. `hold` is
@@ -370,7 +370,7 @@ class ChargeAnswer(Answer):
 
 
 class StateAnswer(Answer):
-    """The state that a namespace's next pod meets, with figures of the budget that pays; `budget` is empty for none.
+    """The state that a namespace's next pod meets, with figures of the budget that pays: `budget`, empty if none pays.
 
     `available` is allowance and grants, and `remaining` the part not spent, below 0 once overspent; both are
     microGPU-seconds, and 0 without a limit. `rate` is what running pods cost, in microGPU-seconds per second.
@@ -723,7 +723,10 @@ class ExpiringAnswer(Answer):
 
 
 class GraceAnswer(Answer):
-    """The grace of an exhausted budget: the money left of it, and the time of its end; null for a limit not set."""
+    """The grace of an exhausted budget: the money that may still be spent in it, and the time at which the grace ends.
+
+    Either is null if the admin has set no such limit.
+    """
 
     remaining: Money | None
     ends: datetime | None
@@ -746,7 +749,7 @@ class BudgetUseAnswer(Answer):
 class BudgetAnswer(Answer):
     """A budget in its present period, or the own account, `namespace:NAME`, of a namespace that no budget names.
 
-    `granted` sums the period's grants and the money that earlier periods left to this one; with the allowance it is
+    `granted` sums the period's grants and the money carried over from earlier periods; with the allowance it is
     `available`. `available` and `remaining` are null if nothing limits the spending. `rate` is what running pods cost
     now. `exhaustedAt` is the time when spending reached `available`; null before that. `enforcement` is observe,
     enforce or evict, and empty without a budget. `state` is the state that pods meet; `computedState` is the state that
@@ -808,7 +811,6 @@ def budget_answer(
     """Returns the REST answer about a budget.
 
     Args:
-        now: the instant of the forecast.
         figures: the budget's figures.
         now: the instant of the forecast.
         currency: the currency of amounts beside GPU-hours; None for none.

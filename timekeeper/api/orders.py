@@ -93,7 +93,7 @@ def correction_object(name: str, wanted: CorrectionRequest, effective: str, call
 
     Args:
         name: the name of the GPUCorrection.
-        wanted: the request.
+        wanted: the request's body, which has all other fields.
         effective: an RFC 3339 timestamp in the period to correct.
         caller: the name of the user who orders it.
 
@@ -252,7 +252,7 @@ def place(item: Json, store: OrderStore) -> tuple[Json, bool]:
 
 
 def gpu_hours_text(field: str, value: float | str, *, negative: bool = False) -> str:
-    """Returns an amount of GPU-hours as decimal text; a JSON number gives the decimal text that the client wrote.
+    """Returns an amount of GPU-hours as decimal text; a JSON number becomes the shortest text that equals it.
 
     Args:
         field: the name of the field, for the error.

@@ -67,7 +67,7 @@ def page_start() -> str:
     """Returns the key of the item after which the requested page begins; empty for the first page.
 
     Raises:
-        ProblemError: no earlier answer contained the request's parameter `cursor`.
+        ProblemError: no earlier answer can have contained the request's parameter `cursor`.
     """
     text = request.args.get("cursor", "")
     start = decoded_cursor(text)

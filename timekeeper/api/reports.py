@@ -1,7 +1,7 @@
 """The REST API's intake of pods' reports: the route, served by the event loop, and the batches that go to the store.
 
-A report that arrives alone goes to the store at once. Reports that arrive while a round trip to the store is under way
-share the next one, which may be hundreds. No timer adds a delay.
+A report that arrives alone goes to the store at once. Reports that arrive while a round trip to the store is under way,
+perhaps hundreds, share the next round trip. No timer adds a delay.
 """
 
 from __future__ import annotations

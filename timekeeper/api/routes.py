@@ -150,11 +150,11 @@ def access_of(
     """Returns the answer about a caller's rights: the namespaces whose budget the caller may read.
 
     The answer is not complete if there are more than MAX_TRIED namespaces, or if trying them takes longer than
-    TRYING_SECONDS or meets the limit of the caller's requests.
+    TRYING_SECONDS or reaches the limit of the caller's requests.
 
     Args:
         access: checks the caller's rights.
-        known: returns the namespaces of the ledger; called only if the caller may not read all namespaces.
+        known: returns the namespaces of the ledger; called only if the caller lacks the right to read all.
         clock: a monotonic clock, in seconds.
 
     Raises:
@@ -272,7 +272,7 @@ def _add_budgets(app: Flask, parts: Dependencies) -> None:
 
 
 def _state_of(book: Book, figures: Summary | None) -> BudgetState:
-    """Returns the state of a namespace.
+    """Returns the state of a namespace: the state of the account that pays for it, or of an unused namespace.
 
     Args:
         figures: the figures of the account that pays for the namespace; None if no account pays for it yet.

@@ -162,7 +162,7 @@ class Service:
             _log.error("certificate of the store not kept", error=str(error))
 
     def build(self, lifecycle: Lifecycle) -> RestApplication:
-        """Builds the ASGI application of a worker; it connects to nothing before a request needs a connection."""
+        """Builds the ASGI application of a worker; opens no connection before the worker starts."""
         store = connect_to_store(self._settings.redis)
         memory = MemoryWatch(store, time.monotonic)
         reports = ReportExecutor(ReportIntake(store, PAUSE_SECONDS * SECOND, memory.is_full))

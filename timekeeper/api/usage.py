@@ -86,7 +86,7 @@ class Query:
     """The parameters of a usage query.
 
     Attributes:
-        window: the window of time.
+        window: the window of time whose usage is asked for.
         step: the length of the steps into which the window is divided, such as `1h`, as `parse_step` returns it; None
             for one step.
         aggregate: the dimensions by which usage is added up, such as namespace.
@@ -318,7 +318,7 @@ class ClosedDays:
 
         Args:
             key: the number of the group, and the dimensions by which usage is added up.
-            part: the sums.
+            part: the sums to cache.
         """
         if part.cells > self._most_cells // PARTS:
             return
@@ -478,7 +478,7 @@ class WholeUsage:
 
     @property
     def _limit(self) -> int:
-        """The hour since 1970 before which all days are closed; no later than the window's last start of a day."""
+        """The start of the first day that is not closed, or not wholly in the window, in hours since 1970."""
         return min(closed_before(self.now), self._end - self._end % HOURS_OF_A_DAY)
 
 
@@ -502,7 +502,7 @@ class Usage:
     """A page of the answer to a usage query.
 
     Attributes:
-        query: the query.
+        query: the query that the page answers.
         items: the figures of the page, one item for each time step and key.
         following: the cursor of the next page; None on the last page.
         forecast: the forecast; None if the query asks for none.
@@ -526,7 +526,7 @@ def find(
     Usage that the store no longer holds is read from exported files, if there are any.
 
     Args:
-        query: the query.
+        query: the parameters of the query.
         now: the instant as of which the query is answered.
         closed: the cache of closed days; None for no cache.
         exported: the exported months; None if months are not exported.
@@ -624,9 +624,11 @@ def _not_known(
     """Returns the late accounts that the query concerns, sorted by name, and the keys whose sums may lack use.
 
     The settlement of a late account has been failing, so its use since its last settlement is not known. The query
-    concerns a late account that has paid for one of the query's namespaces since that settlement, or has open sessions
-    in one of them. The keys are those of these open sessions. If a late account has paid for a namespace since its last
-    settlement, the keys of all use of the namespace in `span` are among them, too.
+    concerns a late account in two cases:
+
+    - The account has paid for one of the query's namespaces since its last settlement. The keys of all use of that
+      namespace in `span` then count as lacking use.
+    - It has open sessions in one of the query's namespaces. The keys of these sessions then count as lacking use.
 
     Args:
         aggregate: the dimensions of the keys.
@@ -863,10 +865,10 @@ def _measured(forecast: UsageForecast) -> dict[str, Any]:
 
 
 def _forecast_of(item: Group, forecast: UsageForecast | None, currency: Currency | None) -> dict[str, Any]:
-    """Returns the JSON field `forecast` of an item of usage; an empty map if the query asks for no forecast.
+    """Returns a map with the JSON field `forecast` of an item of usage; empty if the query asks for no forecast.
 
     Args:
-        item: the item.
+        item: the item, which the forecast knows by its key.
         forecast: the forecast of the answer; None if the query asks for none.
         currency: the currency of costs; None for none.
     """
