@@ -87,7 +87,7 @@ def _device_rate(device: Json, prices: PriceList, instant: int) -> int:
 
 
 def price_at(prices: PriceList, model: str, instant: Instant) -> Fraction:
-    """Returns the price of a model at an instant: the model's own price, else the price of ANY_MODEL, else 1.
+    """Returns the price of a model at an instant: the price for its name or words of it, else for ANY_MODEL, else 1.
 
     A price is the GPU-hours that are charged for an hour of a whole GPU.
     """

@@ -122,8 +122,8 @@ class ClusterView:
     def limits_of(self, account: str) -> BudgetLimits | None:
         """Returns the limits of an account; None if they are unknown.
 
-        The limits of a budget are unknown if it is missing or invalid, or if its status does not describe its present
-        spec yet.
+        The limits of a budget are unknown if it is missing or invalid, or if its status shows that the leader still
+        uses an earlier spec.
         """
         if account.startswith(DEFAULT_ACCOUNT):
             return self.template

@@ -237,6 +237,8 @@ class _Credit:
 def check_burning(snapshot: Snapshot, item: Json) -> Iterator[Difference]:
     """Checks the unspent amounts of expiring grants in a budget's status; yields each difference.
 
+    Nothing is checked if the status does not list the period's grants: one came or expired after it was written.
+
     Args:
         snapshot: the period that the status describes.
         item: the GPUBudget as JSON.

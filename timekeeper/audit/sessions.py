@@ -81,7 +81,8 @@ def _totals_between(record: SessionRecord, reports: AuditedReports, low: int, hi
     """Returns the totals that a session's reports may have had at the session's last settlement.
 
     There is one pair for each report that may have been the latest at that settlement: the cost of all use reported by
-    then, in microGPU-seconds, and the reserved rates (see `Missing`).
+    then, in microGPU-seconds, and the reserved rates (see `Missing`). If no stored report is surely older than `low`,
+    the totals in the session's record come first.
 
     Args:
         low: the earliest instant up to which the session can have been settled last, in nanoseconds since 1970.
@@ -253,6 +254,7 @@ def check_against_pods(
         snapshot: the account's present period.
         cluster: the pods that hold or ask for a GPU, and the claims.
         prices: the price of each model over time, as sessions were charged.
+        now: the instant whose rates are compared.
         since: the instant from which pods of other stacks are metered.
         from_binding: whether pods are metered from their binding on; otherwise, once they run.
     """
@@ -323,7 +325,7 @@ def _unmetered_claims(
 
 
 def _asks_for_a_part(pod: Json) -> bool:
-    """Whether a pod asks for GPUs by its own resources, for which it is charged.
+    """Whether a pod is charged for GPUs that its containers' resources request.
 
     False if a claim covers all these resources, since the claim's session is charged, or if the pod only keeps a GPU
     for other pods of KAI.

@@ -44,7 +44,7 @@ class Snapshot:
     """One period of one account, read from the store as of one moment, in raw texts.
 
     Attributes:
-        account: the account.
+        account: the account's name.
         start: the period's start.
         head: the fields of the account as a whole (see timekeeper/ledger/keys.py), such as its latest period.
         periods: the end of each of the account's periods, keyed by the period's start.

@@ -34,7 +34,9 @@ def hours_around(start: Instant) -> tuple[int, int]:
 
 
 def check_hours(snapshot: Snapshot) -> Iterator[Difference]:
-    """Checks the usage by hour in a period against its ledger entries, and yields each difference.
+    """Checks the usage by hour in a period against its ledger entries, and the sums of usage against its rows.
+
+    Yields each difference.
 
     A period is skipped if it does not begin and end on a full hour, is longer than LONGEST_DAYS, or was restored from a
     checkpoint after its end.
@@ -63,12 +65,7 @@ def check_hours(snapshot: Snapshot) -> Iterator[Difference]:
 
 
 def _check_place(snapshot: Snapshot, name: str, blob: bytes) -> Iterator[Difference]:
-    """Checks that the rows of a packed value lie in the hours that the value's name states; yields any difference.
-
-    Args:
-        name: the value's name.
-        blob: the value.
-    """
+    """Checks that the rows of a packed value, `blob`, lie in the hours that its `name` states; yields a difference."""
     part, rows = parse_part(name.encode()), unfold(blob)
     if part is None or not rows:
         return
@@ -238,7 +235,7 @@ class Sums:
 
 
 def recompute(snapshot: Snapshot) -> Sums:
-    """Computes the expected totals of a period from its ledger entries and from the amounts of open sessions."""
+    """Computes the expected totals of a period from its ledger entries and from the amounts of its sessions."""
     amounts = _amounts(snapshot)
     posted = posted_by_session(snapshot)
     checkpoint = sum(entry.amount for entry in snapshot.entries if entry.kind == CHECKPOINT)
