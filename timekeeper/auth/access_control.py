@@ -169,7 +169,7 @@ def bearer_token(header: str | None) -> str:
         header: the header's value; None if there is none.
 
     Raises:
-        UnauthenticatedError: there is no such header, or it holds no token.
+        UnauthenticatedError: there is no such header, or it holds no token of at most MAX_TOKEN_BYTES.
     """
     if not header:
         raise UnauthenticatedError("no token was sent: add the header Authorization: Bearer TOKEN")
