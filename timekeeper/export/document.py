@@ -182,8 +182,8 @@ def merge(kept: Iterable[tuple[str, Row]], new: Iterable[Account], *, allow_loss
         allow_loss: whether the new rows of an account may have less GPU time than the file.
 
     Raises:
-        DocumentError: the file has more GPU time of an account than the new rows, and `allow_loss` is False. A charge
-            may be taken back, but the GPU time of a closed month becomes less only if a part of it was lost.
+        DocumentError: for some dimensions, the file has more core or memory time of an account than the new rows, and
+            `allow_loss` is False. A charge may be taken back, but a closed month's times decrease only by a loss.
     """
     fresh = ((name, 0, rows) for name, rows in new if rows)
     old = ((name, 1, [row for _, row in rows]) for name, rows in groupby(kept, key=lambda pair: pair[0]))
