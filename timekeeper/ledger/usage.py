@@ -481,7 +481,7 @@ def _hash_or_nothing(client: Store, key: str) -> Mapping[bytes, bytes]:
 
 
 class _Answer(NamedTuple):
-    """A script's answer with an account's usage as of one moment; `unread` names what is still to be read."""
+    """A script's answer with an account's usage as of one moment; `unread` names the pieces that it lacks."""
 
     settled: int
     periods: Sequence[bytes | None]
