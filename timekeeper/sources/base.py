@@ -176,7 +176,7 @@ class Mirror:
 class ObservedUntil:
     """The instants up to which a collection has been observed, by the local clock and the store's; in ns since 1970.
 
-    A local clock that has stepped back stamps deletions with instants at which the objects still existed, and one that
+    A local clock that has stepped back stamps deletions with instants at which the objects still existed. A clock that
     is ahead stamps them with future instants. These bounds correct both, so that no charge is taken back or added.
 
     Attributes:

@@ -973,11 +973,14 @@ def _eviction_error(error: ApiError) -> SourceError:
 def _pod_error(error: ApiError) -> SourceError:
     """Returns the error to raise for a failed write to a pod.
 
-    An error that may concern this pod alone becomes a subclass of SourceError: ChangedMeanwhileError if the pod was
-    changed or deleted, RefusedError if the pod's size, a policy or a webhook forbids the write, and NotWrittenError for
-    no answer in time or a status from 500 on other than 503. Any other error becomes a plain SourceError, since the API
-    server serves no request of this leader: it answers 401 (the credentials), 429 (too many requests) or 503, or takes
-    no connection.
+    An error that may concern this pod alone becomes a subclass of SourceError:
+
+    - ChangedMeanwhileError: the pod was changed or deleted.
+    - RefusedError: the pod's size, a policy or a webhook forbids the write.
+    - NotWrittenError: no answer came in time, or one with a status from 500 on other than 503.
+
+    Any other error becomes a plain SourceError, since the API server serves no request of this leader: it answers 401
+    (the credentials), 429 (too many requests) or 503, or takes no connection.
     """
     # 422 is how the API server answers a JSON Patch whose test fails.
     if error.not_found or error.conflict or error.status == 422:
