@@ -149,7 +149,8 @@ def origin_of(peer: str, forwarded: str, trusted: Sequence[Network]) -> str:
     """Returns the last address on a request's way to this server that belongs to no trusted proxy.
 
     A trusted proxy appends its client's address to `X-Forwarded-For`; the client may have invented all addresses before
-    that one. If the peer is no trusted proxy, the result is the peer's own address, whatever the header says.
+    that one. If the peer is no trusted proxy, the result is the peer's own address, whatever the header says. If the
+    header does not state a trusted proxy's client, the result is that proxy's address.
 
     Args:
         peer: the address that the connection comes from.

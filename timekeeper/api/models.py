@@ -678,14 +678,17 @@ class PeriodAnswer(Answer):
 
 
 class CurrencyAnswer(Answer):
-    """The admin's currency: `code` by ISO 4217, and the cost of a billed GPU-hour, in which models' prices count."""
+    """The admin's currency: `code` by ISO 4217, and the cost of a billed GPU-hour, which includes models' prices."""
 
     code: str
     perGpuHour: float  # noqa: N815 - the wire's name
 
 
 class CostsAnswer(Answer):
-    """A budget's amounts in the currency, rounded to a hundredth for display; null if nothing limits the spending."""
+    """A budget's amounts in the admin's currency, rounded to a hundredth for display.
+
+    `available` and `remaining` are null if nothing limits the spending.
+    """
 
     granted: float
     available: float | None
@@ -708,7 +711,7 @@ class StretchAnswer(Answer):
 
 
 class ForecastAnswer(Answer):
-    """Forecasts from a budget's spending in the last hour and in the last day; null until that was sampled twice."""
+    """Forecasts from a budget's spending in the last hour and the last day; each is null without two samples of it."""
 
     lastHour: StretchAnswer | None  # noqa: N815 - the wire's name
     lastDay: StretchAnswer | None  # noqa: N815 - the wire's name
