@@ -195,10 +195,10 @@ class Audit:
 
 @dataclass(slots=True)
 class _Pass:
-    """The result of one comparison of a set of periods, with fields as in Audit; an audit makes one or two of them.
+    """The result of one comparison of periods, of which an audit makes one or two; its fields are as in Audit.
 
     Attributes:
-        accounts: the names of the audited accounts.
+        accounts: the names of the audited accounts, and not their number.
     """
 
     accounts: set[str] = field(default_factory=set)

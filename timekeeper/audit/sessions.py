@@ -327,8 +327,8 @@ def _unmetered_claims(
 def _asks_for_a_part(pod: Json) -> bool:
     """Whether a pod is charged for GPUs that its containers' resources request.
 
-    False if a claim covers all these resources, since the claim's session is charged, or if the pod only keeps a GPU
-    for other pods of KAI.
+    False if a claim covers all these resources: then the claim's session is charged. Also False for a pod that only
+    keeps a GPU for other pods of KAI.
     """
     asking = read_bound_pod(pod)
     covered = extended_claim(pod)
