@@ -134,15 +134,16 @@ class FolderSource:
             ChangedMeanwhileError: there is no such file, or the pod has no such finalizer.
         """
         file = self._folder / "pods" / f"{uid_of(pod)}.json"
-        metadata: Json = next((item["metadata"] for item in _load(file)), {})
+        document = next(iter(_load(file)), {})
+        metadata: Json = document.get("metadata") or {}
         finalizers = metadata.get("finalizers") or []
         if names.METER_FINALIZER not in finalizers:
             raise ChangedMeanwhileError(f"pod {uid_of(pod)} is gone or has no finalizer of the meter")
         left = [name for name in finalizers if name != names.METER_FINALIZER]
         if not left and metadata.get("deletionGracePeriodSeconds") == 0:
-            file.unlink()
+            file.unlink(missing_ok=True)
         else:
-            write_json(file, {**_load(file)[0], "metadata": {**metadata, "finalizers": left}})
+            write_json(file, {**document, "metadata": {**metadata, "finalizers": left}})
 
     def label_gpu_pod(self, pod: Json) -> None:
         """Writes the label of GPU pods to the pod's file, and removes the reserved annotations.
