@@ -56,7 +56,7 @@ class ContainerAllocation:
 
     Attributes:
         name: the container's name.
-        devices: a piece of each of its devices.
+        devices: the pieces, each of another device.
     """
 
     name: str
@@ -69,7 +69,7 @@ class Allocation:
 
     Attributes:
         node: the name of the pod's node.
-        containers: the pieces of each container that has any.
+        containers: the containers that hold devices, each with its pieces.
     """
 
     node: str
@@ -101,8 +101,8 @@ def decode(text: str) -> Allocation:
     """Decodes the value of a pod's annotation `fairgpu.io/allocation`; unknown fields are ignored.
 
     Raises:
-        AllocationError: the value is not a JSON object of version 1, or a field is missing, of another type or out of
-            range.
+        AllocationError: the value is longer than MAX_ENCODED_BYTES, or no JSON object of version 1; or a field is
+            missing, of another type or out of range.
     """
     if len(text) > MAX_ENCODED_BYTES:
         raise AllocationError(f"the allocation is longer than {MAX_ENCODED_BYTES} bytes")

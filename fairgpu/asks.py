@@ -37,9 +37,9 @@ class StackNames:
     """The names by which pods ask for GPUs of other stacks.
 
     Attributes:
-        resources: names of resources that containers limit or request.
-        prefixes: the beginnings of the names of further resources.
-        annotations: names of annotations of pods.
+        resources: the names of resources that stand for such GPUs in a container's limits or requests.
+        prefixes: prefixes; each resource whose name begins with one of them stands for such GPUs, too.
+        annotations: the keys of pods' annotations that ask for such GPUs.
     """
 
     def __init__(self, resources: frozenset[str], prefixes: tuple[str, ...], annotations: frozenset[str]) -> None:
@@ -60,9 +60,10 @@ class Asked:
     """The GPUs of other stacks that a pod asks for, as shares of GPUs of unknown model.
 
     Attributes:
-        containers: the share of each main container; None if the container asks for nothing.
-        init: the share of each init container, and whether it is a native sidecar, which runs until the pod ends.
-        claims: the number of the pod's claims for devices; each is charged as one GPU.
+        containers: the share of each main container, in the pod's order; None if the container asks for no GPU.
+        init: for each init container, in the pod's order, a pair: its share, None if it asks for no GPU, and whether it
+            is a native sidecar, which runs until the pod ends.
+        claims: the number of GPU claims in the pod's `spec.resourceClaims`; each is charged as one GPU.
     """
 
     def __init__(
@@ -80,6 +81,7 @@ class Asked:
 
         Args:
             price: GPU-hours charged for an hour of a whole GPU; 1 without prices.
+            rules: the admin's rules for charging.
         """
 
         def of(share: UnplacedShare | None) -> int:
@@ -93,14 +95,14 @@ class Asked:
 def read_asked(pod: Mapping[str, Any], names: StackNames, dialects: DialectSettings, claims: int = 0) -> Asked | None:
     """Returns the GPUs of other stacks that a pod asks for; None if it uses none of the names and has no claim.
 
-    A name with the amount 0 counts as used, as in the policy fairgpu-spec. A pod without containers, or with more
-    containers than that policy admits, counts as using none.
+    A name with the amount 0 counts as used, as in the policy fairgpu-spec. The result is also None for a pod without
+    containers, or with more containers than that policy admits.
 
     Args:
         pod: the pod, as JSON.
         names: the names by which pods ask for GPUs of other stacks.
         dialects: the admin's settings of the dialects.
-        claims: the number of the pod's claims for GPUs.
+        claims: the number of GPU claims in the pod's `spec.resourceClaims`.
     """
     spec, annotations = mapping(pod.get("spec")), mapping(mapping(pod.get("metadata")).get("annotations"))
     containers, init = list_of(spec.get("containers")), list_of(spec.get("initContainers"))
@@ -138,10 +140,11 @@ def read_asked(pod: Mapping[str, Any], names: StackNames, dialects: DialectSetti
 def _own_memory(
     annotations: Mapping[str, Any], containers: list[Any], init: list[Any]
 ) -> dict[tuple[str, int], UnplacedShare]:
-    """Returns the share of each container for which the pod's annotations ask for GPU memory, as KAI reads them.
+    """Returns the shares of the containers for which annotations of the pod ask for GPU memory, as KAI reads them.
 
-    The key is the container's list, `containers` or `initContainers`, and its index there. A container with only a
-    memory limit requests that limit. A value that is no quantity of memory asks for whole GPUs.
+    A share's key is the list that has the container, `containers` or `initContainers`, and the container's index in the
+    list. A container for which the annotations state only a memory limit requests that limit. A value that is no
+    quantity of memory asks for whole GPUs.
     """
     shares = {}
     count = min(max(_units(annotations.get(kai.DEVICES, 1)), 1), MOST_UNITS)
@@ -207,7 +210,7 @@ def _share(request: GPURequest | None, resources: Mapping[str, Any], gpu_names: 
     Args:
         request: the request that a dialect reads from the container; None if no dialect does.
         resources: the container's resources, as JSON with `requests` and `limits`.
-        gpu_names: the names among them that ask for GPUs of other stacks.
+        gpu_names: the names of the resources among these that ask for GPUs of other stacks.
     """
     amounts = {**mapping(resources.get("requests")), **mapping(resources.get("limits"))}
     read = registry.FOREIGN.resources if request is not None else frozenset[str]()

@@ -66,7 +66,7 @@ def make_authority(name: str, now: datetime, life: timedelta) -> Pair:
 
 
 def make_leaf(authority: Pair, names: Sequence[str], now: datetime, life: timedelta) -> Pair:
-    """Makes a server certificate; it ends no later than the authority that signs it.
+    """Makes a server certificate, whose validity ends no later than that of the authority which signs it.
 
     Args:
         authority: the authority's certificate and private key.
@@ -100,9 +100,10 @@ def make_leaf(authority: Pair, names: Sequence[str], now: datetime, life: timede
 
 
 def renewal_due(certificate_pem: bytes, now: datetime) -> bool:
-    """Returns whether two thirds of a certificate's life are over, or it is not valid yet.
+    """Returns whether a certificate must be replaced: two thirds of its life are over, or it is not valid yet.
 
     Args:
+        certificate_pem: the certificate, in PEM.
         now: the present time, with a time zone.
 
     Raises:
@@ -115,9 +116,10 @@ def renewal_due(certificate_pem: bytes, now: datetime) -> bool:
 
 
 def has_begun(certificate_pem: bytes, now: datetime) -> bool:
-    """Returns whether a certificate's validity has begun: a certificate may have been made by a clock that was ahead.
+    """Returns whether a certificate is valid already; False if a clock that was ahead has made it for a later time.
 
     Args:
+        certificate_pem: the certificate, in PEM.
         now: the present time, with a time zone.
 
     Raises:
@@ -145,7 +147,7 @@ def issued_at(certificate_pem: bytes) -> datetime:
 
 
 def matches(pair: Pair) -> bool:
-    """Returns whether a certificate and a key are readable, and the key is the certificate's."""
+    """Returns whether a certificate and a private key are readable PEM, and the key belongs to the certificate."""
     try:
         certificate, key = _read(pair)
     except CertificateError:
@@ -157,6 +159,8 @@ def serves(leaf_pem: bytes, authority_pem: bytes, names: Sequence[str]) -> bool:
     """Returns whether an authority signed a server's certificate, and the certificate covers all names of the server.
 
     Args:
+        leaf_pem: the server's certificate, in PEM.
+        authority_pem: the authority's certificate, in PEM.
         names: the DNS names and IP addresses of the server.
 
     Raises:

@@ -1,4 +1,4 @@
-"""The rate of a GPU request whose devices are not chosen yet: the timekeeper charges by it, and admission estimates.
+"""The rate of a GPU request whose devices are not chosen yet: the timekeeper charges it, and admission warns by it.
 
 A rate is in microGPU-seconds a second: a whole GPU at price 1 costs 1,000,000 of them. The rate of each vGPU is rounded
 up, so that even the smallest share costs something.
@@ -50,7 +50,9 @@ def unplaced_rate(request: UnplacedShare, price: Fraction, rules: ChargeRules) -
     """Returns the rate of a GPU request without an allocation, in microGPU-seconds a second.
 
     Args:
+        request: the request, as sums over its vGPUs.
         price: GPU-hours charged for an hour of a whole GPU; 1 without prices.
+        rules: the admin's rules for charging.
     """
     gpus = max(request.gpus, 1)
     core = Fraction(request.core_percent or rules.best_effort_floor_percent * gpus, 100 * gpus)

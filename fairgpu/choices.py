@@ -52,10 +52,10 @@ class ChoicesReading:
     """The choices that a pod's author made in `fairgpu.io/*` annotations.
 
     Attributes:
-        choices: the choices.
+        choices: the choices of the valid annotations.
         permission_requests: the choices that need a permission of the namespace.
-        faults: the faults of invalid annotations.
-        warnings: lines about unknown annotations.
+        faults: the faults of the invalid annotations.
+        warnings: lines about annotations whose keys FairGPU does not know.
     """
 
     choices: PodChoices = NO_CHOICES
@@ -101,10 +101,10 @@ def read_choices(annotations: Mapping[Any, Any], metadata: Path = METADATA) -> C
 
 
 def merge_choices(own: PodChoices, others: PodChoices) -> PodChoices:
-    """Returns the choices of two sources together; if both state a choice, that of `own` counts.
+    """Returns the choices of two sources together; if both state the same kind of choice, that of `own` counts.
 
     Args:
-        own: the choices that take precedence, such as the pod's `fairgpu.io/*` annotations.
+        own: the choices that take precedence, such as those of the pod's `fairgpu.io/*` annotations.
         others: further choices, such as those that a dialect read.
     """
     if own is NO_CHOICES or own == others:
@@ -127,6 +127,7 @@ def parse_list(text: str, item: re.Pattern[str]) -> tuple[str, ...]:
     """Returns the items of a comma-separated list, each once; spaces around them and empty items are dropped.
 
     Args:
+        text: the list, as the value of an annotation.
         item: the pattern that each item must match as a whole.
 
     Raises:
@@ -215,20 +216,26 @@ _Choice = TypeVar("_Choice", bound=StrEnum)
 
 @dataclass(frozen=True, slots=True)
 class _Reader:
-    """Reads annotations one by one, and collects their faults."""
+    """Reads the `fairgpu.io/*` annotations of one pod, one by one, and adds a fault for each invalid one.
+
+    Attributes:
+        annotations: the pod's annotations, as JSON.
+        metadata: the field path of the pod's metadata, which faults begin with.
+        faults: the faults of the annotations that have been read.
+    """
 
     annotations: Mapping[Any, Any]
     metadata: Path
     faults: list[Fault]
 
     def read(self, key: str, parse: Callable[[str], _Value], allowed: str, instead: str) -> _Value | None:
-        """Returns an annotation's value as `parse` returns it; None if it is absent or `parse` raises ValueError.
+        """Returns what `parse` makes of an annotation's text; None if the annotation is absent or invalid.
 
-        If `parse` raises ValueError, a fault is added.
+        An annotation is invalid if its value is no text, or if `parse` raises ValueError. A fault is then added.
 
         Args:
-            key: the annotation.
-            parse: makes the value of the annotation's text.
+            key: the annotation's key.
+            parse: returns the value that a text stands for, or raises ValueError.
             allowed: the fault's text for what is allowed.
             instead: the fault's text for what to write instead.
         """
@@ -249,16 +256,16 @@ class _Reader:
         return None
 
     def one_of(self, key: str, choices: type[_Choice]) -> _Choice | None:
-        """Returns the value of the annotation `key` that must be a word of the enumeration `choices`.
+        """Returns the value of the annotation `key`, which must be a word of the enumeration `choices`.
 
-        It is None if the annotation is absent, or if it is invalid: a fault is then added.
+        Returns None if the annotation is absent. For any other value, adds a fault and returns None.
         """
         words = " or ".join(choice.value for choice in choices)
         return self.read(key, choices, words, next(iter(choices)).value)
 
     def list_of(self, key: str, item: re.Pattern[str], example: str) -> tuple[str, ...]:
-        """Returns the names in an annotation that lists them, separated by commas; empty if absent or invalid.
+        """Returns the names in the annotation `key`, which lists them separated by commas; empty if it is absent.
 
-        Each name must match `item`. For an invalid value a fault is added, which proposes `example`.
+        If `parse_list` refuses the list, adds a fault that proposes `example`, and returns no names.
         """
         return self.read(key, lambda text: parse_list(text, item), LIST_ALLOWED, example) or ()

@@ -27,9 +27,9 @@ class CommandError(RuntimeError):
 
 
 def a_name(text: str) -> str:
-    """Returns an argument of a command that must be a name, unchanged.
+    """Returns an argument of a command that must be a name, unchanged; refuses a blank name.
 
-    A blank name is refused: the command would be about everything, or about nothing.
+    With a blank name, the command would be about everything, or about nothing.
 
     Raises:
         argparse.ArgumentTypeError: the name is blank.
@@ -43,7 +43,10 @@ class _Parser(argparse.ArgumentParser):
     """An argument parser that prints its help if the command line names no command."""
 
     def error(self, message: str) -> NoReturn:
-        """Prints the usage and the message, or the help for a missing command; ends the process with the status 2."""
+        """Prints the usage and the message, and ends the process with the status 2.
+
+        If the command line names no command, prints the help in place of the usage and the message.
+        """
         if message.endswith(("required: COMMAND", "required: ACTION")):
             self.print_help(sys.stderr)
             self.exit(USAGE_STATUS)

@@ -56,8 +56,8 @@ class ContainerParser:
         dialects: the dialects that are read.
         annotations: the pod's annotations.
         labels: the pod's labels.
-        requested_by_annotation: whether annotations of the pod request a GPU. Each container is then read, since it may
-            be the one that they are meant for.
+        requested_by_annotation: whether annotations of the pod request a GPU. Each container is then read, since any of
+            them may be the container that the annotations are meant for.
     """
 
     def __init__(
@@ -89,7 +89,10 @@ class ContainerParser:
     def parse(self, spec: Mapping[str, Any], field: str) -> tuple[ContainerReading, ...]:
         """Returns the containers with keys of a dialect in one of the pod's lists, at most MAX_CONTAINERS.
 
+        After ENOUGH_FAULTS faults, no further container of the list is read.
+
         Args:
+            spec: the pod's spec, as JSON.
             field: the list: `containers`, `initContainers` or `ephemeralContainers`.
         """
         items = spec.get(field)
@@ -135,11 +138,11 @@ class ContainerParser:
 
 
 def texts(given: Mapping[Any, Any], read_anyway: frozenset[str]) -> Mapping[str, str]:
-    """Returns the entries of a map that have text values.
+    """Returns a copy of a map without the entries whose values are no texts, unless `read_anyway` has their keys.
 
     Args:
         given: the map, such as a pod's annotations, as JSON.
-        read_anyway: the keys whose entries are returned in any case; a value that is no text becomes its JSON.
+        read_anyway: the keys whose values may be of any type; a value that is no text is returned as its JSON.
     """
     return {
         key: value if isinstance(value, str) else show(value)

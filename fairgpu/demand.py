@@ -21,7 +21,8 @@ class Demand(NamedTuple):
         gpus: the number of vGPUs.
         core_percent: GPU time summed over the vGPUs, in percent of one GPU.
         memory_mib: memory of the containers that request it in MiB, summed over the vGPUs.
-        memory_percentage: memory of the other containers, which request it in percent of one GPU, summed likewise.
+        memory_percentage: memory of the containers that request it in percent of one GPU, in percent, summed over the
+            vGPUs.
     """
 
     gpus: int = 0

@@ -62,9 +62,11 @@ def _escaped(sign: str) -> str:
 
 
 def guess(misspelt: str, known: Sequence[str], cutoff: float = 0.6) -> str | None:
-    """Returns the known name that is nearest to a misspelt one; None if none is near.
+    """Returns the known name that is most similar to a misspelt one; None if no known name is similar.
 
     Args:
+        misspelt: the name as an author wrote it.
+        known: the names that exist.
         cutoff: the least similarity, from 0 (none) to 1 (equal).
     """
     if len(misspelt) > MAX_GUESSED_LENGTH:
@@ -78,9 +80,9 @@ class Fault:
     """One fault of a manifest, as texts for its author.
 
     Attributes:
-        path: the field path.
-        given: the value that the manifest has there.
-        allowed: the values that are allowed there.
+        path: the path of the field, as `field_path` writes it.
+        given: the value that the field has.
+        allowed: the values that the field may have.
         instead: the value to write.
     """
 
@@ -94,7 +96,7 @@ class Fault:
 
 
 def explain(faults: Iterable[Fault]) -> str:
-    """Returns faults as one message, a line for each; beyond MAX_EXPLAINED it gives only the number of the others."""
+    """Returns a message with a line for each of the first MAX_EXPLAINED faults, and the number of further faults."""
     listed = list(faults)
     lines = [str(fault) for fault in listed[:MAX_EXPLAINED]]
     if len(lines) == 1:

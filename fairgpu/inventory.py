@@ -5,7 +5,7 @@ The annotation `fairgpu.io/inventory` has the inventory as compact JSON:
 `{"v":1,"vendor":"nvidia","driver":"580.95.05","slots":64,"devices":[{"uuid":"GPU-...","model":"NVIDIA A100-SXM4-80GB",
 "memoryMiB":81038,"numa":0,"pci":"00000000:07:00.0","health":"ok"}],"links":[[0]]}`.
 
-A reader that cannot decode it ignores the node: a device of unknown size or identity cannot be divided.
+A reader that cannot decode the inventory ignores the node: a device of unknown size or identity cannot be divided.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class InventoryError(ValueError):
 
 
 class Health(StrEnum):
-    """The health of a device: an `ok` one gets new containers; a `fenced` one gets none, but its containers run on."""
+    """The health of a device: an `ok` device gets new containers; a `fenced` one gets none, and keeps those it has."""
 
     OK = "ok"
     FENCED = "fenced"

@@ -19,7 +19,7 @@ class JsonValueError(ValueError):
 
 
 def shown(value: Any) -> str:
-    """Returns a value for a message: its representation in Python, cut at MOST_SHOWN characters."""
+    """Returns a value as text for a message: as Python writes the value, cut at MOST_SHOWN characters."""
     text = repr(value)
     return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
 
@@ -35,7 +35,7 @@ def list_of(value: Any) -> list[Any]:
 
 
 def mappings(value: Any) -> list[dict[str, Any]]:
-    """Returns the objects in a JSON array; none for a value of another type."""
+    """Returns the objects among the items of a JSON array; an empty list for a value of another type."""
     return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 
@@ -43,6 +43,8 @@ def versioned(text: str, version: int, noun: str) -> dict[str, Any]:
     """Parses a JSON object whose field `v` must be `version`.
 
     Args:
+        text: the document, as JSON.
+        version: the version that the caller can read.
         noun: the name of the document in the error's message.
 
     Raises:
@@ -61,6 +63,7 @@ def required_mapping(value: Any, path: str) -> dict[str, Any]:
     """Returns a value, which must be a JSON object.
 
     Args:
+        value: a value of a JSON document, of any type.
         path: the value's path in its document, for the error's message.
 
     Raises:
@@ -75,6 +78,8 @@ def required_list(item: Mapping[str, Any], key: str, path: str = "") -> list[Any
     """Returns the array that a JSON object has under a key.
 
     Args:
+        item: the object.
+        key: the key of the array in the object.
         path: the object's path in its document, for the error's message.
 
     Raises:
@@ -90,6 +95,8 @@ def required_text(item: Mapping[str, Any], key: str, path: str = "") -> str:
     """Returns the text that a JSON object has under a key.
 
     Args:
+        item: the object.
+        key: the key of the text in the object.
         path: the object's path in its document, for the error's message.
 
     Raises:
@@ -105,6 +112,8 @@ def required_whole(item: Mapping[str, Any], key: str, least: int, most: int, pat
     """Returns the whole number that a JSON object has under a key.
 
     Args:
+        item: the object.
+        key: the key of the number in the object.
         least: the least number that is allowed.
         most: the largest number that is allowed.
         path: the object's path in its document, for the error's message.

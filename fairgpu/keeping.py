@@ -27,8 +27,8 @@ def keep_running(name: str, part: Callable[[], None], wait: Wait, failed: Callab
     Args:
         name: the part's name in the log.
         part: the part; it returns soon once the service ends.
-        wait: called with the seconds to wait after an exception; returns whether the service ends, and the part is not
-            run again.
+        wait: sleeps for the given seconds after an exception, and returns whether the service ends. If the service
+            ends, the part is not run again.
         failed: called after each exception of the part.
     """
     pause = 0.0
@@ -62,8 +62,8 @@ def start_thread(name: str, part: Callable[[], None], wait: Wait) -> threading.T
 def pause_after(last_seconds: float, ran_seconds: float) -> float:
     """Returns the pause before a part of a service that failed runs again, in seconds.
 
-    It doubles from FIRST_PAUSE_SECONDS to LONGEST_PAUSE_SECONDS. After a run longer than LONGEST_PAUSE_SECONDS, it is
-    FIRST_PAUSE_SECONDS again.
+    The pause doubles with each failure, from FIRST_PAUSE_SECONDS to LONGEST_PAUSE_SECONDS. After a run longer than
+    LONGEST_PAUSE_SECONDS, the pause is FIRST_PAUSE_SECONDS again.
 
     Args:
         last_seconds: the pause before the run that failed; 0 if it was the first.

@@ -48,7 +48,7 @@ class Term:
         Args:
             number: the number of the term.
             until: the time at which the term ends if it is not renewed.
-            looked_at: the time at which the Lease began to be read; by default, it counts as just read.
+            looked_at: the time at which this process began to read the Lease; by default, the Lease counts as read now.
         """
         with self._changed:
             if looked_at < self._lost_at:
@@ -103,10 +103,11 @@ class Observation:
 
 
 def observe(previous: Observation | None, record: LeaseRecord, now: float) -> Observation:
-    """Returns the observation after another reading of the Lease; an unchanged Lease keeps its first reading's time.
+    """Returns the observation of a Lease that was just read. If the Lease has not changed, `since` does not change.
 
     Args:
-        previous: the observation before; None for the first reading.
+        previous: the observation before this reading; None for the first reading.
+        record: the Lease as it was just read.
         now: the time of the reading, in seconds of the observer's monotonic clock.
     """
     if previous is not None and previous.record.version == record.version:
@@ -115,7 +116,7 @@ def observe(previous: Observation | None, record: LeaseRecord, now: float) -> Ob
 
 
 def may_take(observation: Observation, identity: str, duration: float, now: float) -> bool:
-    """Returns whether a candidate may take the Lease: it was released, has expired, or is the candidate's own.
+    """Returns whether a candidate may take the Lease: the Lease was released, has expired, or is held by the candidate.
 
     Args:
         observation: the Lease as the candidate last observed it.
@@ -130,7 +131,7 @@ def may_take(observation: Observation, identity: str, duration: float, now: floa
 def next_term(record: LeaseRecord | None, floor: int) -> int:
     """Returns the number of the term that begins by taking the Lease.
 
-    It is higher than the number of every earlier term, even if the Lease was deleted and counts anew.
+    The number is higher than that of every earlier term, even if the Lease, which counts the terms, was deleted.
 
     Args:
         record: the Lease; None if there is none.
@@ -149,7 +150,8 @@ class LeaseOptions:
     Attributes:
         namespace: the Lease's namespace.
         name: the Lease's name.
-        identity: identifies this process alone, also against its own predecessor.
+        identity: the text by which the Lease names this process. No other process has the same text, nor had an earlier
+            start of this process.
         duration_seconds: the time for which a holder that does not renew keeps the Lease.
         renew_seconds: the interval at which the holder renews; well below the duration.
     """
@@ -171,7 +173,7 @@ class _Attempt(NamedTuple):
 
     Attributes:
         observed: the Lease as last observed; None if there is none.
-        held: the number of the term in which this process now leads; None if it does not lead.
+        held: the number of the term in which this process leads after the attempt; None if it does not lead.
         trouble: the cause of a failure, in words that stay the same while the cause lasts, so that it is logged once;
             empty without one.
         error: the error's own text, which may differ each time.
@@ -194,6 +196,7 @@ def campaign(
     """Takes the Lease whenever it is free, and renews it; releases it and returns once `wait` returns true.
 
     Args:
+        api: the API server, which holds the Lease.
         options: the Lease, its candidate and its durations.
         term: updated as terms begin, are renewed and end.
         floor: returns the highest term that the store has recorded; if it raises, no term begins.
@@ -260,14 +263,17 @@ def _take_or_renew(
     floor: Callable[[], int],
     clock: Callable[[], float],
 ) -> int | None:
-    """Takes or renews the Lease if that is allowed.
+    """Takes or renews the Lease, unless another candidate holds it.
 
-    Returns the number of the term that is held now; None if another candidate holds the Lease.
+    Returns the number of the term in which this process now leads; None if another candidate holds the Lease.
 
     Args:
+        api: the API server, which holds the Lease.
         collection: the path of the namespace's Leases in the API.
+        options: the Lease, its candidate and its durations.
         observation: the Lease as last observed; None if there is none.
         floor: returns the highest term that the store has recorded.
+        clock: returns the seconds of a monotonic clock.
 
     Raises:
         ApiError: another candidate was faster, or the API server does not answer.

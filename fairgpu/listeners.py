@@ -37,15 +37,15 @@ class _Listener:
 
 
 def shared_ports(settings: BaseModel, variables: Mapping[Keys, str]) -> Iterator[str]:
-    """Yields one line for each setting that gives a server a port that an earlier server of the settings has already.
+    """Yields a message for each setting by which a server would listen on the port of another server.
 
     The operating system refuses the second of two servers on one port, if both have the same address, or one of them
-    has all addresses of the machine. The first server runs by then. All servers of a section are compared, since their
-    containers are in one pod.
+    has all addresses of the machine. The refusal comes late, when the first server runs already. All servers of a
+    section are compared, since their containers are in one pod.
 
     Args:
         settings: the settings of a service, whose ports are marked with `Listens`.
-        variables: the name of the environment variable of each of its settings, keyed by the setting's path.
+        variables: the name of the environment variable of each setting, keyed by the setting's path.
     """
     listeners = [found for path in variables if (found := _listener(settings, path)) is not None]
     taken = {listener.port for listener in listeners}

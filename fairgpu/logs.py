@@ -17,6 +17,7 @@ def configure_logs(level: str = "INFO", stream: TextIO = sys.stderr) -> None:
 
     Args:
         level: the lowest level that is logged, such as `INFO`.
+        stream: the stream, by default the standard error output.
     """
     shared: list[Processor] = [
         structlog.contextvars.merge_contextvars,
@@ -47,7 +48,10 @@ def configure_logs(level: str = "INFO", stream: TextIO = sys.stderr) -> None:
 
 
 def hide_secrets(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-    """Replaces the values of the keys in SECRET_KEYS in a log event; other keys must not have secret values."""
+    """Returns a log event in which the values of the keys in SECRET_KEYS are hidden.
+
+    The values of other keys are logged, so none of them may be a secret.
+    """
     for key in event:
         if key.lower() in SECRET_KEYS:
             event[key] = "(hidden)"

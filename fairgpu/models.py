@@ -50,7 +50,7 @@ DRIVER_NAMES: Final = (
 
 
 class Match(NamedTuple):
-    """The rank of a price list's key for a GPU model that it names: the larger, the better.
+    """The rank of a price list's key for a GPU model whose name has the key's words: the larger, the better it fits.
 
     Attributes:
         words: the number of words of the key.
@@ -62,7 +62,7 @@ class Match(NamedTuple):
 
 
 def takes(choice: str, model: str) -> bool:
-    """Returns whether a pod's choice of models matches a model: the model's name contains it, in any case of letters.
+    """Returns whether a pod's choice of models matches a model: the model's name contains the choice, in any case.
 
     Args:
         choice: a model or a part of its name, as a pod's author wrote it.
@@ -89,8 +89,8 @@ def words(name: str) -> tuple[str, ...]:
 def match(key: str, model: str) -> Match | None:
     """Returns the rank of a price list's key for a GPU model; None if the model's name lacks the key's words.
 
-    The words must stand in the name as whole words, one after the other. Of several keys the one with the largest rank
-    prices the model.
+    The words must stand in the name as whole words, one after the other. If several keys match the model, the key with
+    the largest rank prices it.
 
     Args:
         key: the key, such as `A100`.
@@ -108,17 +108,21 @@ def match(key: str, model: str) -> Match | None:
 def best_key(keys: Iterable[str], model: str) -> str | None:
     """Returns the key of a price list that fits a GPU model best; None if no key names the model.
 
-    It is the key of the most words; of several such keys, the one that is earliest in the model's name.
+    The key with the most words fits best. Among keys with as many words, the one whose words begin earliest in the
+    model's name fits best.
     """
     matches = [(matched, key) for key in keys if (matched := match(key, model)) is not None]
     return max(matches)[1] if matches else None
 
 
 def tie(keys: Sequence[str]) -> tuple[str, str, str] | None:
-    """Returns two keys of a price list that fit one GPU model equally well, and the model; None if there are none.
+    """Returns two keys of a price list that fit one GPU model equally well, and the model's name.
 
-    Two keys fit equally well if they have equally many words of the name of a model in DRIVER_NAMES. If the two keys
-    have the same words, they fit equally well whatever the model; the third text is then the first key.
+    Such a price list is ambiguous. Two keys fit a model of DRIVER_NAMES equally well if both match its name with
+    equally many words. Two keys of the same words fit every model equally well: the first key then stands for the
+    model's name.
+
+    Returns None if no two keys fit a model equally well.
     """
     seen: dict[tuple[str, ...], str] = {}
     for key in keys:

@@ -1,4 +1,4 @@
-"""Permissions of a namespace: its pods may use GPU time beyond their share, or go before others.
+"""Permissions of a namespace: its pods may use GPU time beyond their share, or go before other pods on a GPU.
 
 The annotation `fairgpu.io/allow` on the Namespace lists the permissions; only cluster-level admins write it.
 """
@@ -45,9 +45,9 @@ class Granted:
     """The choices of a pod's author after the namespace's permissions were applied.
 
     Attributes:
-        choices: the choices; one without its permission is replaced by the default.
-        faults: the faults of such choices in FairGPU's annotations.
-        warnings: lines about such choices in keys of other projects.
+        choices: the choices; a choice whose permission the namespace lacks is replaced by the default.
+        faults: the faults of the replaced choices that FairGPU's own annotations state.
+        warnings: lines about the replaced choices that keys of other projects state.
     """
 
     def __init__(self, choices: PodChoices, faults: tuple[Fault, ...], warnings: tuple[str, ...]) -> None:

@@ -32,7 +32,7 @@ class PodReading:
         containers: the main containers.
         init: the init containers.
         ephemeral: the ephemeral containers.
-        all_containers: the three together, main ones first.
+        all_containers: the containers of the three lists together, the main containers first.
         choices: the choices of the pod's annotations and of the dialects together, before `permissions.grant`.
         permission_requests: the choices that need a permission of the namespace.
         strip_annotations: the dialects' keys to remove from the pod's annotations.
@@ -67,7 +67,7 @@ class PodReading:
 
     @property
     def has_gpu_keys(self) -> bool:
-        """Whether any container of the pod has a key of a dialect; without any, FairGPU leaves the pod alone."""
+        """Whether any container of the pod has a key of a dialect. If none has, FairGPU leaves the pod alone."""
         return bool(self.all_containers)
 
     @property
@@ -95,6 +95,7 @@ def read_pod(
 
     Args:
         pod: the pod, as JSON with `metadata` and `spec`.
+        settings: the admin's settings of the dialects.
         root: the field path of `pod` in the object that messages name, such as `("spec", "template")`; empty for a pod.
         dialects: the dialects to read (`registry.NATIVE`, `registry.FOREIGN`, or all); keys of others have no effect.
     """
@@ -148,7 +149,7 @@ def _joined(
 ) -> PodReading:
     """Returns the reading of a whole pod, from the readings of its containers and the pod's own annotations.
 
-    The choices of a container that requests no GPU have no effect.
+    The choices of a container that requests no GPU have no effect, unless the container has faults.
     """
     all_containers = containers + init + ephemeral
     requesting = [
@@ -184,7 +185,12 @@ def _joined(
 def _needed_permissions(
     permission_requests: Sequence[PermissionRequest], choices: PodChoices
 ) -> tuple[PermissionRequest, ...]:
-    """Returns one request for each permission that the merged choices need; earlier requests win over later ones."""
+    """Returns one request for each permission that a pod's merged choices need.
+
+    Args:
+        permission_requests: all requests of the pod. If several need the same permission, the first is returned.
+        choices: the pod's choices from its annotations and its containers together.
+    """
     if not permission_requests:
         return ()
     needed = {

@@ -45,7 +45,7 @@ MAX_ANNOTATIONS_LENGTH: Final = 256 * 1024
 
 
 def oversized(annotations: dict[str, Any], root: Path) -> tuple[Fault, ...]:
-    """Returns the fault of annotations that are together longer than the API server allows; empty if they are not.
+    """Returns the fault of annotations that are together longer than the API server allows; empty for shorter ones.
 
     The API server checks its limit only after admission.
 
@@ -67,10 +67,10 @@ def oversized(annotations: dict[str, Any], root: Path) -> tuple[Fault, ...]:
 
 
 def out_of_bounds(metadata: dict[str, Any], root: Path) -> list[Fault]:
-    """Returns the faults of a GPU pod's metadata beyond the limits that the policy fairgpu-metadata puts on updates.
+    """Returns a fault for each limit of the policy fairgpu-metadata that a GPU pod's metadata exceeds.
 
-    The limits leave room for the annotations that FairGPU adds later, and let policies examine the whole
-    metadata in little time.
+    The policy sets limits to updates. They leave room for the annotations that FairGPU adds later, and let policies
+    examine the whole metadata in little time.
 
     Args:
         metadata: the pod's metadata, as JSON.
@@ -106,7 +106,7 @@ def _annotations_out_of_bounds(annotations: Mapping[str, Any], path: Path) -> li
 
 
 def _characters(annotations: dict[str, Any]) -> int:
-    """Returns the number of characters of all keys and values together; a value that is not text has none."""
+    """Returns the number of characters of all annotations' keys and values; a value that is no text counts as 0."""
     characters = 0
     for key, value in annotations.items():
         characters += len(key)
@@ -116,9 +116,10 @@ def _characters(annotations: dict[str, Any]) -> int:
 
 
 def oversized_pod(size: int, spec: Mapping[str, Any]) -> list[Fault]:
-    """Returns the fault of a GPU pod larger than MAX_POD_BYTES, since etcd may refuse to store it later; else none.
+    """Returns the fault of a GPU pod that will have more than MAX_POD_BYTES with its status; empty for a smaller pod.
 
-    The kubelet adds the pod's status. A pod that thereby reaches etcd's limit can get no notice, and cannot be evicted.
+    The kubelet adds the status later, which repeats parts of the spec. If the pod then reaches etcd's limit, FairGPU
+    cannot write a notice on it, and cannot evict it.
 
     Args:
         size: the bytes of the pod as JSON.
@@ -141,9 +142,9 @@ def oversized_pod(size: int, spec: Mapping[str, Any]) -> list[Fault]:
 
 
 def oversized_debuggers(spec: Mapping[str, Any]) -> list[Fault]:
-    """Returns the fault of ephemeral containers that together have more than MAX_DEBUGGERS_BYTES; else none.
+    """Returns the fault of ephemeral containers that with their status have more than MAX_DEBUGGERS_BYTES; else empty.
 
-    Ephemeral containers are never removed from a pod, which must not become too large.
+    Ephemeral containers are never removed from a pod, and a pod that becomes too large cannot be evicted.
 
     Args:
         spec: the pod's spec, as JSON.
@@ -202,7 +203,7 @@ def _texts_of_container(container: Mapping[str, Any]) -> int:
 
 
 def _length(value: Any) -> int:
-    """Returns the number of bytes of a JSON value, or a few more; 0 for an absent one."""
+    """Returns, roughly, the number of bytes of a JSON value; 0 for an absent value (None)."""
     if value is None:
         return 0
     return len(value.encode()) if isinstance(value, str) else len(json.dumps(value, separators=(",", ":")))
@@ -212,6 +213,7 @@ def too_many(spec: Mapping[str, Any], root: Path) -> list[Fault]:
     """Returns a fault for each list of a GPU pod with over MAX_CONTAINERS containers; FairGPU's sidecar is not counted.
 
     Args:
+        spec: the pod's spec, as JSON.
         root: the field path of a pod template in its object; empty for a pod.
     """
     faults = []
@@ -225,7 +227,7 @@ def too_many(spec: Mapping[str, Any], root: Path) -> list[Fault]:
 
 
 def _own(containers: list[Any]) -> int:
-    """Returns the number of containers beside FairGPU's sidecar, which admission adds."""
+    """Returns the number of a pod's own containers in a list: those that do not have the name of FairGPU's sidecar."""
     return sum(not isinstance(item, dict) or item.get("name") != names.SIDECAR_CONTAINER for item in containers)
 
 
@@ -234,6 +236,7 @@ def mistyped_annotations(given: Mapping[Any, Any], dialects: DialectSet, root: P
 
     Args:
         given: the pod's annotations, as JSON.
+        dialects: the dialects whose annotations are examined.
         root: the field path of a pod template in its object; empty for a pod.
     """
     return [
@@ -249,7 +252,13 @@ def mistyped_annotations(given: Mapping[Any, Any], dialects: DialectSet, root: P
 
 
 def misplaced(container: ContainerReading) -> list[Fault]:
-    """Returns the fault of a GPU request in FairGPU's sidecar or an ephemeral container; none for other containers."""
+    """Returns the fault of a container that must not have keys of a dialect: FairGPU's sidecar, or an ephemeral one.
+
+    Returns an empty list for any other container.
+
+    Args:
+        container: a container with keys of a dialect.
+    """
     if container.name == names.SIDECAR_CONTAINER:
         return [
             Fault(
@@ -272,9 +281,10 @@ def misplaced(container: ContainerReading) -> list[Fault]:
 
 
 def beyond_a_node(demand: Demand, settings: DialectSettings, root: Path) -> list[Fault]:
-    """Returns the faults of a pod's demand that no node can ever meet, so that the pod would wait for ever.
+    """Returns the faults of a demand that is larger than a node can be: the pod would wait for ever.
 
     Args:
+        demand: the demand of the whole pod.
         settings: the admin's settings, with the most GPUs of a node.
         root: the field path of a pod template in its object; empty for a pod.
     """

@@ -41,14 +41,14 @@ class QuantityError(ValueError):
 def parse_quantity(value: Any) -> Fraction:
     """Returns the exact number of a quantity of Kubernetes, such as `1.5Gi`.
 
-    It accepts what the API server accepts in JSON: a string, a number, or null, which counts as 0. It refuses a
-    boolean, a list and a map.
+    The function accepts what the API server accepts in JSON: a string, a number, or null, which counts as 0. It refuses
+    a boolean, a list and a map.
 
     Args:
         value: the quantity, as JSON.
 
     Raises:
-        QuantityError: the value is not in the grammar, is longer than 64 characters, or its exponent passes 30.
+        QuantityError: the value is not in the grammar, is longer than 64 characters, or has an exponent beyond 30.
     """
     if value is None:
         return Fraction(0)
@@ -100,12 +100,18 @@ def parse_count(value: Any) -> int:
 
 
 def memory_unit_name(unit_mib: int) -> str:
-    """Returns the name of a unit of memory of a given size in MiB: `MiB`, `GiB`, or such as `blocks of 256 MiB`."""
+    """Returns the name of a unit of memory for people: `MiB`, `GiB`, or for other sizes such as `blocks of 256 MiB`.
+
+    Args:
+        unit_mib: the size of one unit, in MiB.
+    """
     return {1: "MiB", 1024: "GiB"}.get(unit_mib, f"blocks of {unit_mib} MiB")
 
 
 def in_memory_units(text: str, unit_mib: int) -> str | None:
-    """Converts bytes such as `2Gi` or `4 GB` to a number of units of memory, rounded up; None for other text.
+    """Returns an amount of bytes, such as `2Gi` or `4 GB`, as a number of units of memory, rounded up.
+
+    Returns None for a text without such a suffix, or for 0 bytes. Faults use the result as advice.
 
     Args:
         text: the amount as an author wrote it.

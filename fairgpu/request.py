@@ -10,7 +10,7 @@ from fairgpu import names
 
 
 class GPURequest(NamedTuple):
-    """One container's GPU request, summed over its vGPUs as the canonical resources are.
+    """One container's GPU request; like the canonical resources, all figures are sums over the container's vGPUs.
 
     Attributes:
         gpus: the number of vGPUs.
@@ -25,7 +25,10 @@ class GPURequest(NamedTuple):
     memory_percentage: int | None = None
 
     def resources(self) -> dict[str, str]:
-        """Returns the request as FairGPU's extended resources, for a container's requests and limits alike."""
+        """Returns the amounts of FairGPU's extended resources, as text keyed by resource.
+
+        A container's requests and limits both get these amounts.
+        """
         canonical = {names.GPU: str(self.gpus), names.GPU_CORE: str(self.core_percent)}
         if self.memory_mib is not None:
             canonical[names.GPU_MEMORY] = str(self.memory_mib)
@@ -40,7 +43,10 @@ class GPURequest(NamedTuple):
 
     @property
     def whole(self) -> bool:
-        """Whether the request is for all time and all memory of each of its GPUs, with the memory given in percent."""
+        """Whether the request is for whole GPUs: all time of each, and 100 percent of the memory of each.
+
+        False if the memory is given in MiB, since the size of the GPUs is not known.
+        """
         return self.core_percent == self.memory_percentage == 100 * self.gpus
 
 
@@ -87,10 +93,10 @@ class PodChoices:
     """The choices of a pod's author beside the amounts. An empty tuple or None means the admin's default.
 
     Attributes:
-        use_models: the models of which the pod's devices may be.
-        avoid_models: the models of which they must not be.
+        use_models: names of models, or parts of such names; the pod may get devices of these models only.
+        avoid_models: names of models, or parts of such names; the pod must not get devices of these models.
         use_uuids: the uuids of the devices that the pod may get.
-        avoid_uuids: the uuids of the devices that it must not get.
+        avoid_uuids: the uuids of the devices that the pod must not get.
         placement: the rule by which devices are chosen among those that fit.
         core_policy: whether the pod may use idle GPU time beyond its share.
         task_priority: 0 if the pod goes before other pods on the same GPU, 1 if it does not.
@@ -107,7 +113,7 @@ class PodChoices:
     gang: Gang | None = None
 
     def annotations(self) -> dict[str, str]:
-        """Returns the choices as the pod's `fairgpu.io/*` annotations."""
+        """Returns the choices as `fairgpu.io/*` annotations of the pod; a choice that was not made gives none."""
         written: dict[str, str] = {}
         lists = (
             (names.USE_GPU_MODEL, self.use_models),

@@ -49,9 +49,10 @@ _ALLOWED = {
 
 
 def explain(error: ValidationError, model: type[BaseModel], variables: Mapping[Keys, str]) -> str:
-    """Returns one line for each fault: the key, the given value, the allowed ones, and the setting to use instead.
+    """Returns one line for each fault: the key, the given value, the allowed values, and what to write.
 
     Args:
+        error: the faults that pydantic has found in the settings.
         model: the type of the settings that were read.
         variables: the names of the environment variables, keyed by the path of the setting that each sets.
     """
@@ -127,22 +128,32 @@ def _allowed(fault: ErrorDetails, path: Keys, model: type[BaseModel]) -> str:
 
 
 def _number(annotation: Any, info: FieldInfo | None) -> str:
-    """Returns which numbers are allowed, such as `a whole number from 1 to 64`; an empty text for another type."""
+    """Returns which numbers a setting may have, such as `a whole number from 1 to 64`; empty if it is no number.
+
+    Args:
+        annotation: the type of the setting.
+        info: the setting's field in the model, with the bounds; None for no bounds.
+    """
     name = next((text for kind, text in _NUMBERS.items() if _bare(annotation) is kind), "")
     return f"{name} {bounds(info)}".rstrip() if name and info is not None else name
 
 
 def _given(value: Any) -> str:
-    """Returns a given value as text for a message; of a map only its keys, since its values may be secrets."""
+    """Returns a given value as text for a message; of a map only the keys, since its values are perhaps secrets."""
     if isinstance(value, dict):
         return f"a group with {', '.join(map(str, value)) or 'nothing'}"
     return "nothing" if value is None else repr(value)
 
 
 def _meant(path: Keys, model: type[BaseModel], known: Sequence[Keys]) -> str:
-    """Returns the end of a message about an unknown key: the setting that it may mean, else the keys of its group.
+    """Returns the end of a message about an unknown key: the setting that the key perhaps means, else its group's keys.
 
-    It is empty without either. `known` has the paths of all settings.
+    The text is empty if neither is known.
+
+    Args:
+        path: the unknown key's path in the file.
+        model: the type of the settings that were read.
+        known: the paths of all settings.
     """
     group = _group(_found(model, path[:-1])[0])
     beside = sorted(group.model_fields) if group else []
@@ -158,7 +169,10 @@ def _meant(path: Keys, model: type[BaseModel], known: Sequence[Keys]) -> str:
 
 
 def _found(model: type[BaseModel], path: Sequence[str]) -> tuple[Any, FieldInfo | None]:
-    """Returns the type of the value at a path, and its field of the model (None for an item of a list or a map)."""
+    """Returns the type of the setting at a path, and its field in the model.
+
+    The field is None if the path leads to an item of a list or a map. Both are None if the model has no such path.
+    """
     annotation: Any = model
     info: FieldInfo | None = None
     for part in path:
@@ -173,7 +187,7 @@ def _found(model: type[BaseModel], path: Sequence[str]) -> tuple[Any, FieldInfo 
 
 
 def _items(annotation: Any) -> Iterator[Any]:
-    """Yields the type of the items of a list, or of the values of a map."""
+    """Yields one type: that of a list's items, or of a map's values; yields nothing for a type that is neither."""
     annotation = _bare(annotation)
     arguments = [one for one in get_args(annotation) if one is not Ellipsis]
     if get_origin(annotation) in {tuple, list, dict} and arguments:
@@ -195,7 +209,10 @@ def _bare(annotation: Any) -> Any:
 
 
 def _such_as(model: type[BaseModel], path: Keys) -> str:
-    """Returns `, such as VALUE` with a value that the setting may have: its example, else its default; or ""."""
+    """Returns `, such as VALUE` with a value that is valid for a setting: the setting's example, else its default.
+
+    Returns an empty text for a setting that has neither, or whose value is no text.
+    """
     for end in range(len(path), 0, -1):
         info = _found(model, path[:end])[1]
         if info is None:

@@ -55,13 +55,13 @@ SectionType = TypeVar("SectionType", bound=Section)
 def load_settings(
     model: type[SectionType], environ: Mapping[str, str], file: Path | None = None, usual: Path | None = None
 ) -> SectionType:
-    """Reads a service's settings from a YAML file and the environment.
+    """Reads and checks a service's settings from a YAML file and the environment.
 
     Args:
         model: the type of the settings; each of its fields is a section of the file.
         environ: the environment; its values win over the file's.
-        file: the YAML file that the caller names; None if it names none.
-        usual: the file that is read if `file` is None and this one exists; None for none.
+        file: the YAML file, which must exist; None to read `usual`.
+        usual: the YAML file that is read if `file` is None; it may be missing. None to read no file.
 
     Raises:
         SettingsError: a value is of the wrong type or out of range, a key is unknown or appears twice, no service has a
@@ -127,8 +127,8 @@ def _refuse_unknown(sections: Iterable[Any], model: type[BaseModel]) -> None:
     """Raises SettingsError if a section of the file belongs to no service: its settings would have no effect.
 
     Args:
-        sections: the names in the file.
-        model: the settings of the service that reads the file; its fields are sections, too.
+        sections: the names of the sections in the file.
+        model: the type of the settings of the service that reads the file; each of its fields is a section.
     """
     allowed = list(dict.fromkeys((*model.model_fields, *SECTIONS)))
     for section in sections:

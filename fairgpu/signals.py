@@ -13,11 +13,11 @@ ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
 
 
 def end_while_starting() -> None:
-    """Lets SIGTERM end this process until it has a handler. The main thread calls this first of all.
+    """Lets SIGTERM end this process while it starts, until it sets a handler of its own.
 
-    The kernel drops a signal for which the first process of a container has no handler (pid_namespaces(7)). A service
-    that is starting would go on until the end of its pod's grace period. In any other process, SIGTERM ends the process
-    by default.
+    The main thread must call this before anything else. The kernel drops a signal for which the first process of a
+    container has no handler (pid_namespaces(7)): a service that is starting would go on until the end of its pod's
+    grace period. In any other process, SIGTERM ends the process by default.
     """
     if os.getpid() == 1:
         signal.signal(signal.SIGTERM, _end_at_once)
@@ -31,8 +31,8 @@ def end_forked_by_default() -> None:
     """Lets SIGTERM, SIGINT and SIGQUIT end each process that this one forks later, until it has its own handlers.
 
     A forked process has its parent's handlers: a signal that comes before the process sets its own would be lost. A
-    signal that comes during the fork waits until the fork is done. If it is for the parent, the parent's handler gets
-    it; if it is for the new process, it ends that process.
+    signal that comes during the fork waits until the fork is done. A signal for the parent then calls the parent's
+    handler; a signal for the new process ends that process.
     """
 
     def let_end() -> None:
@@ -51,12 +51,13 @@ def end_forked_by_default() -> None:
 def call_at_end(end: Callable[[], object], longest_seconds: float | None = None) -> None:
     """Calls a function once, in a thread of its own, after SIGTERM or SIGINT. Only the main thread may call this.
 
-    If the process goes on for `longest_seconds` after the function returns, it is ended as by SIGKILL, with the status
-    0: a thread that waits for a server keeps Python from ending for as long as the server is silent.
+    If the process still runs `longest_seconds` after the function has returned, it is ended at once, with the status 0:
+    a thread that waits for a server keeps Python from ending for as long as the server is silent.
 
     Python runs a signal's handler in the main thread, between two of its instructions: a handler that takes a lock, as
-    `Event.set` does, waits for ever if the main thread has it. This handler only puts into a queue, which may be done
-    while the same thread does so (https://docs.python.org/3.11/library/queue.html#queue.SimpleQueue.put).
+    `Event.set` does, waits for ever if the main thread has the lock. So this handler only puts a value into a
+    SimpleQueue, whose `put` can be called while the same thread is in `put`
+    (https://docs.python.org/3.11/library/queue.html#queue.SimpleQueue.put).
 
     Args:
         end: the function.

@@ -19,8 +19,9 @@ from fairgpu.charging import ChargeRules
 class BudgetState(StrEnum):
     """The state of a budget, which decides how a new pod of its namespaces is treated (docs/budgets.md).
 
-    `unlimited` and `open`: within the budget. `grace`: the budget is spent, but its period of grace goes on. `over`:
-    pods run at the lower priority. `held`: pods wait behind the budget's scheduling gate.
+    `unlimited`: the budget has no limit. `open`: it has money. `grace`: its money is spent, but its grace is not.
+    `over` and `held`: both are spent; a new pod gets the lower priority if `over`, and waits behind the budget's
+    scheduling gate if `held`.
     """
 
     UNLIMITED = "unlimited"
@@ -35,10 +36,11 @@ class SafeAdmission:
     """The figures of safe admission, which admits a pod only if uncommitted money pays for the pod's whole run.
 
     Attributes:
-        committed: the amount that admitted pods may still spend and that pods at the gate need, in microGPU-seconds.
+        committed: the money that is bound already, in microGPU-seconds: what admitted pods can still spend, and what
+            the pods behind the gate need.
         default_commit_seconds: the length of the run that is assumed for a pod without activeDeadlineSeconds.
-        hold: whether a pod whose whole run the money does not pay for waits at the gate; if false, it is admitted as
-            over budget.
+        hold: whether a pod waits behind the gate if the money does not pay for its whole run; if False, the pod is
+            admitted as over budget.
     """
 
     committed: int
@@ -81,7 +83,8 @@ class StatesDocument:
 
     Attributes:
         cursor: the cursor of the next request: the store id and a version.
-        full: whether namespaces that it does not name are in the default state.
+        full: whether each namespace that `states` does not name is in the default state; if False, `states` names only
+            the namespaces whose states have changed since the request's cursor.
         states: the states, each namespace once.
         default: the state of a namespace without a budget.
         prices: GPU-hours charged for an hour of a whole GPU, keyed by model; `*` is the price of any other.

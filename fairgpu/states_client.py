@@ -45,10 +45,11 @@ class StatesCache(Protocol):
         """Stores the timekeeper's CA, a certificate in PEM."""
 
     def learn_states(self, document: StatesDocument, now: float) -> None:
-        """Stores the timekeeper's answer; one that is not `full` replaces only the states that it names.
+        """Stores the states of the timekeeper's answer; an answer that is not `full` leaves other states as they are.
 
         Args:
-            now: the time at which it was received, in seconds of the monotonic clock.
+            document: the timekeeper's answer.
+            now: the time at which the answer was received, in seconds of the monotonic clock.
         """
 
 
@@ -57,7 +58,10 @@ class FollowError(RuntimeError):
 
 
 def authority_file(file: Path) -> ReadAuthority:
-    """Returns a function that reads the timekeeper's CA, in PEM, from a file, and raises FollowError if it cannot."""
+    """Returns a function that reads the timekeeper's CA, in PEM, from a file.
+
+    The function raises FollowError if it cannot read the CA.
+    """
 
     def read() -> str:
         try:
@@ -91,7 +95,9 @@ def follow_authority(read: ReadAuthority, cache: StatesCache, wait: Wait) -> Non
     """Keeps the timekeeper's CA in a cache current until `wait` returns true.
 
     Args:
-        read: returns the CA in PEM.
+        read: returns the CA in PEM, or raises FollowError.
+        cache: stores the CA.
+        wait: sleeps for the given seconds, and returns whether the process ends.
     """
     while True:
         seconds = CA_CHECK_SECONDS
@@ -115,7 +121,9 @@ def follow_states(
     """Keeps the budgets' states in a cache current, by long polls of the timekeeper, until `wait` returns true.
 
     Args:
-        settings: the timekeeper's address, and the token for it.
+        settings: the timekeeper's address, and the token for requests to it.
+        cache: stores the states, and has the CA that signs the timekeeper's certificate.
+        wait: sleeps for the given seconds, and returns whether the process ends.
         clock: returns the seconds of the monotonic clock.
         random: returns a number in [0, 1), by which the pause after a failure varies: many clients then do not ask at
             once.
@@ -142,7 +150,7 @@ def follow_states(
 
 
 class _Poll:
-    """A connection to the timekeeper, which is replaced when the CA changes."""
+    """A client of the timekeeper's states, which opens a new connection when the timekeeper's CA has changed."""
 
     def __init__(self, settings: StatesReaderSettings) -> None:
         self._settings = settings
@@ -150,10 +158,12 @@ class _Poll:
         self._pool = urllib3.PoolManager()
 
     def ask(self, cursor: str, authority: str) -> StatesDocument:
-        """Returns the states that changed since the cursor, as soon as there are any; none after `wait_seconds`.
+        """Waits for changes of states, up to `wait_seconds`; returns the states that have changed since a cursor.
+
+        The answer has no states if none has changed in this time.
 
         Args:
-            cursor: the cursor of the last answer; empty for all states, at once.
+            cursor: the cursor of the last answer; empty to get all states at once.
             authority: the CA that signs the timekeeper's certificate, in PEM.
 
         Raises:

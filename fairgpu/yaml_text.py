@@ -13,7 +13,9 @@ class _Loader(yaml.SafeLoader):
     """PyYAML's safe loader, for which two equal keys of a map are an error (YAML 1.2.2, section 3.2.1.3)."""
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
-        """Returns the node of a map with the keys that were written, before `<<` copies those of other maps into it.
+        """Returns the node of a map, after a check that no key is written twice in it.
+
+        The check comes before `<<` adds the keys of other maps, which may repeat a key.
 
         Raises:
             yaml.constructor.ConstructorError: a key appears twice.
@@ -36,22 +38,22 @@ class _Loader(yaml.SafeLoader):
 
 
 def load(text: str | bytes) -> Any:
-    """Returns the one document of a text in YAML; None if it holds none.
+    """Returns the one document of a text in YAML; None if the text has no document.
 
     Raises:
         yaml.YAMLError: the text is no YAML, holds two documents, or has a key twice in one map.
         ValueError: a value does not exist, such as the date `2026-02-30`.
-        RecursionError: it is nested too deeply.
+        RecursionError: the document is nested too deeply.
     """
     return yaml.load(text, _Loader)  # noqa: S506 - a safe loader
 
 
 def load_all(text: str | bytes) -> list[Any]:
-    """Returns all documents of a text in YAML, in order; an empty one is None.
+    """Returns all documents of a text in YAML, in order; an empty document is None.
 
     Raises:
         yaml.YAMLError: the text is no YAML, or has a key twice in one map.
         ValueError: a value does not exist, such as the date `2026-02-30`.
-        RecursionError: it is nested too deeply.
+        RecursionError: a document is nested too deeply.
     """
     return list(yaml.load_all(text, _Loader))

@@ -173,10 +173,15 @@ def _correct(arguments: argparse.Namespace) -> int:
 
 
 def _order(path: str, body: Json, name: str | None) -> tuple[Json, bool]:
-    """Posts a grant or a correction to its path of the REST API; returns the answer, and whether an order was made.
+    """Posts a grant or a correction to the REST API; returns the answer, and whether the timekeeper made an order.
 
-    No order is made if one of this name exists already. A request without a name gets a random Idempotency-Key, so
-    that each call makes another order.
+    The timekeeper makes none if an order of the same name exists already. A request without a name gets a random
+    Idempotency-Key, so that each call makes another order.
+
+    Args:
+        path: the path in the REST API, such as `/v1/grants`.
+        body: the grant or the correction, as JSON without its name.
+        name: the order's name; None for an order without a name.
 
     Raises:
         CommandError: the timekeeper refused, or was not reached; the message says if the order may have been made.
@@ -195,11 +200,11 @@ def _order(path: str, body: Json, name: str | None) -> tuple[Json, bool]:
 
 
 def _after_unknown(path: str, name: str | None) -> str:
-    """Returns advice for people after a request for an order whose outcome is not known.
+    """Returns advice for a person who asked for an order and does not know whether the timekeeper has made it.
 
     Args:
-        path: the path of the request in the REST API.
-        name: the name that the request gave the order; None if it gave none.
+        path: the path of the request in the REST API, such as `/v1/grants`.
+        name: the order's name in the request; None if the request named none.
     """
     unknown = "Whether the order was made is not known:"
     if name:
@@ -257,7 +262,17 @@ def _present_use(session: Json, now: str) -> tuple[str, str]:
 
 
 def _all_pages(server: Server, path: str, what: str, query: dict[str, str]) -> Json:
-    """Returns a list of the REST API whole: the last page, with the items of all pages under the key `what`."""
+    """Fetches all pages of a list of the REST API; returns the last page, with the items of all pages in its list.
+
+    Args:
+        server: the timekeeper.
+        path: the path of the list, such as `/v1/budgets`.
+        what: the key of the list of items in each page, such as `budgets`.
+        query: the parameters of the query; empty for none.
+
+    Raises:
+        CommandError: there are more than MAX_PAGES pages, or a request fails.
+    """
     items: list[Json] = []
     for _ in range(MAX_PAGES):
         answer = transport.get(server, f"{path}?{urlencode(query)}" if query else path)

@@ -75,7 +75,7 @@ def percent(part: Any, whole: Any) -> str:
 
     Args:
         part: an amount of the REST API, with the key `microGPUSeconds`.
-        whole: the other amount. None or 0 gives an empty text.
+        whole: the amount that is 100 percent, in the same form. None, or an amount of 0, gives an empty text.
     """
     if not isinstance(whole, dict) or int(whole["microGPUSeconds"]) == 0:
         return ""
@@ -83,7 +83,9 @@ def percent(part: Any, whole: Any) -> str:
 
 
 def worth(budget: Any, figure: str) -> str:
-    """Formats a figure of a budget in the admin's currency, such as ` (1,250.00 EUR)`; empty without a currency.
+    """Formats a figure of a budget in the admin's currency, such as ` (1,250.00 EUR)`.
+
+    The text is empty if the admin has set no currency, or if the figure is unlimited or unknown.
 
     Args:
         budget: a budget of the REST API.
@@ -109,7 +111,7 @@ ADMISSION = {
 
 
 def state(budget: Json) -> str:
-    """Returns a budget's state for people; for a budget in `observe`, also the state that it would have if enforced.
+    """Formats a budget's state; for a budget that is only observed, also the state that it would have if enforced.
 
     Args:
         budget: a budget of the REST API.
@@ -120,9 +122,9 @@ def state(budget: Json) -> str:
 
 
 def admission(budget: Json) -> str:
-    """Returns for people when a new pod of a budget is admitted: while money is left, or if it pays for the whole run.
+    """Formats the rule by which a budget admits new pods: `simple` or `safe`.
 
-    In the latter case (safe admission) the text also has the amount that admitted pods may still spend.
+    For safe admission, the text also has the amount that is committed: what admitted pods can still spend.
 
     Args:
         budget: a budget of the REST API.
@@ -133,7 +135,11 @@ def admission(budget: Json) -> str:
 
 
 def grace(budget: Json) -> str:
-    """Returns for people the remaining grace of a spent budget of the REST API; empty if it is not in grace."""
+    """Formats what is left of a budget's grace: its GPU-hours, its end, or both; empty for a budget not in grace.
+
+    Args:
+        budget: a budget of the REST API.
+    """
     remaining_grace = budget.get("grace")
     if not remaining_grace:
         return ""
@@ -142,11 +148,11 @@ def grace(budget: Json) -> str:
 
 
 def busy_now(budget: Json, now: str) -> str:
-    """Formats the present use of a budget's pods, as a number of busy GPUs; empty if no source measures it.
+    """Formats how many GPUs a budget's pods keep busy now; empty if no source measures this.
 
     Args:
         budget: a budget of the REST API.
-        now: the present time, in RFC 3339.
+        now: the present time in RFC 3339, from which the text says how old the measurement is.
     """
     use = budget.get("presentUse")
     if not use:
@@ -156,7 +162,7 @@ def busy_now(budget: Json, now: str) -> str:
 
 
 def expiring(grant: Json) -> str:
-    """Returns a text with the unspent GPU-hours of a grant that expires before its period ends, and with its expiry.
+    """Formats a grant that expires before its period ends: the GPU-hours that are not spent, and when they expire.
 
     Args:
         grant: an item of `expiring` in a budget of the REST API.
@@ -167,7 +173,7 @@ def expiring(grant: Json) -> str:
 def stretch(budget: Json, name: str) -> str:
     """Formats a line of a budget's forecast: the amount spent in a stretch of time, the rate, and when money runs out.
 
-    It is empty if the forecast lacks that stretch of time.
+    The text is empty if the forecast lacks that stretch of time.
 
     Args:
         budget: a budget of the REST API.

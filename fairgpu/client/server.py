@@ -1,4 +1,4 @@
-"""Finds the timekeeper that the command talks to, the CAs that it trusts, and the bearer token."""
+"""Finds the timekeeper that client commands talk to, the CAs that they trust, and their bearer token."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class Server:
     """The timekeeper that client commands talk to.
 
     Attributes:
-        host: the name or address of its host.
-        port: its port.
+        host: the name or address of the timekeeper's host.
+        port: the timekeeper's port.
         base_path: the path that comes before each path of the REST API; empty for none.
-        tls: the TLS context, with the CAs that may sign its certificate.
-        token: the bearer token for it.
+        tls: the TLS context, with the CAs that may sign the timekeeper's certificate.
+        token: the bearer token that each request carries.
     """
 
     host: str
@@ -37,7 +37,12 @@ class Server:
 
 
 def from_environment(environ: Mapping[str, str]) -> Server:
-    """Returns the timekeeper of FAIRGPU_SERVER, with the token of FAIRGPU_TOKEN or of the kubeconfig's current user.
+    """Returns the timekeeper that the environment names in FAIRGPU_SERVER, with a bearer token.
+
+    The token is that of FAIRGPU_TOKEN; without this variable, it is that of the kubeconfig's current user.
+
+    Args:
+        environ: the environment of the process.
 
     Raises:
         CommandError: a variable or the token is missing or invalid; the message says what to set.
@@ -75,7 +80,11 @@ def _tls(ca_file: str) -> ssl.SSLContext:
 
 
 def _token_of_kubeconfig(environ: Mapping[str, str]) -> str:
-    """Returns the token of the kubeconfig's current user, or of the user's exec plugin; else raises CommandError."""
+    """Returns the bearer token that the kubeconfig, or its exec plugin, gives its current user.
+
+    Raises:
+        CommandError: the kubeconfig is missing or invalid, or its current user has no token.
+    """
     # The Kubernetes client takes a quarter of a second to import, which only this path needs.
     from fairgpu.cluster.connect import KubeconfigError, read_kubeconfig  # noqa: PLC0415 - see above
 

@@ -1,4 +1,4 @@
-"""Requests to the timekeeper's REST API; its problem documents (RFC 9457) become errors that a person can act on."""
+"""Sends requests to the timekeeper's REST API, and turns its problem documents (RFC 9457) into errors for people."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ class UnknownOutcomeError(CommandError):
 
 
 class RefusedError(CommandError):
-    """The timekeeper refused a request with a problem document, or the answer was not one of its API.
+    """A request was answered with an error status, or with something that is no JSON object.
 
     Attributes:
-        status: the HTTP status.
+        status: the HTTP status of the answer.
     """
 
     def __init__(self, status: int, message: str) -> None:
@@ -63,12 +63,12 @@ class RefusedError(CommandError):
 
 @contextmanager
 def asking(namespace: str | None) -> Iterator[None]:
-    """Returns a context that adds a hint to the error if the timekeeper forbids a question about all namespaces.
+    """Returns a context for a request to the timekeeper; if the request is forbidden, the error gets a hint.
 
-    The hint says how to ask about one namespace.
+    The hint says how to ask about one namespace. It is added only if the request is about all namespaces.
 
     Args:
-        namespace: the namespace that the question in the block is about; None for all. Only None gets the hint.
+        namespace: the namespace that the request is about; None for all namespaces.
 
     Raises:
         RefusedError: the with block raised it; for the status 403 the hint is added as one more line.
@@ -94,6 +94,9 @@ def post(server: Server, path: str, body: Json, headers: Mapping[str, str]) -> t
     """Posts a JSON object to the timekeeper's REST API.
 
     Args:
+        server: the timekeeper, with the bearer token.
+        path: the path in the REST API, such as `/v1/grants`.
+        body: the object.
         headers: further headers of the request.
 
     Returns:
@@ -109,7 +112,9 @@ def post(server: Server, path: str, body: Json, headers: Mapping[str, str]) -> t
 
 
 def get_text(server: Server, path: str) -> tuple[str, str | None]:
-    """Returns the text at a path of the timekeeper's REST API, and the path of its next page; None after the last page.
+    """Returns the text at a path of the timekeeper's REST API, and the path of the next page.
+
+    Instead of a path, the last page gives None.
 
     Raises:
         CommandError: the timekeeper cannot be reached, its answer is cut off, or it refuses (RefusedError).
@@ -197,9 +202,12 @@ def _answer(response: HTTPResponse, data: bytes) -> Json:
 
 
 def explain(status: int, reason: str, document: Any) -> str:
-    """Returns the message of a refused request: the faults of the problem document, one a line, and the remedy.
+    """Returns the message of a refused request: the faults of the problem document, one a line.
+
+    A message about a token that is not valid (status 401) also says how to make a new one.
 
     Args:
+        status: the HTTP status of the answer.
         reason: the reason phrase of the answer, for an answer without a problem document.
         document: the body of the answer, as JSON; None if it was no JSON.
     """
@@ -218,13 +226,13 @@ def explain(status: int, reason: str, document: Any) -> str:
 
 
 def _of_fault(fault: Mapping[str, Any]) -> str:
-    """Formats a fault of a problem document as a line, with the command's option in the place of the field's name."""
+    """Formats a fault of a problem document as a line, which names the command's option and not the request's field."""
     field = str(fault.get("field"))
     return f"{_TYPED.get(field, field)}: given {fault.get('given')}; allowed: {fault.get('allowed')}"
 
 
 def _as_asked(line: str) -> str:
-    """Returns a line of a refusal whose advice names commands of `fairgpu` instead of requests to the REST API."""
+    """Returns a line of the timekeeper's advice in which commands of `fairgpu` replace requests to the REST API."""
     for question, command in _ASKED:
         line = line.replace(question, command)
     return line

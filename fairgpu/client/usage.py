@@ -83,12 +83,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _window(arguments: argparse.Namespace) -> str:
-    """Returns the span of time whose use is asked for, as the REST API takes it; `7d` by default.
+    """Returns the value of the REST API's parameter `window`: the span of time whose use the command shows.
 
-    With a forecast to the end of a day, a week or a month, the default is that day, week or month.
+    The value is that of the option --window. Without the option, the value is `7d`, or with a forecast to the end of a
+    day, a week or a month, that day, week or month.
 
     Raises:
-        CommandError: the forecast is to another instant, and no window is given.
+        CommandError: there is no --window, and the forecast goes to an instant that the user chose.
     """
     if arguments.window is not None:
         return str(arguments.window)
@@ -98,9 +99,9 @@ def _window(arguments: argparse.Namespace) -> str:
 
 
 def usage_table(answer: Json) -> str:
-    """Formats the items of usage, one a line, and their sum in the last line; amounts are in GPU-hours.
+    """Formats the items of usage, one a line, and the sum of several items in the last line, in GPU-hours.
 
-    With a forecast, each line has the amount that is expected at the pace of the last day, too.
+    If the answer has a forecast, each line also has the amount that is expected at the pace of the last day.
 
     Args:
         answer: an answer of `/v1/usage` with the items of all pages.
@@ -120,9 +121,9 @@ def usage_table(answer: Json) -> str:
 
 
 def forecast_note(answer: Json) -> list[str]:
-    """Returns sentences that explain the column EXPECTED, or say why its values are not known.
+    """Returns sentences that explain the column EXPECTED of the table, or say why its values are not known.
 
-    Returns none if the answer has no forecast, as for a window that has ended: there is no such column then.
+    The list is empty if the answer has no forecast, as for a window that has ended: the table then lacks the column.
 
     Args:
         answer: an answer of `/v1/usage`.
@@ -145,7 +146,7 @@ def forecast_note(answer: Json) -> list[str]:
 def total(items: Sequence[Json], money: Json | None) -> Json:
     """Returns the exact sum of items of usage, as one more item.
 
-    Its cost in the currency is computed from the sum, and is not the sum of rounded costs.
+    The item's cost in the currency is computed from the sum of the amounts, and is not the sum of rounded costs.
 
     Args:
         items: the items of an answer of `/v1/usage`, at least one.
@@ -174,9 +175,11 @@ def _worth(amount: Json, money: Json) -> Decimal:
 
 
 def _by_last_day(item: Json, figure: str) -> Any:
-    """Returns the expected use of an item at the rate of the last day; None if that is unknown.
+    """Returns a figure of an item's forecast, at the pace of the last day; None if it is unknown.
 
-    `figure` is `billed`, an amount of the REST API, or `cost`, in the currency.
+    Args:
+        item: an item of an answer of `/v1/usage` with a forecast.
+        figure: `billed`, an amount of the REST API, or `cost`, in the admin's currency.
     """
     expected = item["forecast"]["lastDay"]
     return None if expected is None else expected[figure]

@@ -45,12 +45,12 @@ It raises ValueError if the document is no JSON.
 
 
 class ApiError(RuntimeError):
-    """The API server refused a request, or could not be reached (status 0).
+    """The API server refused a request, or could not be reached.
 
-    Its text is the message, behind the status and the reason if the API server answered.
+    `str()` of the error gives the message, after the status and the reason if the API server answered.
 
     Attributes:
-        status: the HTTP status.
+        status: the HTTP status; 0 if the API server gave no answer.
         reason: the machine-readable reason of the Status object, such as Conflict or NotFound.
         message: the sentence of the Status object, for people.
     """
@@ -78,7 +78,7 @@ class ApiError(RuntimeError):
 
     @property
     def gone(self) -> bool:
-        """Whether a resourceVersion or continue token is too old to continue from."""
+        """Whether the request named a resourceVersion, or the token of a list's next page, that is too old."""
         return self.status == 410
 
 
@@ -90,7 +90,7 @@ class TooLargeError(ApiError):
 
 
 class KubernetesAPI:
-    """A client of an API server, with one identity. Thread-safe."""
+    """A client of an API server, which sends all requests with the credentials of one user. Thread-safe."""
 
     def __init__(
         self,
@@ -106,15 +106,17 @@ class KubernetesAPI:
         self._token: tuple[str, float] = ("", float("-inf"))
 
     def within(self, seconds: float) -> KubernetesAPI:
-        """Returns a client of the same API server and connections, with another limit on the time of an answer.
+        """Returns a client that shares this one's connections, and waits up to `seconds` for an answer.
 
         Args:
-            seconds: the longest wait for bytes of an answer.
+            seconds: the longest time without a byte of the answer; after it, a request raises ApiError.
         """
         return KubernetesAPI(self._transport, seconds, self._answered)
 
     def noting(self, answered: Callable[[], None]) -> KubernetesAPI:
-        """Returns a client of the same API server that calls a function after each answer and failure.
+        """Returns a client of the same API server that calls a function after each answer and each failed request.
+
+        By the calls, a probe sees that a loop which waits for a slow API server still works.
 
         Args:
             answered: the function, which is called in the thread of the request.
@@ -148,6 +150,8 @@ class KubernetesAPI:
         """Posts an object into a collection or a subresource; returns the object as the API server stored it.
 
         Args:
+            path: the path of the collection or the subresource.
+            body: the object.
             query: the parameters of the query; None for none.
 
         Raises:
@@ -159,6 +163,7 @@ class KubernetesAPI:
         """Replaces an object; returns the object as the API server stored it.
 
         Args:
+            path: the path of the object.
             body: the new object. Its resourceVersion guards against a lost update.
 
         Raises:
@@ -172,6 +177,7 @@ class KubernetesAPI:
         """Patches an object; returns the object as the API server stored it.
 
         Args:
+            path: the path of the object, or of a subresource such as its status.
             body: the patch; of a JSON Patch, the list of operations.
             content_type: the kind of patch, such as MERGE_PATCH or JSON_PATCH.
             query: the parameters of the query; None for none.
@@ -185,6 +191,7 @@ class KubernetesAPI:
         """Deletes an object; returns the API server's answer.
 
         Args:
+            path: the path of the object.
             body: DeleteOptions; None for the defaults.
 
         Raises:
@@ -204,6 +211,8 @@ class KubernetesAPI:
         """Sends one request to the API server; returns the whole answer as JSON.
 
         Args:
+            method: the HTTP method, such as `POST`.
+            path: the path in the API, without a query.
             body: the body, which is sent as JSON; None for no body.
             query: the parameters of the query; None for none.
             content_type: the value of the header Content-Type.
@@ -220,6 +229,7 @@ class KubernetesAPI:
         """Yields the events of a watch, each with `type` and `object`, until the API server ends the watch.
 
         Args:
+            path: the path of the collection to watch.
             query: the watch's parameters; `watch` is added.
             idle_seconds: the time without a byte after which the connection counts as dead.
             decode: parses one event from JSON.
@@ -289,7 +299,7 @@ class KubernetesAPI:
         return value
 
     def _silence(self, error: Exception) -> str:
-        """Returns an error message: this API server does not answer. It names the server's address and the cause.
+        """Returns the message that this API server does not answer, with the server's address and the cause.
 
         Args:
             error: the error that ended the request or the watch.
@@ -317,9 +327,13 @@ def _read_whole(response: urllib3.BaseHTTPResponse, most_bytes: int | None) -> b
 
 
 def _was_sent(error: Exception) -> bool:
-    """Whether a request may have reached the API server before it failed with this error.
+    """Whether the API server may have received a request, and carried it out, before the request failed.
 
-    urllib3 raises ProtocolError if the other end closes the connection before it answers.
+    True if the answer took too long, or if the connection was closed before an answer: urllib3 then raises
+    ProtocolError. False for any other error, such as a refused connection.
+
+    Args:
+        error: the error of urllib3 with which the request failed.
     """
     cause = error.reason if isinstance(error, urllib3.exceptions.MaxRetryError) else error
     return isinstance(cause, urllib3.exceptions.ReadTimeoutError | urllib3.exceptions.ProtocolError)

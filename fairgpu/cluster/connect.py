@@ -46,10 +46,11 @@ def connect(environ: Mapping[str, str], kubeconfig: Path | None = None) -> Kuber
     process runs in, then `~/.kube/config`. The Kubernetes library reads tokens again as they rotate.
 
     Args:
+        environ: the environment of the process, which may name a kubeconfig in KUBECONFIG.
         kubeconfig: the kubeconfig to use; None if none is named.
 
     Raises:
-        NoClusterError: none of these exists, or a named one is invalid.
+        NoClusterError: none of these exists, or the first that exists is invalid.
     """
     # The import takes a sixth of a service's start; a service without an API server does not need it.
     from kubernetes import client, config  # noqa: PLC0415 - see above
@@ -71,11 +72,11 @@ def connect(environ: Mapping[str, str], kubeconfig: Path | None = None) -> Kuber
 
 
 def unreadable(error: ApiError, what: str, rights: str = "") -> UnreadableClusterError:
-    """Returns the error of a command that could not read something of the cluster.
+    """Returns the error with which a command ends that could not read the cluster: why, and what to look at.
 
     Args:
         error: the API server's refusal, or its silence.
-        what: what the command would read, such as `nodes and pods`.
+        what: the objects that the command wanted to read, such as `nodes and pods`.
         rights: the rights that the command needs; shown if the API server forbids it.
     """
     hint = f"\n{rights}" if rights and error.status == HTTPStatus.FORBIDDEN else _HINTS.get(error.status, "")
@@ -84,10 +85,13 @@ def unreadable(error: ApiError, what: str, rights: str = "") -> UnreadableCluste
 
 
 def namespace_of_context(environ: Mapping[str, str]) -> str:
-    """Returns the namespace that kubectl takes without `-n`: the one of the kubeconfig's current context.
+    """Returns the namespace that kubectl takes without `-n`: that of the kubeconfig's current context.
 
-    In a pod without KUBECONFIG, that is the pod's namespace. If the context names none, or the kubeconfig cannot be
-    read, it is `default`; `connect` reports the unreadable kubeconfig.
+    In a pod without KUBECONFIG, it is the pod's namespace. It is `default` if the context names no namespace, or if the
+    kubeconfig cannot be read; `connect` reports the unreadable kubeconfig.
+
+    Args:
+        environ: the environment of the process, which may name a kubeconfig in KUBECONFIG.
     """
     from kubernetes import config  # noqa: PLC0415 - as in connect
 
@@ -148,7 +152,13 @@ class _LibraryErrors(logging.Filter):
 
 
 def _missing(file: str | None) -> str:
-    """Returns which file or context a kubeconfig lacks, and what to do; an empty text if both are there."""
+    """Returns what is missing of a kubeconfig, the file or its current context, as a message; empty if both exist.
+
+    The message says what to do. For a file that cannot be read, the message is empty.
+
+    Args:
+        file: the kubeconfig's path; None for `~/.kube/config`.
+    """
     from kubernetes.config import kube_config  # noqa: PLC0415 - as in connect
 
     named = file or kube_config.KUBE_CONFIG_DEFAULT_LOCATION

@@ -1,8 +1,8 @@
 """Keeps a view of a collection current: a list, then a watch from the end of that list, again and again.
 
 The protocol is the API server's (https://kubernetes.io/docs/reference/using-api/api-concepts/#efficient-detection-of-changes):
-lists come in pages, bookmarks move the resourceVersion on, and 410 Gone means to list anew. A list that takes longer
-than etcd keeps its version (five minutes) ends in 410 as well, so a new list waits as long as any other retry.
+lists come in pages, bookmarks move the resourceVersion on, and 410 Gone means to list anew. etcd keeps the version of a
+list for five minutes; a list that takes longer ends in 410. So a new list waits as long as any other retry.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class View(Protocol):
     """
 
     def replaced(self, items: list[Json]) -> None:
-        """Takes the whole present collection; objects of earlier calls that are not in it are deleted.
+        """Takes the whole present collection: an object of an earlier call that is not among `items` is deleted.
 
         Args:
             items: the objects, as the collection's `read` returned them.
@@ -46,7 +46,8 @@ class View(Protocol):
 
         Args:
             kind: ADDED, MODIFIED or DELETED.
-            item: the object; a deleted one in its last version.
+            item: the object, as the collection's `read` returned it, or whole if `read` returned None. A deleted object
+                has its last version.
         """
 
     def confirmed(self) -> None:
@@ -69,13 +70,14 @@ class Collection:
     """A collection of the API server to watch.
 
     Attributes:
-        path: its path, such as `/api/v1/pods`.
-        selectors: its selectors, such as `{"fieldSelector": "..."}`.
+        path: the collection's path, such as `/api/v1/pods`.
+        selectors: the parameters that select objects of the collection, such as `{"fieldSelector": "..."}`; empty for
+            all objects.
         read: returns the part of an object that the view gets, so that no list is whole in memory. If it returns None
             for an object, the view's list lacks the object; an event of such an object still reaches the view, whole.
         decode_page: decodes a page of a list. If `read` needs a few fields alone, a decoder that skips the others takes
             a tenth of the time.
-        decode_event: decodes an event of a watch, in the same way.
+        decode_event: decodes an event of a watch; a decoder that skips fields saves time here, too.
     """
 
     path: str
@@ -89,6 +91,9 @@ def reflect(api: KubernetesAPI, collection: Collection, view: View, wait: Wait, 
     """Keeps a view of a collection current until `wait` returns true.
 
     Args:
+        api: the API server.
+        collection: the collection to list and watch.
+        view: takes the lists and the events; all its methods are called in this thread.
         wait: sleeps for the given seconds between attempts, and returns whether to end; called with 0 between events.
         random: returns a number in [0, 1), by which the time between attempts varies: many clients then do not ask at
             once.
@@ -145,7 +150,17 @@ def list_collection(api: KubernetesAPI, collection: Collection) -> tuple[list[Js
 
 
 def _watch(api: KubernetesAPI, collection: Collection, view: View, wait: Wait, version: str) -> str:
-    """Passes the watch's events to the view until the watch ends; returns the resourceVersion to continue from."""
+    """Watches a collection, and passes the events to the view until the watch ends or `wait` returns true.
+
+    Args:
+        version: the resourceVersion from which the watch begins.
+
+    Returns:
+        The resourceVersion of the last event, from which the next watch continues.
+
+    Raises:
+        ApiError: the watch was refused or interrupted.
+    """
     query: dict[str, str | int] = {
         **collection.selectors,
         "resourceVersion": version,

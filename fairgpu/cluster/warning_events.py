@@ -45,6 +45,7 @@ class Creating(Protocol):
 
         Args:
             path: the path of the collection in the API.
+            body: the object, as JSON.
         """
 
 
@@ -98,7 +99,7 @@ def warning_event(
 
 
 def post(api: Creating, event: Json) -> None:
-    """Writes an event; an event of that name that exists already is left as it is.
+    """Writes an event into the cluster. If an event of the same name exists already, it is left as it is.
 
     Args:
         api: writes objects into the cluster.
@@ -137,8 +138,9 @@ class _Waiting:
 class RepeatedWarnings:
     """Writes the warnings of one component on one node as events, the same warning at most once in REPEAT_SECONDS.
 
-    Any thread may call `warn`, which waits for no server. One thread calls `write`. It writes the events, tries those
-    again that the API server does not take, and raises no error for them.
+    Any thread may call `warn`, which waits for no server. One thread calls `write`, which writes the events. If the API
+    server does not take an event, `write` tries it again every RETRY_SECONDS, for up to KEPT_SECONDS, and raises no
+    error.
     """
 
     def __init__(self, api: Creating, component: str, node: str, clock: Callable[[], float] = time.monotonic) -> None:
@@ -158,17 +160,18 @@ class RepeatedWarnings:
         self._has_ended = False
 
     def warn(self, about: About, reason: str, message: str, now: dt.datetime) -> bool:
-        """Hands a warning to `write`; drops it if the same one waits or came in the last REPEAT_SECONDS.
+        """Hands a warning to `write`; drops it if the same warning waits or came in the last REPEAT_SECONDS.
 
         If MOST_WAITING warnings wait already, the one that has waited longest is dropped.
 
         Args:
+            about: the object that the warning is about.
             reason: one word in CamelCase.
             message: a sentence for people.
             now: the present time, with a time zone, which the event states.
 
         Returns:
-            Whether the warning is to be written; False if the same one waits or came lately.
+            True if `write` will write the warning; False if it was dropped.
         """
         key: Key = about, reason, message
         with self._changed:
@@ -197,7 +200,7 @@ class RepeatedWarnings:
         """Tries to write each warning that is due.
 
         Returns:
-            The seconds until the next one is due; None if none waits.
+            The seconds until the next warning is due; None if no warning waits.
         """
         while not self._has_ended:
             with self._changed:
@@ -217,7 +220,7 @@ class RepeatedWarnings:
             self._changed.notify_all()
 
     def _due(self) -> Key | None:
-        """Returns the first warning that is due, None if none is; the caller holds the lock."""
+        """Returns the key of the oldest warning that is due; None if none is due. The caller holds the lock."""
         now_seconds = self._clock()
         return next((key for key, each in self._waiting.items() if each.due_seconds <= now_seconds), None)
 
@@ -242,7 +245,10 @@ class RepeatedWarnings:
                     _log.warning("node event not written", object=about.name, reason=reason, error=str(error))
 
     def _give_up(self, key: Key, why: str) -> None:
-        """Drops a waiting warning, so that the same one is due at once if it comes again; the caller holds the lock."""
+        """Drops a waiting warning and logs why. The caller holds the lock.
+
+        The next warning of the same content is then written at once, without a wait for REPEAT_SECONDS.
+        """
         del self._waiting[key]
         self._quiet_until.pop(key, None)
         about, reason, _ = key

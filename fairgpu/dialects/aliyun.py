@@ -28,7 +28,7 @@ _COUNT = re.compile(r"[0-9]{1,9}")
 def read(container: Container, settings: DialectSettings) -> Reading | None:
     """Returns what a container requests of Alibaba's gpushare, as a reading; None without keys of this dialect.
 
-    It requests memory on one GPU, or memory that is divided evenly over several.
+    The container requests memory on one GPU, or memory that is divided evenly over several GPUs.
     """
     named = container.named(RESOURCES)
     if not named:
@@ -64,9 +64,14 @@ def read(container: Container, settings: DialectSettings) -> Reading | None:
 
 
 def _count(container: Container, amounts: dict[str, int]) -> tuple[int, list[Fault]]:
-    """Returns a container's number of GPUs and the faults of the pod's label for it.
+    """Returns the number of GPUs that a container requests, and the fault of the pod's label `aliyun.com/gpu-count`.
 
-    The number is that of `amounts`, the container's resources. Without one, it is the label's, and else 1.
+    The resource `aliyun.com/gpu-count` of the container counts, else the pod's label of this name, else 1. There is a
+    fault only if the label counts and is invalid.
+
+    Args:
+        container: the container, with the labels of its pod.
+        amounts: the container's valid amounts, keyed by resource.
     """
     if COUNT in amounts:
         return amounts[COUNT], []

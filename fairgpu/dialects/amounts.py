@@ -34,7 +34,7 @@ class Amounts:
 
     Attributes:
         values: the valid amounts, keyed by resource.
-        faults: the faults of the invalid ones.
+        faults: the faults of the invalid amounts.
     """
 
     def __init__(self, values: dict[str, int], faults: tuple[Fault, ...]) -> None:
@@ -54,10 +54,12 @@ def read_amounts(
     (https://kubernetes.io/docs/concepts/configuration/manage-resources-containers/#extended-resources).
 
     Args:
+        container: the container, with its requests and limits.
         resources: the names of the resources to read.
-        memory_units_mib: the size of one unit in MiB, keyed by the resources that count memory. With it, the fault of
-            `2Gi` names the number to write.
-        percentages: the resources that count in percent. With it, the fault of `30%` names the number to write.
+        memory_units_mib: the size of one unit in MiB, keyed by the resources that count memory. By this size, the fault
+            of an amount such as `2Gi` names the number to write.
+        percentages: the resources that count in percent. For these, the fault of an amount such as `30%` names the
+            number to write.
     """
     values: dict[str, int] = {}
     faults: list[Fault] = []
@@ -112,9 +114,14 @@ def _parse(path_of: Callable[[str], str], resource: str, value: Any, units: Unit
 
 
 def _in_unit(resource: str, value: Any, units: Units) -> str | None:
-    """Returns what a fault advises to write for an amount such as `2Gi` or `30%`, in the resource's own unit.
+    """Returns what a fault advises to write for an amount with a unit, such as `2Gi` or `30%`: the bare number.
 
-    It is None if the value is no amount of memory, or no percentage, that the resource could count.
+    Returns None if the value has no such unit, or if the resource counts something else.
+
+    Args:
+        resource: the name of the resource.
+        value: the amount as the author wrote it, as JSON.
+        units: the units in which resources count.
     """
     if not isinstance(value, str):
         return None

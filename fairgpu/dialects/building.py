@@ -29,7 +29,7 @@ class Ask:
         labels: the keys among these three that are labels of the pod. The others are limits of the container.
         memory_unit_mib: the unit in which the author wrote the memory, in MiB.
         memory_is_summed: whether the author wrote the sum of the memory over all GPUs.
-        memory_note: a remark on this unit, which ends the fault's advice; empty for none.
+        memory_note: a remark on the unit of memory, which ends a fault's advice; empty for none.
     """
 
     def __init__(  # noqa: PLR0913 - the fields of a value
@@ -69,7 +69,9 @@ def build_request(container: Container, ask: Ask, settings: DialectSettings, rea
     percentage, so that its memory must be stated.
 
     Args:
+        container: the container that makes the request, for the field paths of faults.
         ask: the request as the dialect states it.
+        settings: the admin's settings, with the most GPUs of a node.
         reading: the dialect's reading so far, with choices, faults and the keys to remove.
     """
     faults = [
@@ -151,9 +153,11 @@ def _faults_of_memory(container: Container, ask: Ask) -> list[Fault]:
 
 
 def _in_unit(ask: Ask, memory_mib: int) -> str:
-    """Returns what a fault advises for a memory that no GPU has: the amount to write if the author meant another unit.
+    """Returns the advice of the fault of too much memory: the amount to write if the author meant another unit.
 
-    `memory_mib` is the amount on each GPU as it was read, in MiB.
+    Args:
+        ask: the request as the dialect states it.
+        memory_mib: the memory on each GPU that the request states, in MiB; no GPU has this much.
     """
     counted = memory_unit_name(ask.memory_unit_mib)
     given = memory_mib // ask.memory_unit_mib

@@ -2,8 +2,8 @@
 
 https://github.com/Project-HAMi/website/blob/master/docs/userguide/configure.md
 
-NVIDIA's own device plugin and most manifests use `nvidia.com/gpu`, too. Without HAMi's other resources, this resource
-requests whole GPUs, or is left to NVIDIA's plugin if the admin chooses so.
+`nvidia.com/gpu` is a resource of HAMi, and of NVIDIA's own device plugin, too. Without HAMi's other resources, it
+requests whole GPUs; the admin can leave it to NVIDIA's plugin.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ _KEYS = Keys(
 def read(container: Container, settings: DialectSettings) -> Reading | None:
     """Returns what a container requests of HAMi, as a reading.
 
-    It requests shares of GPUs, or whole GPUs if it names no amount of memory or cores. The result is None for a
-    container without keys of this dialect, for one of the dialect `model`, and for one that the settings leave to
-    another device plugin.
+    The container requests shares of GPUs, or whole GPUs if it names no amount of memory or cores. The result is None
+    for a container without keys of this dialect, for a container of the dialect `model`, and for a container that the
+    settings leave to another device plugin.
     """
     named = container.named(RESOURCES)
     if not named:
@@ -78,7 +78,10 @@ def read(container: Container, settings: DialectSettings) -> Reading | None:
 
 
 def left_alone(container: Container, settings: DialectSettings) -> bool:
-    """Returns whether the settings leave a container's `nvidia.com/gpu` to another device plugin."""
+    """Returns whether the settings leave a container's `nvidia.com/gpu` to another device plugin.
+
+    They never do if the container also asks for memory or cores of HAMi, or if the pod names a GPU model.
+    """
     return (
         settings.hami_plain_gpu == "leave"
         and container.names(COUNT)
@@ -93,6 +96,8 @@ def read_whole_gpus(container: Container, settings: DialectSettings, reading: Re
     The reading has no request if the resource is absent or 0.
 
     Args:
+        container: the container, with its requests and limits.
+        settings: the admin's settings, with the most GPUs of a node.
         reading: the dialect's reading so far, to which the request or the faults are added.
     """
     amounts = read_amounts(container, (COUNT,))

@@ -2,9 +2,9 @@
 
 https://github.com/NVIDIA/KAI-Scheduler/blob/main/docs/gpu-sharing/README.md
 
-These requests are annotations of the pod, for the first container or for the one that they name. Since KAI's version
-0.18, the key of an annotation may contain a container's name. The annotation then states the memory of that container,
-as a quantity of bytes.
+These requests are annotations of the pod, for its first container or for a container that they name. Since KAI's
+version 0.18, the key of an annotation can contain a container's name. The annotation then states the memory of that
+container, as a quantity of bytes.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ _LIMIT_LEFT_OUT = "left out, as memory is held to what was requested"
 
 
 def read(container: Container, settings: DialectSettings) -> Reading | None:
-    """Returns what the pod's annotations request of KAI for this container, as a reading: shares of GPUs.
+    """Returns the reading of a container for which the pod's annotations request shares of GPUs, as KAI reads them.
 
-    It is None if the annotations request nothing, or are meant for another container.
+    Returns None if the annotations request no GPU, or request it for another container.
     """
     annotations = container.annotations
     own = container.annotated(OWN_MEMORY)
@@ -90,10 +90,14 @@ def read(container: Container, settings: DialectSettings) -> Reading | None:
 
 
 def _read_own(container: Container, own: tuple[str, ...], settings: DialectSettings) -> Reading:
-    """Returns the reading of a container for which annotations with its name request memory.
+    """Returns the reading of a container that has annotations of its own: their keys contain the container's name.
 
-    A limit without a request counts as a request of the same amount. `own` has the keys of these annotations, that of
-    the request first.
+    Such annotations request or limit memory. A limit alone counts as a request of the same amount.
+
+    Args:
+        container: the container, with the annotations of its pod.
+        own: the keys of the container's own annotations: the request's, the limit's, or both in this order.
+        settings: the admin's settings, with the most GPUs of a node.
     """
     annotations, key = container.annotations, own[0]
     faults: list[Fault] = []
@@ -116,9 +120,9 @@ def _read_own(container: Container, own: tuple[str, ...], settings: DialectSetti
 
 
 def _own_memory(container: Container, key: str, faults: list[Fault]) -> int | None:
-    """Returns the memory in an annotation that has the container's name, in MiB, rounded up.
+    """Returns the memory that the annotation `key` states, in MiB, rounded up.
 
-    It is None if the annotation is invalid: a fault is then added.
+    If the annotation is invalid, adds a fault and returns None.
     """
     given = container.annotations[key]
     try:
@@ -133,9 +137,9 @@ def _own_memory(container: Container, key: str, faults: list[Fault]) -> int | No
 
 
 def _is_for_others(annotations: Mapping[str, str]) -> bool:
-    """Returns whether the annotation for a number of GPUs is for containers that other annotations name.
+    """Returns whether `gpu-fraction-num-devices` counts only for the containers that keys of other annotations name.
 
-    If it is not, it is for the container that `_is_meant` finds.
+    It does if the pod has such keys, and neither `gpu-fraction` nor `gpu-memory`.
     """
     if FRACTION in annotations or MEMORY in annotations:
         return False
@@ -148,9 +152,15 @@ def _is_meant(container: Container) -> bool:
 
 
 def _whole(container: Container, key: str, wanted: tuple[str, str], faults: list[Fault]) -> int | None:
-    """Returns the value of an annotation that must be a whole number from 1; else adds a fault and returns None.
+    """Returns the value of the annotation `key`, which must be a whole number from 1.
 
-    `wanted` has the fault's texts for what is allowed and what to write.
+    If the value is another one, adds a fault and returns None.
+
+    Args:
+        container: the container, with the annotations of its pod.
+        key: the annotation's key, which the pod has.
+        wanted: the fault's texts: what is allowed, and what to write.
+        faults: the list to which the fault is added.
     """
     text = container.annotations[key].strip()
     if _WHOLE.fullmatch(text) and int(text) > 0:
@@ -160,15 +170,16 @@ def _whole(container: Container, key: str, wanted: tuple[str, str], faults: list
 
 
 def _in_mib(text: str) -> str:
-    """Returns what a fault advises to write for a memory such as `4Gi`: the number of MiB, else an example."""
+    """Returns what a fault advises to write: the number of MiB of a memory such as `4Gi`, or an example."""
     mib = in_memory_units(text, 1)
     return '"4096"' if mib is None else f'"{mib}", as the annotation counts in MiB'
 
 
 def _percent(container: Container, faults: list[Fault], warnings: list[str]) -> int | None:
-    """Returns the share of a GPU in the annotation for a fraction, in whole percent; None, and a fault, if invalid.
+    """Returns the share of a GPU that the annotation `gpu-fraction` states, in whole percent.
 
-    A share between whole percents is rounded down, with a warning: three times a third must still fit on one GPU.
+    If the annotation is invalid, adds a fault and returns None. A share between two whole percents is rounded down, so
+    that three thirds fit on one GPU; a warning is then added.
     """
     path = container.annotation_path(FRACTION)
     given = container.annotations[FRACTION]

@@ -66,12 +66,12 @@ _MAKERS = ("nvidia ", "tesla ", "quadro ", "geforce ")
 
 
 def other_models(name: str) -> tuple[str, ...]:
-    """Returns the other GPU models whose names contain the name of a known model, whatever the case of the letters.
+    """Returns the known GPU models whose names contain a given name and are other models, such as `A100` for `A10`.
 
-    It is empty if the given name is not a known model's.
+    The case of letters does not matter. The result is empty if the given name is not the name of a known model.
 
     Args:
-        name: the name, such as `A10`, which A100 contains.
+        name: the name of a model, as a pod's author wrote it.
     """
     written = name.strip().lower()
     bare = _bare(written)

@@ -2,8 +2,8 @@
 
 https://github.com/caden2016/nvidia-gpu-scheduler
 
-Its annotation names the model of the GPUs that `nvidia.com/gpu` counts. In a container with HAMi's shares, the
-annotation names the model of the shares.
+An annotation of that project names the model of the GPUs that `nvidia.com/gpu` counts. In a container with HAMi's
+shares, the annotation names the model of the shares.
 """
 
 from __future__ import annotations

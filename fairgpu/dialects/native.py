@@ -15,8 +15,9 @@ MAX_UNKNOWN_NAMED = 16
 def read(container: Container, settings: DialectSettings) -> Reading | None:
     """Returns what a container requests in FairGPU's own resources, as a reading with the request or its faults.
 
-    It is None for a container that names no resource of the domain fairgpu.io. Each amount is the total for all vGPUs
-    of the container (one if it states no number). An amount that their number does not divide is a fault.
+    Returns None for a container that names no resource of the domain fairgpu.io. A container that does not state the
+    number of its vGPUs has one. Each other amount is the total for all vGPUs of the container, and must be a multiple
+    of their number.
     """
     ours = container.prefixed(names.ANNOTATION_PREFIX)
     if not ours:
@@ -54,7 +55,7 @@ def read(container: Container, settings: DialectSettings) -> Reading | None:
 
 
 def _unknown(container: Container, resource: str) -> Fault:
-    """Returns the fault of a resource of the domain fairgpu.io that does not exist: the pod would wait for ever."""
+    """Returns the fault of a resource of the domain fairgpu.io that does not exist: no node would ever fit the pod."""
     return Fault(
         path=container.limit_path(resource) if resource in container.limits else container.request_path(resource),
         given=f"a resource that FairGPU does not have, {show(resource)}",

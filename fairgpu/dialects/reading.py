@@ -1,4 +1,4 @@
-"""The parts of a dialect: the reader of a container's GPU request, and the keys that admission then removes."""
+"""The types that make up a dialect: a container as it is read, the result of reading it, and the dialect itself."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Container:
         limits: `resources.limits` as given.
         annotations: the pod's annotations.
         labels: the pod's labels as given.
-        first: whether it is the first of `spec.containers`.
+        first: whether the container is the first of `spec.containers`.
     """
 
     def __init__(  # noqa: PLR0913 - the fields of a value
@@ -102,7 +102,11 @@ class Container:
         return tuple(found)
 
     def annotated(self, forms: AroundNames) -> tuple[str, ...]:
-        """Returns the pod's annotations of these forms that name this container, in the order of the forms."""
+        """Returns the keys of the pod's annotations that contain this container's name between two given texts.
+
+        Args:
+            forms: pairs of the text before the name and the text after it. The keys are returned in this order.
+        """
         keys = (f"{begins}{self.name}{ends}" for begins, ends in forms)
         return tuple(key for key in keys if key in self.annotations)
 
@@ -116,7 +120,7 @@ class Container:
 
 
 class Reading:
-    """The content of a container that one dialect has read: its request or its faults, and the keys to remove.
+    """The result of reading a container in one dialect: a GPU request or its faults, and the keys to remove.
 
     Attributes:
         request: the canonical request; None with faults, or if the container requests no GPU.
@@ -156,7 +160,7 @@ class Reading:
         faults: tuple[Fault, ...] | None = None,
         warnings: tuple[str, ...] | None = None,
     ) -> Reading:
-        """Returns a copy of this reading with the given fields replaced; a field that is None stays as it is."""
+        """Returns a copy of this reading with other values of the given fields; an argument of None keeps the value."""
         return Reading(
             request=self.request if request is None else request,
             choices=self.choices if choices is None else choices,
@@ -168,7 +172,7 @@ class Reading:
         )
 
     def says_the_same(self, other: Reading) -> bool:
-        """Returns whether another reading is equal to this one in all fields."""
+        """Returns whether another reading is equal to this reading in all fields."""
         return (
             self.request == other.request
             and self.choices == other.choices
@@ -188,11 +192,12 @@ class Dialect:
         name: the value of `fairgpu.io/source-dialect`.
         read: returns the Reading of a container, or None if the container has no key of the dialect.
         resources: the extended resources of the dialect.
-        prefix: the prefix that only resources of this dialect have, so that a misspelt one is noticed; empty if none.
+        prefix: the prefix that only resources of this dialect have, by which a misspelt resource is noticed; empty for
+            none.
         requesting_annotations: the pod annotations that request a GPU by themselves.
         around_names: the forms of further requesting annotations: their keys contain the name of the container that
             gets the GPU.
-        other_annotations: the pod annotations that only refine such a request.
+        other_annotations: the pod annotations that only refine a request.
         unclaimed: returns the fault of annotations that request a GPU for a container that the pod does not have. Its
             arguments are the pod's annotations and field path.
     """

@@ -41,7 +41,10 @@ class DialectSet:
     annotations: frozenset[str]
 
     def may_have_gpu_keys(self, requests: dict[str, Any], limits: dict[str, Any]) -> bool:
-        """Returns whether a container names a resource of one of the dialects, or one with a prefix of theirs.
+        """Returns whether a container's requests or limits have a key of one of the dialects.
+
+        A key is a resource of a dialect, or begins with a dialect's prefix. If there is none, no dialect needs to read
+        the container, unless the pod's annotations request a GPU.
 
         Args:
             requests: the container's requests, as JSON.
@@ -123,8 +126,9 @@ def read_container(
 ) -> tuple[str, Reading] | None:
     """Returns the name of the dialect whose keys a container has, and its reading; None without keys of a dialect.
 
-    Two dialects in one container are a fault, because the author may rely on either. Their names are then joined by
-    " and ".
+    If a container has keys of several dialects, the reading has a fault, because the author may rely on any of them.
+    The name is then the names of these dialects, joined by " and ". An `nvidia.com/gpu` that the settings leave to
+    another device plugin counts as a key of HAMi beside the keys of another dialect.
     """
     readings = [
         (dialect.name, reading)
@@ -162,8 +166,10 @@ def unclaimed_annotations(
     """Returns the faults of a pod's annotations that request a GPU for a container that the pod does not have.
 
     Args:
-        claimed: the names of the dialects that read a container of the pod.
+        annotations: the pod's annotations.
+        claimed: the names of the dialects that read a container of the pod. Their annotations are no faults.
         root: the field path of a pod template in its object; empty for a pod.
+        dialects: the dialects whose annotations are examined.
     """
     return [
         dialect.unclaimed(annotations, root)

@@ -43,13 +43,13 @@ MAX_POLICIES = 8
 
 
 class Selection:
-    """The choices that a pod states in annotations of other projects.
+    """The choices that a pod's author states in annotations of other projects.
 
     Attributes:
-        choices: the choices as FairGPU's own.
+        choices: the choices, converted to FairGPU's own.
         faults: the faults of invalid annotations.
         warnings: lines about annotations whose effect here differs from that in their own project.
-        keys: the annotations that were read.
+        keys: the annotations that the pod has, of those that were to be read.
     """
 
     def __init__(self, keys: tuple[str, ...] = ()) -> None:
@@ -60,7 +60,7 @@ class Selection:
 
 
 def select(container: Container, keys: tuple[str, ...]) -> Selection:
-    """Returns the choices that a pod states in annotations of other projects.
+    """Returns the choices that a pod's author states in annotations of other projects.
 
     Args:
         container: a container of the pod, which has the pod's annotations.
@@ -121,9 +121,14 @@ def _placement(container: Container, present: tuple[str, ...], selection: Select
 
 
 def _taken_as_well(container: Container, wanted: tuple[str, ...]) -> list[str]:
-    """Returns a warning about each of the `wanted` model names that is contained in names of other models.
+    """Returns a warning about each wanted model whose name is a part of the names of other models.
 
-    nvidia-gpu-scheduler compares whole names; FairGPU's choice takes each model whose name contains the given one.
+    nvidia-gpu-scheduler compares whole names. FairGPU gives the pod devices of each model whose name contains the
+    wanted name.
+
+    Args:
+        container: a container of the pod, which has the pod's annotations.
+        wanted: the names of models in the annotation of nvidia-gpu-scheduler.
     """
     return [
         f"{container.annotation_path(MODEL_ANNOTATION)}: {show(name)} takes {', '.join(others)} as well, of whose "
@@ -134,7 +139,12 @@ def _taken_as_well(container: Container, wanted: tuple[str, ...]) -> list[str]:
 
 
 def _left_out(container: Container, present: tuple[str, ...]) -> list[str]:
-    """Returns warnings about those of the present annotations that have no effect in FairGPU and are removed."""
+    """Returns a warning about each annotation that has no effect in FairGPU and is removed.
+
+    Args:
+        container: a container of the pod, which has the pod's annotations.
+        present: the annotations that the pod has, of those that `select` reads.
+    """
     warnings = [
         f"{container.annotation_path(key)}: {show(container.annotations[key])} is left out, as FairGPU shares GPUs in "
         f"software; for isolation in hardware ask for nvidia.com/mig-* on nodes that offer it"

@@ -2,7 +2,7 @@
 
 100 `vcuda-core` are one GPU and one `vcuda-memory` is 256 MiB. A container with less than 100 `vcuda-core` gets a share
 and must state both resources. A container with 100 or more gets whole GPUs with all of their memory, whatever memory it
-names: gpu-manager switches its limits off for those (pkg/services/virtual-manager/manager.go). The annotation
+names: gpu-manager does not limit such a container (pkg/services/virtual-manager/manager.go). The annotation
 `vcuda-core-limit` lets shares use idle time beyond their core.
 """
 
@@ -28,7 +28,7 @@ _LIMIT = re.compile(r"[0-9]{1,9}")
 def read(container: Container, settings: DialectSettings) -> Reading | None:
     """Returns what a container requests of Tencent's gpu-manager, as a reading; None without keys of this dialect.
 
-    It requests a share of one GPU, or whole GPUs.
+    The container requests a share of one GPU, or whole GPUs.
     """
     named = container.named((CORE, MEMORY))
     if not named:
@@ -92,13 +92,14 @@ def _faults(container: Container, core: int | None, memory: int | None) -> list[
 
 
 def _with_limit(container: Container, core: int, reading: Reading) -> Reading:
-    """Returns a reading with the effect of the annotation `vcuda-core-limit`, or with the fault of an invalid value.
+    """Returns a reading with the choice or the fault that the pod's annotation `vcuda-core-limit` adds.
 
-    A limit above the container's core makes the pod elastic, all its containers included.
+    A limit above the container's `vcuda-core` makes all containers of the pod elastic.
 
     Args:
-        core: the container's `vcuda-core`.
-        reading: the reading so far.
+        container: the container, with the annotations of its pod.
+        core: the container's `vcuda-core`, in percent of a GPU.
+        reading: the reading of the container without the annotation.
     """
     text = container.annotations.get(CORE_LIMIT)
     if text is None:

@@ -1,7 +1,8 @@
 """Reads what requests of HAMi and Volcano have in common: a count, and memory and a percentage of cores of each vGPU.
 
 Both have the same defaults: without a count the container gets one GPU, without memory all memory of the GPU, and
-without cores no guaranteed time. An amount of 0 counts as not given, and an amount wins over a percentage.
+without cores no guaranteed time. An amount of 0 counts as not given. If both an amount of memory and a percentage of
+memory are given, the amount counts.
 
 HAMi differs in two things (https://github.com/Project-HAMi/HAMi/blob/master/pkg/device/nvidia/device.go): since its
 version 2.7, 100 percent of the memory without cores is an exclusive GPU, and 0 percent counts as not given.
@@ -26,7 +27,8 @@ class Keys:
         percentage: the resource for percent of each GPU's memory.
         cores: the resource for percent of each GPU's time.
         memory_unit_mib: the size of one unit of memory, in MiB.
-        full_memory_is_exclusive: whether 100 percent of the memory without cores is 100 percent of the cores as well.
+        full_memory_is_exclusive: whether a request for 100 percent of the memory and no cores also gets 100 percent of
+            the cores.
         zero_percent_is_unsaid: whether 0 percent of the memory counts as not given; else it is a fault.
     """
 
@@ -40,10 +42,12 @@ class Keys:
 
 
 def read_vgpus(container: Container, keys: Keys, settings: DialectSettings, reading: Reading) -> Reading:
-    """Adds the GPU request in a container's HAMi or Volcano resources to a reading; returns the new reading.
+    """Returns a reading with the GPU request that a container's resources of HAMi or Volcano state, or with its faults.
 
     Args:
-        keys: the names of the dialect's resources.
+        container: the container, with its requests and limits.
+        keys: the names of the dialect's resources, and the ways in which the two dialects differ.
+        settings: the admin's settings, with the most GPUs of a node.
         reading: the reading so far, with the dialect's choices and the keys to remove.
     """
     resources = (keys.count, keys.memory, keys.percentage, keys.cores)

@@ -38,7 +38,8 @@ SELECTORS = (USE_TYPE, AVOID_TYPE, VOLCANO_USE_UUID, VOLCANO_AVOID_UUID, VOLCANO
 def read(container: Container, settings: DialectSettings) -> Reading | None:
     """Returns what a container requests of Volcano, as a reading; None without keys of this dialect.
 
-    It requests shares of GPUs or whole GPUs. HAMi's annotations name the models.
+    The container requests shares of GPUs or whole GPUs. As for HAMi, the annotations `nvidia.com/use-gputype` and
+    `nvidia.com/nouse-gputype` of the pod choose GPU models.
     """
     named = container.named(RESOURCES)
     if not named:

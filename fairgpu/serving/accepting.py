@@ -25,13 +25,14 @@ Serve = Callable[[socket.socket], Awaitable[object]]
 
 
 class Acceptor:
-    """Accepts a server's connections one at a time; a process that has more of them waits longer before the next.
+    """Accepts the connections of one listener in one of the processes that share it, so that each gets a part of them.
 
     An event loop's own server accepts all waiting connections at once. Clients keep their connections: the process that
-    wakes up first would get all of the work from then on, and the other processes none. So each process waits up to
-    some milliseconds before it accepts one. While a client opens connections faster than that, fairness does not
-    matter: from PATIENT_TURNS on, each turn accepts twice as many as the one before. A client then does not wait long
-    behind many silent ones.
+    wakes up first would get all of the work from then on, and the other processes none. So this process accepts one
+    connection in a turn, and before each turn waits the longer, the more connections it has: up to 5 milliseconds.
+
+    If connections still wait after PATIENT_TURNS turns in a row, each turn accepts twice as many as the turn before.
+    Many silent connections then do not keep a client waiting.
     """
 
     def __init__(
@@ -82,9 +83,13 @@ class Acceptor:
         self.start()
 
     def _pause(self, error: OSError) -> None:
-        """Ends the oldest TLS handshake, as no file descriptor is free for a new connection; then accepts again.
+        """Frees a file descriptor, since none is free for a new connection, and then accepts connections again.
 
-        Without an unfinished handshake it waits for PAUSE_SECONDS first.
+        It ends one unfinished TLS handshake, as `Handshakes.end_one` chooses it. If there is none, it waits for
+        PAUSE_SECONDS.
+
+        Args:
+            error: the error with which the operating system refused the connection.
         """
         _log.error("no connection taken", error=str(error))
         freed = self._handshakes.end_one()
@@ -104,6 +109,7 @@ async def first_bytes(loop: asyncio.AbstractEventLoop, connection: socket.socket
     clients.
 
     Args:
+        loop: the event loop that watches the connection.
         connection: the client's connection.
         seconds: the longest wait.
     """
@@ -120,10 +126,10 @@ async def first_bytes(loop: asyncio.AbstractEventLoop, connection: socket.socket
 
 
 def batch(turns: int) -> int:
-    """Returns the number of connections that a turn accepts at once.
+    """Returns the number of connections that `Acceptor` accepts in its next turn: 1 up to PATIENT_TURNS, then more.
 
     Args:
-        turns: the number of turns in a row after which connections still waited in the queue.
+        turns: the number of turns, up to now and in a row, after which connections still waited in the queue.
     """
     return min(1 << max(turns - PATIENT_TURNS, 0), MAX_BATCH)
 

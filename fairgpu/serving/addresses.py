@@ -1,4 +1,4 @@
-"""The addresses on which a server listens, and those of its clients."""
+"""The addresses on which a server listens, and the addresses of its clients."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ FAMILIES = {socket.AF_INET: "0.0.0.0", socket.AF_INET6: "::"}  # noqa: S104 - a 
 def every_address() -> tuple[str, ...]:
     """Returns the addresses on which a server must listen to be reached at every address of this machine.
 
-    A socket on `::` takes IPv4 as well, unless the kernel has no IPv6 or keeps the two apart (net.ipv6.bindv6only).
+    A socket on `::` takes IPv4 as well, unless the kernel has no IPv6 or keeps IPv4 and IPv6 apart
+    (net.ipv6.bindv6only).
     """
     try:
         with socket.socket(socket.AF_INET6) as probe:
@@ -25,7 +26,7 @@ def every_address() -> tuple[str, ...]:
 def plain_address(text: str) -> str:
     """Returns a client's address as the client knows it; a text that is no address stays as it is.
 
-    A socket that listens on `::` shows a client of IPv4 as `::ffff:10.0.0.9`; this returns `10.0.0.9`.
+    A socket that listens on `::` shows a client of IPv4 as `::ffff:10.0.0.9`. The result is then `10.0.0.9`.
 
     Args:
         text: the address as the socket shows it.
@@ -41,8 +42,8 @@ def plain_address(text: str) -> str:
 def limited_address(text: str) -> str:
     """Returns the text under which a limit counts a client: its IPv4 address, or its IPv6 network of 64 bits.
 
-    An IPv6 client may send from each address of such a network, and would have 2**64 limits. In many clusters, all pods
-    of a node share one such network. A text that is no address stays as it is.
+    An IPv6 client can send from every address of such a network: with a limit for each address, it would have 2**64
+    limits. In many clusters, all pods of a node share one such network. A text that is no address stays as it is.
 
     Args:
         text: the client's address.

@@ -38,11 +38,10 @@ WSGIApplication = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]
 
 
 class Application:
-    """The ASGI application of a service: it answers some routes in the event loop, and the others in threads.
+    """The ASGI application of a service: the event loop answers some routes, a WSGI application in threads all others.
 
-    A WSGI application in these threads answers the other routes. Every body is read before a handler is called, so that
-    the limits hold for all routes. A handler's exception is logged, and answered with a problem document without
-    internals.
+    Every body is read before a handler is called, so that the limits on bodies hold for all routes. A handler's
+    exception is logged, and answered with status 500 and a problem document that does not show the exception.
 
     Attributes:
         immediate: the functions that answer without blocking, keyed by method and path. Each takes a whole body and
@@ -141,7 +140,7 @@ class Application:
 
 
 def _guarded(route: Route, answer: ImmediateAnswer) -> ImmediateAnswer:
-    """Returns a function that calls `answer`, and logs an exception and answers with status 500 if it raises."""
+    """Returns a function that calls `answer`; if `answer` raises, it logs the exception and answers with status 500."""
 
     def guarded(body: bytes) -> Response:
         try:

@@ -18,7 +18,10 @@ NOTHING_WAITS = -1
 
 
 class BoundedConnection(ASGIProtocol):  # type: ignore[misc] # gunicorn ships no types
-    """An HTTP/1.1 connection of gunicorn, with the limits of ServerOptions on its times and on the connections."""
+    """A client's HTTP/1.1 connection in gunicorn, with the limits that ServerOptions sets.
+
+    The limits are on the times in which the client must send and read, and on the number of a worker's connections.
+    """
 
     def __init__(self, worker: Any, application: Any, connections: set[BoundedConnection]) -> None:
         super().__init__(worker)
@@ -41,8 +44,8 @@ class BoundedConnection(ASGIProtocol):  # type: ignore[misc] # gunicorn ships no
     def connection_made(self, transport: asyncio.Transport) -> None:
         """Starts the time limit of a new connection's first request.
 
-        If the worker has its most connections, the one that has been silent for longest is closed. Connections with a
-        request that is being answered do not count; if all have one, the new connection is closed.
+        If the worker has max_connections already, the connection that has been silent for longest is closed first, of
+        those without a request that is being answered. If each has such a request, the new connection is closed.
         """
         super().connection_made(transport)
         self._received_at = self._idle_since = self.worker.loop.time()
@@ -54,24 +57,29 @@ class BoundedConnection(ASGIProtocol):  # type: ignore[misc] # gunicorn ships no
         self._wait_idle(self._idle_limit)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Removes a closed connection from the worker's sets."""
+        """Removes a closed connection from the worker's connections, and its bytes from the worker's limit."""
         self._connections.discard(self)
         self.worker.arrivals.forget(self)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Parses received bytes; drops them if the worker's limit on unfinished requests closes this connection."""
+        """Counts and parses received bytes of a request.
+
+        If the worker's limit on unfinished requests then closes this connection, the bytes are not parsed.
+        """
         self._received = True
         self._received_at = self.worker.loop.time()
         if self.worker.arrivals.add(self, len(data)):
             super().data_received(data)
 
     def cut_off_if_unread(self) -> None:
-        """Closes the connection if answers waited at this method's last call and the client has taken nothing since.
+        """Closes the connection if answers waited at this method's last call and the client has read nothing since.
+
+        A connection on which no answer waits now stays open.
 
         The kernel's TCP_USER_TIMEOUT does not close the connection of a client that sends but never reads: each
-        acknowledgement restarts the timer of its window probes. Neither does asyncio's flow control: it takes an answer
-        as written once the kernel has the whole answer.
+        acknowledgement restarts the timer of its window probes. asyncio's flow control does not close it either: for
+        asyncio, an answer is written once the kernel has all of it.
         """
         connection = self.transport.get_extra_info("socket")
         try:
@@ -85,7 +93,7 @@ class BoundedConnection(ASGIProtocol):  # type: ignore[misc] # gunicorn ships no
         self._unread_since = acknowledged if waits else NOTHING_WAITS
 
     def cut_off(self) -> None:
-        """Closes the connection at once, without an answer, and frees its place."""
+        """Closes the connection at once, without an answer, and frees its place among the worker's connections."""
         self._connections.discard(self)
         self.transport.abort()
 
@@ -101,12 +109,13 @@ class BoundedConnection(ASGIProtocol):  # type: ignore[misc] # gunicorn ships no
         return done
 
     def _free_a_place(self) -> bool:
-        """Closes the connection that has been silent for longest, of those that wait for the rest of a request.
+        """Closes the worker's connection that has been silent for longest, to make room for a new one.
 
-        A client therefore cannot shut out others by holding idle connections, or by not finishing its requests.
+        Only connections that are idle, or whose request has not arrived completely, are closed. A client therefore
+        cannot shut out other clients by such connections.
 
         Returns:
-            False if all connections have a request that is being answered.
+            False, without a change, if every connection has a request that is being answered; else True.
         """
         arrivals = self.worker.arrivals
         waiting = [other for other in self._connections if other.is_idle or other in arrivals]
@@ -127,7 +136,7 @@ class BoundedConnection(ASGIProtocol):  # type: ignore[misc] # gunicorn ships no
             super()._keepalive_timeout()
 
     def note_answer(self) -> None:
-        """Restarts the keepalive time after an answer: it runs from the last byte that was received."""
+        """Restarts the keepalive time after an answer. The time counts from the last byte that the client sent."""
         self._idle_since = self._received_at
         self._idle_limit = self._keepalive
 

@@ -14,10 +14,11 @@ class Sender(Protocol):
 
 
 class Arrivals:
-    """Limits the memory of unfinished requests; beyond it, the connection whose request began first is closed.
+    """Limits the bytes that a worker has received of unfinished requests, over all its connections.
 
-    The limits on one body and on the number of connections do not suffice: multiplied, they exceed the memory. An
-    honest client sends its request within milliseconds, so that its request is never the one that began first.
+    Beyond the limit, the connection whose unfinished request began first is closed. An honest client sends its request
+    within milliseconds, so that its request is never the oldest. The limits on one body and on the number of
+    connections do not suffice: their product exceeds the memory.
     """
 
     def __init__(self, most_bytes: int) -> None:
@@ -27,14 +28,16 @@ class Arrivals:
         self._total = 0
 
     def add(self, sender: Sender, count: int) -> bool:
-        """Counts received bytes of an unfinished request; beyond the limit, closes the connections that began first.
+        """Counts received bytes of an unfinished request; beyond the limit, closes connections with older requests.
+
+        The connections with the oldest unfinished requests are closed, until all bytes are within the limit.
 
         Args:
             sender: the connection on which the bytes came.
             count: the number of bytes.
 
         Returns:
-            False if this connection was closed, else True.
+            False if `sender` itself was closed, else True.
         """
         self._bytes[sender] = self._bytes.get(sender, 0) + count
         self._total += count
@@ -50,7 +53,7 @@ class Arrivals:
         return sender in self._bytes
 
     def forget(self, sender: Sender) -> None:
-        """Ends the count of the bytes of a connection's request, once the request is complete or never will be."""
+        """Ends the count of a connection's bytes, once its request is complete or the connection is closed."""
         self._total -= self._bytes.pop(sender, 0)
 
 
@@ -60,14 +63,15 @@ Pending = dict[Handshake, None]
 
 
 class Handshakes:
-    """Limits the unfinished TLS handshakes of a server; at the limit, ends the oldest of the address with the most.
+    """Limits the unfinished TLS handshakes of a server, in all and for each client address.
 
-    An honest client takes milliseconds, so that the oldest handshake is a slow client's. A client with many handshakes
-    loses its own first.
+    At the limit for an address, a new handshake of the address ends its oldest one. At the limit in all, it ends the
+    oldest one of the address that has the most handshakes. An honest client takes milliseconds, so that the oldest
+    handshake is a slow client's.
     """
 
     def __init__(self, limit: int, limit_of_address: int) -> None:
-        """Allows at most `limit` handshakes in all, and `limit_of_address` from each address."""
+        """Allows at most `limit` unfinished handshakes in all, and `limit_of_address` from each client address."""
         self._limit = limit
         self._limit_of_address = limit_of_address
         self._pending: dict[str, Pending] = {}
@@ -77,7 +81,7 @@ class Handshakes:
         return self._count
 
     def add(self, handshake: Handshake, address: str) -> None:
-        """Counts a handshake until it is done; if a limit is reached, ends another handshake.
+        """Counts a new handshake until it is done; if a limit is reached already, ends an older handshake.
 
         Args:
             handshake: the task of the handshake.
@@ -92,7 +96,7 @@ class Handshakes:
         handshake.add_done_callback(lambda done: self._forget(done, address))
 
     def end_one(self) -> bool:
-        """Ends the oldest handshake of the address that has the most of them; returns False if there are none."""
+        """Ends the oldest handshake of the client address that has the most; returns False if there is no handshake."""
         if not self._pending:
             return False
         self._end_oldest(max(self._pending, key=lambda address: len(self._pending[address])))

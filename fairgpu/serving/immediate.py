@@ -19,17 +19,18 @@ UNUSUAL_HEADERS = frozenset((b"expect", b"transfer-encoding", b"upgrade"))
 
 
 class ImmediateConnection(BoundedConnection):
-    """An HTTP/1.1 connection of gunicorn that answers plain requests at once, if their answer waits for nothing.
+    """An HTTP/1.1 connection of gunicorn that answers requests for an application's immediate routes by itself.
 
     For every request, gunicorn creates a scope, a task and a future and wakes two coroutines, which often costs more
-    than the answer itself. These requests are still left to gunicorn:
+    than the answer. Requests for other routes are left to gunicorn, and so are these:
 
     - requests with an unusual header, or with a body that is too long or of unknown length;
     - requests on a connection that is to close, behind a request that is still being answered, or of a client that is
       slow to read;
     - all requests while requests are logged or the worker is ending.
 
-    The parser's callbacks run while it is fed, and must not change it: they only note the event.
+    The parser calls this object's methods for headers, body and end while it parses. They must not change the parser,
+    so they only note what has come.
     """
 
     def __init__(self, worker: Any, application: Any, connections: set[BoundedConnection]) -> None:
@@ -45,7 +46,7 @@ class ImmediateConnection(BoundedConnection):
         return self._answer is None and super().is_idle
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Drops the request that was under way on a closed connection."""
+        """Drops the request that had not been answered when the connection was closed."""
         self._forget_request()
         super().connection_lost(exc)
 
@@ -87,7 +88,7 @@ class ImmediateConnection(BoundedConnection):
         return going
 
     def _immediate_answer(self) -> ImmediateAnswer | None:
-        """Returns the function that answers the request whose headers were just parsed; None leaves it to gunicorn."""
+        """Returns the function that answers the request whose headers were just parsed; None if gunicorn answers it."""
         parser = self._callback_parser
         answer: ImmediateAnswer | None = self._immediate.get((parser.method, parser.path.partition(b"?")[0]))
         if answer is None or not self._is_free():
@@ -111,7 +112,7 @@ class ImmediateConnection(BoundedConnection):
         )
 
     def _expect_rest(self) -> None:
-        """Starts the time in which the rest of the present request's body must arrive."""
+        """Starts, once for a request, the time of `body_seconds` in which the rest of its body must arrive."""
         if self._late_handle is None:
             self._late_handle = self.worker.loop.call_later(self.worker.options.body_seconds, self._end_late)
 
@@ -140,6 +141,6 @@ class ImmediateConnection(BoundedConnection):
 
 @lru_cache
 def _beginning(status: int, content_type: bytes) -> bytes:
-    """Returns the status line and headers of an answer in bytes, up to the value of Content-Length."""
+    """Returns the first bytes of an answer: the status line, and headers up to `Content-Length: ` without its value."""
     line = f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\n".encode()
     return b"%bcontent-type: %b\r\ncontent-length: " % (line, content_type)

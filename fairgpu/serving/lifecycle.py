@@ -74,7 +74,7 @@ class Lifecycle:
             action()
 
     def drain(self) -> None:
-        """Begins the worker's shutdown: sets `ending` and runs the actions registered for it, once."""
+        """Begins the worker's shutdown: sets `ending`, and runs the actions of `on_drain` at the first call only."""
         if not self.ending.is_set():
             self.ending.set()
             for action in self._drains:

@@ -151,11 +151,13 @@ async def read_body(scope: Scope, receive: Receive, max_bytes: int, seconds: flo
 
 
 async def discard_body(receive: Receive, seconds: float) -> None:
-    """Reads and drops the rest of a request's body; if the connection were closed at once, the answer would be lost.
+    """Reads and drops the rest of a refused body, so that the client gets the answer.
+
+    If the connection were closed while the client sends, the answer would be lost.
 
     Args:
         receive: returns the next ASGI message of the request.
-        seconds: the longest time for which it reads.
+        seconds: the longest time for which the body is read.
     """
     try:
         async with asyncio.timeout(seconds):
@@ -176,6 +178,7 @@ async def send_response(send: Send, response: Response, *, close: bool = False) 
 
     Args:
         send: sends an ASGI message.
+        response: the answer.
         close: whether a header announces that the connection is closed after the answer.
     """
     headers = [(b"content-type", response.content_type), *response.headers]
@@ -188,11 +191,12 @@ async def send_response(send: Send, response: Response, *, close: bool = False) 
 
 
 async def send_stream(receive: Receive, send: Send, stream: Stream, *, close: bool = False) -> None:
-    """Sends the parts of an answer as they come, until they end or the client leaves; then closes their generator.
+    """Sends the parts of an answer as they come, until they end or the client leaves; then closes `stream.parts`.
 
     Args:
         receive: returns the next ASGI message of the request, one of which reports that the client has left.
         send: sends an ASGI message.
+        stream: the answer.
         close: whether a header announces that the connection is closed after the answer.
     """
     headers = [(b"content-type", stream.content_type), *stream.headers]
@@ -224,7 +228,7 @@ async def _leaves(receive: Receive) -> None:
 
 
 def body_came_late(seconds: float) -> Response:
-    """Returns the answer (408) to a request whose body did not arrive in the given number of seconds."""
+    """Returns the answer, of status 408, to a request whose body did not arrive within `seconds`."""
     return problem(408, HTTPStatus(408).phrase, LATE_BODY.format(seconds=seconds))
 
 
@@ -232,6 +236,7 @@ def problem(status: int, title: str, detail: str) -> Response:
     """Returns a problem document (RFC 9457) as the answer to a request.
 
     Args:
+        status: the HTTP status of the answer.
         title: the kind of problem, in a few words.
         detail: a sentence about this case.
     """

@@ -17,7 +17,7 @@ FOLDER_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 
 
 def share_metrics() -> tempfile.TemporaryDirectory[str]:
-    """Makes metrics that are created from now on add up over all processes that are forked from this one.
+    """Lets all processes that are forked from this one share the metrics that are created from now on: counts add up.
 
     Returns:
         The folder that holds the metrics. It must outlive the processes; the caller removes it.
@@ -30,30 +30,35 @@ def share_metrics() -> tempfile.TemporaryDirectory[str]:
 
 
 def forget_process(pid: int) -> None:
-    """Removes a process that has ended, given by its id, from the gauges that count living processes."""
+    """Removes the share of a process that has ended from the gauges that add up over living processes.
+
+    Args:
+        pid: the process's id.
+    """
     multiprocess.mark_process_dead(pid)  # type: ignore[no-untyped-call] # it ships none
 
 
 def memory_folder() -> str | None:
-    """Returns the path of a folder in memory; None if there is none.
+    """Returns the path of a folder in memory, where heartbeats and counters are written without waiting for a disk.
 
-    Writing heartbeats and counters there does not wait for a disk.
+    Returns None if the machine has no such folder.
     """
     return str(SHARED_MEMORY) if os.access(SHARED_MEMORY, os.W_OK) else None
 
 
 class MetricsApplication:
-    """Answers `GET /metrics` in Prometheus's text format, summed over the workers; another application answers probes.
+    """The ASGI application of the metrics port: it answers `GET /metrics`, summed over all workers of the service.
 
-    If a service listens on loopback, the kubelet cannot reach its port; it sends the probes to this one.
+    The answer is in Prometheus's text format. The service's own application answers probes on this port: the kubelet
+    sends them here if the service listens on loopback, where the kubelet cannot reach it.
     """
 
     def __init__(self, probed: ASGIApplication) -> None:
-        """Stores the application that answers the probes."""
+        """Makes the application; `probed` is the service's own application, which answers the probes."""
         self._probed = probed
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answers `GET /metrics`, hands on the probes, and answers anything else with 404."""
+        """Answers `GET /metrics`, passes probes to the service's application, and answers other requests with 404."""
         asked = scope["method"], scope["path"]
         if asked in (HEALTH, READINESS):
             await self._probed(scope, receive, send)

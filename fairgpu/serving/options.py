@@ -32,23 +32,24 @@ class ServerOptions:
         metrics_address: the address of `/metrics` in plain HTTP; None for no metrics.
         workers: the number of processes, each with the whole application.
         max_body_bytes: a longer body is answered with 413 and not read to its end.
-        max_arriving_bytes: the most bytes of incomplete requests in a worker; beyond it, the connection whose request
-            has been arriving for longest is ended.
+        max_arriving_bytes: the most bytes of incomplete requests in a worker; beyond it, the connection whose
+            incomplete request began first is closed.
         body_seconds: a body that takes longer is answered with 408.
         header_seconds: a connection that has not sent its first request's headers after this time is closed.
         unread_seconds: a connection whose client reads nothing of its answers is closed after one to two times this
             time.
         keepalive_seconds: the time for which an idle connection is kept. A client that reuses connections must close
             them first: a request sent just as the server closes is lost. Go's default, and so the API server's, is 90.
-        max_connections: the most connections of a worker. A further one takes the place of the one that has been silent
-            for longest; if all have a request that is being answered, it is refused.
+        max_connections: the most connections of a worker. For a further one, the connection that has been silent for
+            longest is closed; if all have a request that is being answered, the further one is refused.
         handshake_seconds: the time for a client to begin its TLS handshake, and again the time to complete it.
-        max_handshakes: the most connections, per worker and port, that have not completed their handshake. A further
-            one takes the place of the oldest of the address that has the most.
-        max_handshakes_of_address: the most of these from one address. By default two workers have room for the requests
-            that an API server begins at a time: 400 that read and 200 that change something.
+        max_handshakes: the most unfinished handshakes, per worker and port. For a further one, the oldest handshake of
+            the client address that has the most is ended.
+        max_handshakes_of_address: the most unfinished handshakes, per worker and port, from one client address. By
+            default two workers have room for the requests that an API server begins at a time: 400 that read and 200
+            that change something.
         drain_seconds: the time after SIGTERM in which new connections are served, until load balancers know of it.
-        finish_seconds: the time after that in which requests under way may end.
+        finish_seconds: the time after `drain_seconds` in which requests under way can end.
         reload_seconds: the interval at which the certificate chain is read again.
         access_log: whether each request is logged as an event.
     """

@@ -1,4 +1,4 @@
-"""The probes of a service, the same in each: whether it lives, and whether it is ready."""
+"""The two probes that each service answers: whether the service lives, and whether it is ready."""
 
 from __future__ import annotations
 
@@ -20,12 +20,14 @@ Missing = Callable[[], tuple[str, ...]]
 
 
 def build_probes(lifecycle: Lifecycle, missing: Missing) -> dict[tuple[str, str], ImmediateAnswer]:
-    """Returns the routes of a service's two probes. The event loop answers them, so that an answer proves that it runs.
+    """Returns the functions that answer a service's two probes, keyed by method and path.
 
-    `GET /healthz` is 200 for as long as the worker lives. `GET /readyz` is 200 once nothing is missing. Before that,
-    and again once the worker begins to stop, it is a problem document (503).
+    The event loop calls them, so that an answer proves that the loop runs. `GET /healthz` is answered with 200 for as
+    long as the worker lives. `GET /readyz` is answered with 200 once nothing is missing. Before that, and again once
+    the worker begins to stop, the answer is a problem document (503).
 
     Args:
+        lifecycle: the life of the worker, which says when the worker begins to stop.
         missing: returns the names of the things that the worker waits for before it is ready; empty once it is ready.
     """
     healthy, ready = (Response(200, orjson.dumps({"status": status})) for status in ("ok", "ready"))

@@ -21,14 +21,19 @@ _log = structlog.get_logger(__name__)
 
 
 class Progress:
-    """The time at which the thread of a loop last made progress. Safe to use from several threads.
+    """A record of when the thread of a loop last made progress, by which a probe sees whether the thread hangs.
 
-    A thread that hangs notes no progress. For a thread that waits for a slow server each answer is progress, however
-    many answers a pass of its loop takes.
+    The loop's thread notes progress, and each answer of a server counts as progress as well. So a pass of the loop can
+    wait for many slow answers. Several threads can use one object.
     """
 
     def __init__(self, most_seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
-        """Begins without a note; a healthy thread takes at most `most_seconds` of `clock` from one note to the next."""
+        """Makes a record without progress.
+
+        Args:
+            most_seconds: the longest time that a thread which does not hang takes from one note to the next.
+            clock: returns seconds of a monotonic clock.
+        """
         self._most_seconds = most_seconds
         self._clock = clock
         self._last: tuple[int, float] | None = None
@@ -39,9 +44,10 @@ class Progress:
         self._last = threading.get_ident(), self._clock()
 
     def answered(self) -> None:
-        """Notes progress if the loop's thread calls it, once a server has answered or has not answered in time.
+        """Notes progress, if the thread of the loop calls this; in any other thread it does nothing.
 
-        So a loop that waits for slow servers does not count as one that hangs. In any other thread it does nothing.
+        A client of a server calls it after each answer, and after each failure to get an answer in time. So a loop that
+        waits for slow servers does not count as one that hangs.
         """
         last = self._last
         if last is not None and last[0] == threading.get_ident():
@@ -50,7 +56,7 @@ class Progress:
     def lasts(self) -> bool:
         """Returns whether the loop still makes progress: its last note is less than `most_seconds` ago.
 
-        It is true before the first note.
+        The result is True before the first note.
         """
         last = self._last
         return last is None or self._clock() - last[1] < self._most_seconds
@@ -62,6 +68,7 @@ def serve_probe(host: str, port: int, registry: CollectorRegistry, healthy: Call
     Args:
         host: the address to listen on; empty for every address of the machine.
         port: the port; with 0 the kernel chooses one.
+        registry: the metrics to serve.
         healthy: returns whether the process makes progress. `/healthz` answers 503 while it does not.
 
     Raises:

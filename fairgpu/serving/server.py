@@ -30,8 +30,11 @@ def serve(options: ServerOptions, build: BuildApplication, read_chain: ReadChain
     """Serves a service's application until SIGTERM, SIGINT or SIGQUIT; returns the exit status.
 
     Args:
-        build: builds the application in each worker, after the fork, so that its threads and connections are its own.
-        read_chain: returns the certificate chain to present, in each worker; None serves plain HTTP.
+        options: the addresses, processes, limits and times of the server.
+        build: builds the application. Each worker calls it after the fork, so that no two workers share threads or
+            connections.
+        read_chain: returns the certificate chain to present. Each worker calls it again and again. None for a server of
+            plain HTTP.
     """
     end_forked_by_default()
     with share_metrics():
@@ -43,7 +46,13 @@ def serve(options: ServerOptions, build: BuildApplication, read_chain: ReadChain
 
 
 class GunicornServer(BaseApplication):  # type: ignore[misc] # gunicorn ships no types
-    """gunicorn's application object for a service: it gives gunicorn its settings and the ASGI application."""
+    """gunicorn's application object for a service: it gives gunicorn its settings and the ASGI application.
+
+    Attributes:
+        options: the options of the server.
+        lifecycle: the actions and threads of a worker; each worker has a copy, since it is forked.
+        read_chain: returns the certificate chain to present; None for a server of plain HTTP.
+    """
 
     def __init__(self, options: ServerOptions, build: BuildApplication, read_chain: ReadChain | None) -> None:
         self.options = options
@@ -83,7 +92,10 @@ class GunicornServer(BaseApplication):  # type: ignore[misc] # gunicorn ships no
 
 
 def _bound(address: Address) -> list[str]:
-    """Returns an address as gunicorn's setting `bind` has it; without a host, each address of `every_address`."""
+    """Returns an address as gunicorn's setting `bind` has it: `HOST:PORT` for each host to listen on.
+
+    An address without a host becomes each of the addresses that `every_address` returns.
+    """
     return [str(Address(host, address.port)) for host in ([address.host] if address.host else every_address())]
 
 

@@ -37,6 +37,7 @@ def read_chain_files(certificate: Path, key: Path) -> Chain:
     """Reads a server's certificate chain and key from two files, as a mounted Secret has them.
 
     Args:
+        certificate: the file of the server's certificate and the certificates that signed it, in PEM.
         key: the file of the private key.
 
     Raises:
@@ -62,7 +63,7 @@ class LiveContext:
         _load(self.context, chain)
 
     def reload(self, chain: Chain) -> bool:
-        """Presents another certificate chain from now on; returns whether it differs from the present one.
+        """Presents a certificate chain to new connections from now on; returns whether it differs from the present one.
 
         Only the thread of the TLS handshakes may call this.
 

@@ -33,10 +33,16 @@ OTHER_DESCRIPTORS = 256
 
 
 class ServingWorker(ASGIWorker):  # type: ignore[misc] # gunicorn ships no types
-    """A worker process of gunicorn that serves the application on the first listeners and metrics on the others.
+    """A worker process of gunicorn that serves a service's application on its first sockets, and metrics on the others.
 
-    After SIGTERM it accepts new connections until load balancers know of the shutdown, and every answer closes its
-    connection. Then it stops listening, closes idle connections, and waits for requests under way.
+    After SIGTERM it still accepts connections for `drain_seconds`, until load balancers know of the shutdown; each
+    connection is closed after its answer. Then it stops listening, closes idle connections, and waits up to
+    `finish_seconds` for requests under way.
+
+    Attributes:
+        options: the options of the server.
+        lifecycle: the actions and threads of this worker.
+        arrivals: the bytes of unfinished requests, over all connections of this worker.
     """
 
     def __init__(self, *arguments: Any, **keywords: Any) -> None:
@@ -48,9 +54,10 @@ class ServingWorker(ASGIWorker):  # type: ignore[misc] # gunicorn ships no types
         self.arrivals = Arrivals(self.options.max_arriving_bytes)
 
     def init_signals(self) -> None:
-        """Leaves signals their defaults while the worker starts: a worker that has answered nothing ends at once.
+        """Does nothing, so that SIGTERM ends the worker at once while it starts and has no request yet.
 
-        uvloop loses a signal that comes between `add_signal_handler` and the start of the loop.
+        gunicorn would set handlers of signals here. uvloop loses a signal that comes between `add_signal_handler` and
+        the start of the loop, so the handlers are set once the loop runs.
         """
 
     def handle_exit_signal(self) -> None:
@@ -91,7 +98,10 @@ class ServingWorker(ASGIWorker):  # type: ignore[misc] # gunicorn ships no types
         reading.cancel()
 
     async def _first_chain(self, read_chain: ReadChain) -> LiveContext:
-        """Waits until the certificate chain can be read, as its issuer may be starting; returns the TLS context."""
+        """Waits until the certificate chain can be read, and returns a TLS context with it.
+
+        The chain may be missing at first, since the process that issues it starts at the same time.
+        """
         while True:
             try:
                 return LiveContext(await asyncio.to_thread(read_chain))
@@ -137,7 +147,7 @@ class ServingWorker(ASGIWorker):  # type: ignore[misc] # gunicorn ships no types
         return sent
 
     async def _beat(self, seconds: float) -> None:
-        """Sends the heartbeat to gunicorn's arbiter; then waits for `seconds`, or until the worker is to end."""
+        """Sends the heartbeat to gunicorn's arbiter; then waits for `seconds`, or until the worker must end."""
         self.notify()
         try:
             async with asyncio.timeout(seconds):
@@ -183,7 +193,8 @@ def allow_descriptors(wanted: int) -> None:
     """Raises this process's soft limit of open files, which many runtimes set to 1024.
 
     Args:
-        wanted: the number of open files that the process needs. The hard limit is never passed.
+        wanted: the number of open files that the process needs. If it is above the hard limit, the soft limit becomes
+            the hard limit, and a warning is logged.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
