@@ -54,6 +54,9 @@ def build_application(
     """Returns the application of one worker process of the webhook, and registers its threads with the lifecycle.
 
     Args:
+        lifecycle: runs the threads from the worker's start on, and ends them.
+        settings: the webhook's settings.
+        measures: the worker's metrics.
         read_authority: returns the CA that signs the timekeeper's certificate, in PEM.
         api: the API server; None in standalone mode, in which no namespaces and no priority classes are known.
     """
@@ -88,18 +91,19 @@ def build_application(
 
 
 def _wait_until(done: Callable[[], bool], seconds: float, wait: Wait) -> None:
-    """Waits until `done` returns true, for `seconds` at most, or until `wait` says that the process ends."""
+    """Waits until `done` returns true, until `seconds` have passed, or until `wait` returns true: the process ends."""
     deadline = time.monotonic() + seconds
     while not done() and time.monotonic() < deadline and not wait(START_STEP_SECONDS):
         pass
 
 
 def review_answer(route: str, cache: AdmissionCache, settings: Webhook, measures: Measures) -> ImmediateAnswer:
-    """Returns the function that answers a review: from the body of a request to the response.
+    """Returns the function that answers a review: it takes the body of the request, and returns the response.
 
     Args:
         route: the webhook: `mutate`, `validate` or `account`.
         cache: the worker's knowledge of the cluster.
+        settings: the webhook's settings.
         measures: counts each answer and its duration.
     """
 
@@ -132,13 +136,15 @@ def _outcome(verdict: Verdict) -> str:
 
 
 def publish_measures(cache: AdmissionCache, missing: Missing, measures: Measures, wait: Wait) -> None:
-    """Publishes the worker's metrics each second: counts of reviews, readiness, and the age of the budgets' states.
+    """Publishes the worker's metrics each second, until the process ends.
+
+    They are the counts of reviews, the worker's readiness, and the time of the timekeeper's last answer.
 
     Args:
         cache: the worker's knowledge of the cluster.
         missing: returns the names of the knowledge that the worker still waits for; empty once it is ready.
         measures: the metrics.
-        wait: sleeps the given seconds, or until the process ends; returns true if it ends, which ends this function.
+        wait: sleeps for the given seconds, and returns whether the process ends.
     """
     while not wait(PUBLISH_SECONDS):
         measures.publish()

@@ -106,7 +106,7 @@ def run_api_servers(arguments: argparse.Namespace) -> int:
 def run_render(arguments: argparse.Namespace) -> int:
     """Prints the policies, webhook rules and role bindings that follow from the settings; returns the exit status.
 
-    They are printed as patches for an overlay.
+    The output is a file of patches for an overlay over deploy/base.
     """
     import sys
 

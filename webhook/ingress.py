@@ -1,8 +1,8 @@
-"""Finds the addresses from which API servers call the webhook, and checks whether its NetworkPolicy lets all connect.
+"""Finds the addresses from which API servers call the webhook, and checks the webhook's NetworkPolicy.
 
-No object of a cluster states these addresses. They are derived from three others: the addresses behind the Service
-`kubernetes`, the addresses of the control plane's nodes, and the addresses that those nodes have in the network of
-pods. If API servers reach pods through a tunnel, its agents connect instead
+No object of a cluster states these addresses. The proposal has the addresses behind the Service `kubernetes`, the
+addresses of the control plane's nodes, and the addresses that these nodes have in the network of pods. If API servers
+reach pods through a tunnel, the webhook is called by the tunnel's agents
 (https://kubernetes.io/docs/concepts/architecture/control-plane-node-communication/).
 """
 
@@ -50,8 +50,8 @@ class Source:
     """An address, or a group of pods, that may connect to the webhook.
 
     Attributes:
-        peer: the entry of a NetworkPolicy that allows it, as JSON.
-        why: the object in the cluster from which the address follows, in words for people.
+        peer: the entry of a NetworkPolicy that lets the address or the pods connect, as JSON.
+        why: the object in the cluster by which the source was found, in words for people.
     """
 
     peer: Json
@@ -86,7 +86,7 @@ def propose(slices: Sequence[Json], nodes: Sequence[Json], agent_labels: Sequenc
 
 
 def as_text(sources: Sequence[Source]) -> str:
-    """Formats the sources of API servers' calls to the webhook as text: one a line, then the line of `as_patch`."""
+    """Formats the sources of API servers' calls to the webhook as text: a line for each, and the line of `as_patch`."""
     peers = [_peer_text(source.peer) for source in sources]
     width = max(map(len, peers), default=0)
     lines = [f"{peer.ljust(width)}  {source.why}" for peer, source in zip(peers, sources, strict=True)]
@@ -159,7 +159,11 @@ def _peer_text(peer: Json) -> str:
 
 
 def is_open(policy: Json | None) -> bool:
-    """Returns whether a NetworkPolicy, as JSON, lets every address connect; a missing policy (None) does so, too."""
+    """Returns whether a NetworkPolicy lets every address connect.
+
+    Args:
+        policy: the policy, as JSON; None if there is none, which lets every address connect.
+    """
     if policy is None:
         return True
     spec = policy.get("spec") or {}
@@ -171,10 +175,12 @@ def is_open(policy: Json | None) -> bool:
 def follow_policy(api: KubernetesAPI, publish: Callable[[bool], None], wait: Wait) -> None:
     """Publishes every CHECK_SECONDS whether the webhook's NetworkPolicy lets every address connect.
 
-    It returns once `wait` returns true.
+    The function returns once `wait` returns true.
 
     Args:
+        api: the API server.
         publish: takes the result: true if every address may connect.
+        wait: sleeps for the given seconds, and returns whether the process ends.
     """
     while True:
         try:

@@ -32,7 +32,7 @@ class Tally:
 
 
 class BulkHistogram(Histogram):
-    """A histogram of Prometheus that adds many observations at once."""
+    """A histogram of Prometheus to which many observations are added at once."""
 
     def add(self, buckets: Sequence[int], seconds: float) -> None:
         """Adds many observations to the histogram.
@@ -50,8 +50,8 @@ class BulkHistogram(Histogram):
 class Measures:
     """The webhook's counters and gauges, created once a process.
 
-    The metrics library counts in memory that all workers share. To count a review there takes longer than TLS takes to
-    carry the review. So the reviews are counted in plain numbers, and `publish` adds their growth to the metrics.
+    The metrics library counts in memory that all workers share, and to count a review there takes longer than TLS takes
+    for the review. So reviews are counted in plain numbers, and `publish` adds the growth of these to the metrics.
     """
 
     def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
@@ -121,7 +121,7 @@ class Measures:
         tally.seconds += seconds
 
     def publish(self) -> None:
-        """Publishes in the metrics the reviews that were counted since its last call; safe in any thread."""
+        """Adds the reviews that were counted since the last call of this method to the metrics; safe in any thread."""
         with self._publishing:
             for route, tally in self._tallies.items():
                 self._publish(route, tally, self._published[route])
@@ -152,5 +152,5 @@ class Measures:
         self._differing.set(count)
 
     def set_certificate_expiry(self, moment: datetime) -> None:
-        """Sets the metric of the time at which the served certificate ends."""
+        """Sets the metric of the time, in seconds since 1970, at which the served certificate expires."""
         self._certificate_expiry.set(moment.timestamp())

@@ -1,8 +1,9 @@
 """`fairgpu render`: writes the settings into the policies, webhook rules and role bindings that depend on them.
 
 These objects cannot read settings, and CEL cannot use patterns that are known only at run time. So the settings are
-written into the objects. The webhook compares the objects in the cluster with those that its own settings would make,
-and the other policies with their manifests. It publishes the result in a metric and in a condition of each policy.
+written into the objects. The webhook compares the objects in the cluster with the objects that its own settings would
+make, and the policies that depend on no setting with their manifests. It publishes the result in a metric and in a
+condition of each policy.
 """
 
 from __future__ import annotations
@@ -123,9 +124,10 @@ def as_patches(settings: Webhook) -> str:
 def differences(settings: Webhook, read: Callable[[str], Json | None]) -> tuple[str, ...]:
     """Returns the names of the objects that are missing in the cluster or differ from what the settings would write.
 
-    A name is such as `validatingadmissionpolicies/fairgpu-spec`. Fields are compared with the API server's defaults
-    filled in. The sidecar's image, the webhook's port and its CA are not compared, since others write them; nor are the
-    objects' labels and annotations. The policy of a component, and its binding, may both be missing.
+    A name has the form `validatingadmissionpolicies/fairgpu-spec`. Fields are compared with the API server's defaults
+    filled in. The sidecar's image, the webhook's port and its CA are not compared, since overlays and other processes
+    write them. Labels and annotations are not compared either. An object of COMPONENT_POLICIES that is missing together
+    with its binding does not differ.
 
     Args:
         settings: the webhook's settings.
@@ -145,7 +147,10 @@ def differences(settings: Webhook, read: Callable[[str], Json | None]) -> tuple[
 
 @cache
 def _wanted(settings: Webhook) -> dict[tuple[str, str], Json]:
-    """Returns the compared parts (`_decisive`) of each object as the settings would write it, by kind and name."""
+    """Returns the objects that the settings would write, in the form in which `_decisive` compares objects.
+
+    The key of an object is its kind and its name.
+    """
     documents = [document for text in render(settings).values() for document in yaml.safe_load_all(text)]
     keyed = {(document["kind"], document["metadata"]["name"]): document for document in documents}
     return {(kind, name): _decisive(kind, keyed[kind, name]) for kind, name in IN_FORCE}
@@ -160,7 +165,8 @@ def follow_differences(
 ) -> None:
     """Compares the cluster's policies, webhook rules and role bindings with the settings', every CHECK_SECONDS.
 
-    It writes the names of those that differ into a condition of each policy, and returns once `wait` returns true.
+    Each time, it writes the names of the objects that differ into a condition of each policy. The function returns once
+    `wait` returns true.
 
     Args:
         settings: the webhook's settings.
@@ -209,7 +215,7 @@ def _write_conditions(
 def changed_status(policy: Json | None, differing: Sequence[str], now: dt.datetime) -> Json | None:
     """Returns a policy's new status; its condition names the objects that differ from the webhook's settings.
 
-    It is None if there is no policy, or if the condition need not change. Other conditions stay as they are.
+    Returns None if there is no policy, or if the condition need not change. Other conditions stay as they are.
 
     Args:
         policy: the ValidatingAdmissionPolicy in the cluster, as JSON; None if there is none.
@@ -319,7 +325,11 @@ def _listed(given: Iterable[str], indent: int) -> str:
 
 
 def _subject(user: str) -> str:
-    """Returns a user, or a service account by its user name, as a subject of a role binding, in YAML."""
+    """Returns the entry of a role binding's `subjects` for a user or a service account, in YAML.
+
+    Args:
+        user: the user name; of a service account, `system:serviceaccount:NAMESPACE:NAME`.
+    """
     namespace, _, account = user.removeprefix(_SERVICE_ACCOUNT).partition(":")
     if user.startswith(_SERVICE_ACCOUNT) and account:
         return f"{{kind: ServiceAccount, name: {account}, namespace: {namespace}}}"

@@ -29,7 +29,10 @@ LOOPBACK = ("localhost", "127.0.0.1")
 
 
 class Service:
-    """One worker of the webhook. It makes its metrics, certificate chain and application in its own process."""
+    """The parts of one worker process of the webhook: its metrics, certificate chain and application.
+
+    The server forks the workers; each calls the methods after that, in its own process.
+    """
 
     def __init__(self, settings: Webhook, api: KubernetesAPI | None, folder: Path | None) -> None:
         self._settings = settings
@@ -42,7 +45,9 @@ class Service:
         return Measures()
 
     def chain(self) -> Chain:
-        """Returns the certificate chain that the webhook serves, from the mounted Secret or, standalone, from a folder.
+        """Returns the certificate chain that the webhook serves, and publishes its expiry as a metric.
+
+        The chain is that of the mounted Secret; in standalone mode, it is that of the folder, and is renewed if due.
 
         Raises:
             ChainError: there is no usable chain.
@@ -59,7 +64,7 @@ class Service:
         return chain
 
     def build(self, lifecycle: Lifecycle) -> Application:
-        """Returns the application of one worker of the webhook."""
+        """Returns the application of this worker, and registers its threads with the lifecycle."""
         return build_application(lifecycle, self._settings, self.measures, self._authority(), self._api)
 
     def _authority(self) -> ReadAuthority:
@@ -85,6 +90,7 @@ def run(settings: Webhook, environ: Mapping[str, str], standalone: Path | None) 
     """Serves admission reviews until SIGTERM; returns the exit status.
 
     Args:
+        settings: the webhook's settings.
         environ: the environment, which may name a kubeconfig.
         standalone: the folder to serve from without an API server; None to serve a cluster.
 

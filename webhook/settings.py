@@ -1,4 +1,4 @@
-"""The admin's settings of admission. Times are seconds; every field has a default but the sidecar's timekeeper."""
+"""The admin's settings of admission. Times are seconds, and every field has a default."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ class Dialects(Section):
 
     @cached_property
     def reading(self) -> DialectSettings:
-        """These settings, in the form that the dialects' readers take."""
+        """The settings that the dialects' readers need, in the form in which they take them."""
         return DialectSettings(
             max_gpus_per_node=self.max_gpus_per_node,
             hami_plain_gpu=self.hami_plain_gpu,
@@ -179,7 +179,7 @@ class Toleration(Section):
 
     @cached_property
     def written(self) -> dict[str, str]:
-        """The toleration as it stands in a pod: empty fields are left out."""
+        """The toleration as JSON of a pod, without its empty fields."""
         fields = {"key": self.key, "operator": self.operator, "value": self.value, "effect": self.effect}
         return {name: value for name, value in fields.items() if value}
 
@@ -239,6 +239,7 @@ def read_settings(environ: Mapping[str, str], file: Path | None, usual: Path = U
     """Reads the webhook's settings from the environment and a file; the environment's values win.
 
     Args:
+        environ: the environment of the process.
         file: the YAML file that was named; None if none was.
         usual: the file to read where `file` is None and this one exists.
 

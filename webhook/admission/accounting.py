@@ -1,7 +1,7 @@
 """Admits a new pod in the mode `account`: another stack schedules and runs it, and FairGPU marks it for its budget.
 
-FairGPU adds a label and the names of the pod's authors, a finalizer and a priority class if the settings ask for
-them, and a scheduling gate while the budget is spent.
+FairGPU adds the label of GPU pods, annotations with the budget's state and the pod's creator, a finalizer and a
+priority class if the settings ask for them, and a scheduling gate while the budget holds new pods.
 The pod's resources, scheduler, node and annotations for the other stack stay as they are.
 """
 
@@ -59,7 +59,11 @@ class AccountedRequest(BudgetRequest):
         return f"at most about {self.highest(states) / GPU_SECOND:.3g}"
 
     def consequence(self, met: BudgetState) -> str:
-        """Returns the effect of the budget's state `met` on the pod: the end of a sentence that follows `the pod`."""
+        """Returns the effect of a budget's state on the pod, as the end of a sentence that begins with `the pod`.
+
+        Args:
+            met: the state of the pod's budget, OVER or HELD.
+        """
         if met is BudgetState.OVER and not self.classes:
             return "is admitted all the same, and yields to no other: FairGPU gives no priority classes here"
         return super().consequence(met)
@@ -71,6 +75,7 @@ def admit_accounted(subject: Subject, knowledge: Knowledge, settings: Webhook, n
     Args:
         subject: the request of the admission review, with the pod.
         knowledge: budgets, namespaces and priority classes as last observed.
+        settings: the webhook's settings.
         now: the present time, in seconds of the monotonic clock.
     """
     pod, existing = subject.item, settings.existing
@@ -106,7 +111,7 @@ def admit_accounted(subject: Subject, knowledge: Knowledge, settings: Webhook, n
 def faults_of_own_requests(spec: dict[str, Any]) -> tuple[Fault, ...]:
     """Returns a fault for each of FairGPU's own resources that a container of the pod limits or requests.
 
-    The mode `account` refuses these resources, as no node agent gives their devices there.
+    The mode `account` refuses these resources, since FairGPU's node agent gives no devices to pods in that mode.
     """
     faults = []
     for field in _CONTAINERS:
@@ -126,10 +131,14 @@ def faults_of_own_requests(spec: dict[str, Any]) -> tuple[Fault, ...]:
 
 
 def _faults_of_held_pod(spec: dict[str, Any], gated_schedulers: tuple[str, ...]) -> list[Fault]:
-    """Returns why a pod cannot wait behind a scheduling gate until its budget has money; empty if it can.
+    """Returns the faults by which a pod cannot wait behind a scheduling gate until its budget has money; else none.
 
-    The API allows no gate on a pod that names its node. Only the schedulers in `gated_schedulers` are known to leave a
-    pod with a gate alone.
+    The API allows no gate on a pod that names its node. A scheduler that places pods in spite of a gate would let the
+    pod run at once.
+
+    Args:
+        spec: the pod's spec, as JSON.
+        gated_schedulers: the schedulers that are known not to place a pod with a gate.
     """
     faults = []
     node, scheduler = spec.get("nodeName"), spec.get("schedulerName")
@@ -147,9 +156,9 @@ def _faults_of_held_pod(spec: dict[str, Any], gated_schedulers: tuple[str, ...])
 
 
 def _claims(subject: Subject, spec: dict[str, Any], knowledge: Knowledge) -> int:
-    """Returns the number of the pod's claims for GPUs.
+    """Returns the number of the pod's `spec.resourceClaims` that ask for a GPU.
 
-    A claim that no watch has shown yet counts as a claim for a GPU.
+    A claim that the watches of this process have not shown yet counts as one that asks for a GPU.
     """
     given = spec.get("resourceClaims")
     if not given:
@@ -164,7 +173,8 @@ def _claims(subject: Subject, spec: dict[str, Any], knowledge: Knowledge) -> int
 def _gives_class(existing: Existing, spec: dict[str, Any], settings: Webhook, knowledge: Knowledge) -> bool:
     """Whether the pod gets the priority class of its budget's state, by the admin's setting `existing.classes`.
 
-    By default, a pod whose author named another class keeps it.
+    `never`: no pod does. `always`: each pod does. `unnamed`: a pod does unless its author named another class. Whatever
+    the setting, a pod keeps a class that `priorities.keep` lists.
     """
     priorities = settings.priorities
     if existing.classes == "never" or keeps_own(spec, priorities, knowledge):

@@ -50,7 +50,7 @@ class BudgetRequest:
         return f"about {low:.3g}" if low == high else f"about {low:.3g} to {high:.3g}"
 
     def consequence(self, met: BudgetState) -> str:
-        """Returns the consequence of a budget's state for the pod, as the end of a sentence that begins with `the pod`.
+        """Returns the effect of a budget's state on the pod, as the end of a sentence that begins with `the pod`.
 
         Args:
             met: the state of the pod's budget, OVER or HELD.
@@ -62,12 +62,13 @@ class BudgetVerdict:
     """The effect of a budget's state on a new pod.
 
     Attributes:
-        state: the value of the annotation `fairgpu.io/budget-state`.
+        state: the value of the pod's annotation `fairgpu.io/budget-state`: the state that decides on the pod, or
+            `unknown` if the timekeeper has never answered.
         over: whether the pod gets the priority class of pods over budget.
         held: whether the pod waits behind the scheduling gate of its budget.
         warnings: lines for the pod's author.
         faults: the reason for the pod's refusal, if the settings refuse pods of an unknown state; else empty.
-        stale_seconds: the age of the known states, if it is above `stale_after_seconds`; else None.
+        stale_seconds: the age of the known states, if it is above the setting `stale_after_seconds`; else None.
     """
 
     def __init__(
@@ -101,10 +102,11 @@ def evaluate_budget(
     The last known state of the budget counts, whatever its age.
 
     Args:
+        namespace: the pod's namespace.
         states: the states of all budgets; None if the timekeeper has never answered.
         request: the pod's GPU request, from which its cost follows.
         when_unknown: the treatment of the pod where `states` is None.
-        stale_after_seconds: the age of the states above which an audit annotation names it.
+        stale_after_seconds: the age of the states above which the verdict states their age, for the audit log.
         now: the present time, in seconds of the monotonic clock.
     """
     if states is None:
@@ -127,10 +129,10 @@ def _unfit(safe: SafeAdmission) -> BudgetState:
 
 
 def _shortfall(state: NamespaceState, request: BudgetRequest, states: BudgetStates) -> str | None:
-    """Returns a warning if safe admission finds too little money for a pod.
+    """Returns a warning if the budget uses safe admission and has too little money for the pod's whole run; else None.
 
-    The remaining money, less the money that other pods may still spend, must pay for the pod's longest run. The answer
-    is None if it does, or if safe admission is off.
+    The money that counts is what remains, less what other pods can still spend. A budget whose state is neither `open`
+    nor `grace` gives no such warning.
     """
     if state.safe is None or state.state not in {BudgetState.OPEN, BudgetState.GRACE}:
         return None
@@ -175,7 +177,7 @@ def _balance(state: NamespaceState) -> str:
 
 
 def _hours(amount: int) -> str:
-    """Returns an amount in microGPU-seconds as a text in GPU-hours, rounded up: an amount above 0 never reads as 0."""
+    """Formats an amount in microGPU-seconds as GPU-hours, rounded up, so that an amount above 0 never reads as 0."""
     hours = amount / UGPU_SECONDS_PER_HOUR
     places = 2 if hours >= 1 else 6
     rounded = math.ceil(hours * 10**places) / 10**places

@@ -1,4 +1,4 @@
-"""Refuses GPU pods for faults outside their GPU request; pods and pod templates meet the same checks."""
+"""Finds the faults of GPU pods outside their GPU requests, by the same checks for pods and for pod templates."""
 
 from __future__ import annotations
 
@@ -48,9 +48,10 @@ def check_pod(
 
     Args:
         pod: the pod or the pod template, as JSON with `metadata` and `spec`.
-        reading: the GPU requests that were read from it.
-        permissions: the permissions of its namespace.
+        reading: the GPU requests that were read from the pod.
+        permissions: the permissions of the pod's namespace.
         knowledge: the priority classes of the cluster.
+        settings: the webhook's settings.
         root: the field path of a pod template in its object; empty for a pod.
     """
     spec = mapping(pod.get("spec"))
@@ -72,7 +73,7 @@ def check_pod(
 
 
 def _faults_of_system(spec: dict[str, Any], root: Path) -> list[Fault]:
-    """Returns the faults of a pod for Windows: the library that enforces a share of a GPU runs on Linux only."""
+    """Returns the faults of a pod that asks for Windows: the library that enforces a share of a GPU needs Linux."""
     if "os" not in spec and "nodeSelector" not in spec:
         return []
     named = (
@@ -106,9 +107,16 @@ def _faults_of_node(spec: dict[str, Any], root: Path) -> list[Fault]:
 
 
 def _faults_of_runtime(spec: dict[str, Any], reading: PodReading, allowed: tuple[str, ...], root: Path) -> list[Fault]:
-    """Returns the fault of a runtime class, not in `allowed`, on a pod that asks for parts of GPUs; none if it is fine.
+    """Returns the fault of a runtime class that is not in `allowed`, on a pod that asks for a part of a GPU.
 
-    The class may stand for a sandbox with its own kernel, into which the node agent's files cannot be mounted.
+    Returns an empty list for any other pod. The class perhaps stands for a sandbox with its own kernel, into which the
+    node agent's files cannot be mounted.
+
+    Args:
+        spec: the pod's spec, as JSON.
+        reading: the GPU requests of the pod's containers.
+        allowed: the names of runtime classes that the admin's settings allow.
+        root: the field path of a pod template in its object; empty for a pod.
     """
     given = spec.get("runtimeClassName")
     if not isinstance(given, str) or not given or given in allowed:
@@ -145,6 +153,7 @@ def faults_of_copies(spec: dict[str, Any], root: Path) -> list[Fault]:
     A few such elements are allowed, as a copy of an admitted pod has one of each name.
 
     Args:
+        spec: the pod's spec, as JSON.
         root: the field path of a pod template in its object; empty for a pod.
     """
     faults: list[Fault] = []
@@ -176,7 +185,7 @@ def _copies(items: list[Any], field: str, ours: tuple[str, ...], path: Path) -> 
 
 
 def _faults_of_length(spec: dict[str, Any], root: Path) -> list[Fault]:
-    """Returns a fault for each list of a pod's spec that has more items than the policies look through."""
+    """Returns a fault for each list of a pod's spec that is too long for the policies, which examine each item."""
     faults: list[Fault] = []
     for field, ours, most in _BOUNDED:
         items = spec.get(field)
@@ -188,7 +197,7 @@ def _faults_of_length(spec: dict[str, Any], root: Path) -> list[Fault]:
 
 
 def _faults_of_mounts(spec: dict[str, Any], reading: PodReading) -> list[Fault]:
-    """Returns the faults of mounts at the path of FairGPU's own volume: two volumes cannot be mounted at one path."""
+    """Returns a fault for each mount of another volume at the path where FairGPU's usage volume will be mounted."""
     faults: list[Fault] = []
     for container in reading.containers + reading.init:
         field, index = container.path[-2:]
@@ -215,7 +224,7 @@ def _faults_of_mounts(spec: dict[str, Any], reading: PodReading) -> list[Fault]:
 def _faults_of_other_plugins(spec: dict[str, Any], reading: PodReading, root: Path) -> list[Fault]:
     """Returns a fault for each container of a GPU pod whose `nvidia.com/gpu` is left to another device plugin.
 
-    The nodes of that plugin and those of FairGPU are different ones: the pod would wait for ever.
+    No node has both that plugin and FairGPU's node agent, so the pod would wait for ever.
     """
     ours = {container.path[-2:] for container in reading.all_containers}
     faults: list[Fault] = []

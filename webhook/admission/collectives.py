@@ -58,10 +58,9 @@ class Sign:
 
 
 def collective_warnings(pod: dict[str, Any], reading: PodReading, together: Sign | None = None) -> tuple[str, ...]:
-    """Returns warnings for a pod whose collective operations wait for other pods, at most MAX_NAMED.
+    """Returns a warning for each container with a fraction of a GPU that works with other pods, at most MAX_NAMED.
 
-    There is one for each container with a fraction of a GPU: such an operation goes on only while all pods have their
-    turn.
+    The collective operations of such a container go on only while all pods have their turn.
 
     Args:
         pod: a pod or a pod template, as JSON.
@@ -102,9 +101,13 @@ def _warning(sign: Sign, container: ContainerReading) -> str:
 
 
 def _sign(container: dict[str, Any], path: Path) -> Sign | None:
-    """Returns the first field of a container's environment or command that shows that it works with other pods.
+    """Returns the first field of a container's environment or command by which the container works with other pods.
 
-    It is None if there is no such field, or if another field says that the container works alone.
+    Returns None without such a field, or if another field says that the container works alone.
+
+    Args:
+        container: the container, as JSON.
+        path: the container's field path.
     """
     variables = container.get("env")
     listed = _named(decoded(variables)) if may_have(variables, _IN_VARIABLES) else []
@@ -128,9 +131,10 @@ def _named(variables: Any) -> list[tuple[int, dict[str, Any]]]:
 
 
 def _is_alone(variables: Mapping[Any, Any]) -> bool:
-    """Whether PyTorch's variables state that there is one process, or that all are in this pod.
+    """Whether PyTorch's variables state that the job has one process, or that all of its processes are in this pod.
 
-    The variables are given as their values keyed by name.
+    Args:
+        variables: the values of the container's environment variables, keyed by name.
     """
     address = variables.get("MASTER_ADDR")
     return variables.get("WORLD_SIZE") in ("0", "1") or (
@@ -148,9 +152,10 @@ def _names_other_processes(name: str, value: Any) -> bool:
 
 
 def _command(container: dict[str, Any]) -> tuple[str, list[str]]:
-    """Returns the name of the field that starts a launcher such as torchrun, and the words of the whole command line.
+    """Returns which field of a container starts a launcher, such as torchrun, and the words of its command line.
 
-    The field is `command` or `args`, and the words are those of both. Both values are empty without a launcher.
+    The field is `command` or `args`. The words are those of both fields. Without a launcher, the name of the field and
+    the list of words are empty.
     """
     for field in _COMMAND_LINE:
         given = container.get(field)
@@ -167,9 +172,13 @@ def _launches(given: Any) -> bool:
 
 
 def _launcher(words: list[str], names: tuple[str, ...]) -> tuple[str, list[str]]:
-    """Returns the first of the words that is one of these programs, without its folder, and the words that follow it.
+    """Returns the first program of a command line that has one of the given names, and the words that follow it.
 
-    Both are empty if no word is.
+    The program is returned without its folder. Both are empty if no word is such a program.
+
+    Args:
+        words: the words of the command line.
+        names: the names of the programs to look for.
     """
     for index, word in enumerate(words):
         if word.rpartition("/")[2] in names:
@@ -178,7 +187,12 @@ def _launcher(words: list[str], names: tuple[str, ...]) -> tuple[str, list[str]]
 
 
 def _option(words: list[str], names: tuple[str, ...]) -> str | None:
-    """Returns the value of an option, written as `--name value` or `--name=value`; None if it is not given."""
+    """Returns the value of an option, written as `--name value` or `--name=value`; None if the option is not given.
+
+    Args:
+        words: the words that follow the program in its command line.
+        names: the spellings of the option.
+    """
     for index, word in enumerate(words):
         name, equals, value = word.partition("=")
         if name in names:
@@ -187,7 +201,7 @@ def _option(words: list[str], names: tuple[str, ...]) -> str | None:
 
 
 def _most_nodes(words: list[str]) -> str | None:
-    """Returns the most nodes that torchrun's option --nnodes allows, such as 4 of `1:4`; None without the option."""
+    """Returns the most nodes that torchrun's option --nnodes allows, such as `4` for `1:4`; None without the option."""
     given = _option(words, _NODES)
     return None if given is None else given.rpartition(":")[2]
 

@@ -14,11 +14,12 @@ from webhook.admission.verdict import indexes_named, objects
 def change_containers(
     spec: dict[str, Any], field: str, readings: tuple[ContainerReading, ...], *, mounts: bool = True
 ) -> list[Operation]:
-    """Returns the JSON Patch operations that rewrite one of the pod's lists of containers.
+    """Returns the JSON Patch operations that rewrite the containers in one of the pod's lists, each in its place.
 
-    No container changes its index.
+    Keys of a dialect become the canonical request.
 
     Args:
+        spec: the pod's spec, as JSON.
         field: `containers` or `initContainers`.
         readings: the containers of this list that have keys of a dialect.
         mounts: whether the operations also add the mount of the usage volume, or remove it from a container without a

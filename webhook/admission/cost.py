@@ -39,6 +39,7 @@ def highest_rate(reading: PodReading, prices: Mapping[str, float], charge: Charg
     Args:
         reading: the GPU requests of the pod's containers.
         prices: GPU-hours charged for an hour of a whole GPU, keyed by model; `*` is any other model.
+        charge: the admin's rules for charging.
     """
     return _rate(reading, max(_prices(reading, prices)), charge, memory=True)
 

@@ -111,7 +111,7 @@ def _rewrite(
 def tolerate(spec: dict[str, Any], wanted: tuple[Toleration, ...]) -> list[Operation]:
     """Returns the JSON Patch operations that add each wanted toleration that the pod does not have.
 
-    The taints that keep other pods away from GPU nodes hold for GPU pods as well. The API server's own admission plugin
+    The taints that keep other pods away from GPU nodes would keep GPU pods away, too. The API server's admission plugin
     for this, ExtendedResourceToleration, is off by default and tolerates the name of the resource alone
     (https://kubernetes.io/docs/reference/access-authn-authz/admission-controllers/#extendedresourcetoleration).
     """
@@ -169,10 +169,14 @@ def keep_until_metered(pod: dict[str, Any], *, holds: bool) -> list[Operation]:
 
 
 def _source(reading: PodReading, given: Any) -> str:
-    """Returns the names of the dialects of a pod's manifest, joined by commas, for an annotation.
+    """Returns the value of a pod's annotation `fairgpu.io/source-dialect`: its manifest's dialects, joined by commas.
 
-    A copy of an admitted pod has only the canonical request. Such a copy keeps `given`, the value that its annotation
-    has.
+    A copy of an admitted pod has only the canonical request, and the annotation of the admitted pod. The copy keeps
+    that value.
+
+    Args:
+        reading: the GPU requests of the pod's containers.
+        given: the annotation's value in the manifest, as JSON; None if the manifest lacks the annotation.
     """
     if isinstance(given, str) and NATIVE_NAMES.issuperset(reading.dialects) and ALL_NAMES.issuperset(given.split(",")):
         return given
@@ -199,7 +203,10 @@ def gate(spec: dict[str, Any], *, held: bool) -> list[Operation]:
 
 
 def _strip(pod: dict[str, Any], reading: PodReading) -> list[Operation]:
-    """Returns the JSON Patch operations that remove keys which request nothing, such as `nvidia.com/gpu: 0`."""
+    """Returns the JSON Patch operations that remove the dialects' keys from a pod that requests no GPU by them.
+
+    Such a key is `nvidia.com/gpu: 0`.
+    """
     spec = mapping(pod.get("spec"))
     metadata = mapping(pod.get("metadata"))
     return [
@@ -224,7 +231,7 @@ def _replacements(pod: dict[str, Any], settings: Webhook) -> tuple[str, ...]:
 def audit_of(budget: BudgetVerdict) -> dict[str, str]:
     """Returns the annotations of a pod's admission for the API server's audit log, keyed by name; empty for none.
 
-    There is at most one: it states the age of the budget's state, if that is above `stale_after_seconds`.
+    The only such annotation states the age of the budget's state, if that age is above `stale_after_seconds`.
 
     Args:
         budget: the effect of the budget on the pod.
@@ -235,11 +242,12 @@ def audit_of(budget: BudgetVerdict) -> dict[str, str]:
 
 
 def creator(subject: Subject) -> str:
-    """Returns the creator of a pod, to which its use is attributed: a user's name, or `Kind/name` of a controller.
+    """Returns the creator to whom a pod's use is attributed: a user's name, or `Kind/name` of a controller.
 
-    The controller in the pod's ownerReferences counts if the user is one of Kubernetes' own, such as a service account
-    in kube-system or in an operator's namespace. For a person, or an account of the pod's own namespace, the user
-    counts: they could name any controller there, and so attribute the use to somebody else.
+    If a person or a service account of the pod's own namespace sends the request, the creator is that user: they could
+    name any controller in the pod's ownerReferences, and so attribute the use to somebody else. If another account of
+    Kubernetes sends the request, such as a service account in kube-system or in an operator's namespace, the creator is
+    the controller in the ownerReferences; if they name none, it is the account.
 
     Args:
         subject: the request of the admission review, with the pod.

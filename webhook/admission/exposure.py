@@ -1,4 +1,4 @@
-"""Warns of settings by which a GPU pod reaches GPUs beyond its share; nodes and other policies may refuse them.
+"""Warns of settings by which a GPU pod reaches GPUs beyond its share. Admission does not refuse them.
 
 docs/guards.md says how to close each of these ways.
 """
@@ -63,7 +63,7 @@ def exposures(pod: dict[str, Any], reading: PodReading, root: Path = ()) -> tupl
 
     Args:
         pod: a pod or a pod template that requests a GPU, as JSON.
-        reading: the GPU requests that were read from it.
+        reading: the GPU requests that were read from the pod.
         root: the field path of a pod template in its object; empty for a pod.
     """
     spec = mapping(pod.get("spec"))
@@ -84,7 +84,10 @@ def exposures(pod: dict[str, Any], reading: PodReading, root: Path = ()) -> tupl
 
 
 def _is_exposed(container: dict[str, Any]) -> bool:
-    """Whether a container may reach GPUs beyond its share; a quick test of all containers before the full test."""
+    """Whether a container has a setting by which it perhaps reaches GPUs beyond its share.
+
+    Only then does `exposures` examine the container closely, which takes longer.
+    """
     security = container.get("securityContext")
     if isinstance(security, dict) and (security.get("privileged") is True or _added_powers(security)):
         return True
@@ -103,13 +106,13 @@ def _is_exposed(container: dict[str, Any]) -> bool:
 
 
 def _environment(container: dict[str, Any]) -> Any:
-    """Returns a container's list of environment variables if NVIDIA_VISIBLE_DEVICES may be among them; else None."""
+    """Returns a container's list of environment variables if NVIDIA_VISIBLE_DEVICES occurs in its JSON; else None."""
     variables = container.get("env")
     return decoded(variables) if may_have(variables, _VISIBLE_DEVICES) else None
 
 
 def _added_powers(security: dict[str, Any]) -> list[str]:
-    """Returns those of the capabilities that a security context adds by which a container can mount file systems.
+    """Returns the capabilities for mounting file systems that a container's security context adds, as it spells them.
 
     Runtimes take the names of capabilities in upper or lower case.
     """
@@ -121,7 +124,10 @@ def _added_powers(security: dict[str, Any]) -> list[str]:
 
 
 def _reached(path: str) -> str:
-    """Returns, in words, the access that a mount of a path of the node gives a pod beyond its share; empty for none."""
+    """Returns the end of a warning: the access beyond its share that a pod gets by mounting a path of the node.
+
+    The text is empty for a path that gives no such access.
+    """
     plain = posixpath.normpath("/" + path.lstrip("/"))
     if plain == "/var/run" or plain.startswith("/var/run/"):  # on a node a link to /run
         plain = plain.removeprefix("/var")
@@ -186,7 +192,9 @@ def _container_warnings(container: dict[str, Any], path: Path) -> list[str]:
 def _foreign_gpu_warnings(resources: dict[str, Any], path: Path) -> list[str]:
     """Returns warnings that one container asks for GPUs of other device plugins beside FairGPU's.
 
-    `resources` are the container's, and `path` is the container's field path.
+    Args:
+        resources: the container's field `resources`, as JSON.
+        path: the container's field path.
     """
     others: dict[str, None] = {}
     for key in _AMOUNTS:

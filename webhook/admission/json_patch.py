@@ -35,7 +35,7 @@ def remove(path: str) -> Operation:
 
 
 def set_field(parent: dict[str, Any], path: str, key: str, value: Any) -> list[Operation]:
-    """Returns the JSON Patch operations that set a field of an object to a value; none if it has the value already.
+    """Returns the JSON Patch operations that set a field of an object to a value; none if the field has it already.
 
     Args:
         parent: the object as it is.

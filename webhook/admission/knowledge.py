@@ -55,7 +55,7 @@ of the two names is None."""
 
 @dataclass(frozen=True, slots=True)
 class PriorityClass:
-    """A PriorityClass of Kubernetes. The API server refuses a pod of the class with another value or policy.
+    """A PriorityClass of Kubernetes. The API server refuses a pod of the class with any other value or policy.
 
     Attributes:
         name: the name of the class.
@@ -89,7 +89,7 @@ class Knowledge:
     other_claims: frozenset[OtherClaim] = frozenset()
 
     def permissions_of(self, namespace: str) -> frozenset[Permission]:
-        """Returns the permissions of a namespace; none if it has no annotation `fairgpu.io/allow`."""
+        """Returns the permissions that a namespace's annotation `fairgpu.io/allow` grants; empty for none."""
         return self.permissions.get(namespace, NO_PERMISSIONS)
 
 

@@ -22,6 +22,7 @@ def earned_class(settings: Priorities, knowledge: Knowledge, *, over: bool) -> P
     The value and the policy are those of the cluster's class; if the cluster lacks the class, the settings give them.
 
     Args:
+        settings: the admin's settings of priority classes, with the names of the two classes.
         knowledge: the priority classes of the cluster.
         over: whether the pod is over budget.
     """
@@ -37,6 +38,7 @@ def keeps_own(spec: dict[str, Any], settings: Priorities, knowledge: Knowledge) 
     """Returns whether the pod keeps the priority class that its author gave it.
 
     Args:
+        spec: the pod's spec, as JSON.
         settings: the admin's settings of priority classes, with the classes to keep.
         knowledge: the name of the cluster's default class, which no pod keeps.
     """
@@ -47,11 +49,13 @@ def keeps_own(spec: dict[str, Any], settings: Priorities, knowledge: Knowledge) 
 def faults_of_class(
     spec: dict[str, Any], settings: Priorities, knowledge: Knowledge, root: tuple[str | int, ...]
 ) -> tuple[Fault, ...]:
-    """Returns the fault of a priority class that a GPU pod must not name; none for a class that is allowed.
+    """Returns the fault of the priority class that a GPU pod names, if the class is not allowed; else empty.
 
-    Allowed are FairGPU's two classes, the cluster's default and the classes that the settings keep.
+    Allowed are FairGPU's two classes, the cluster's default class and the classes that the settings keep.
 
     Args:
+        spec: the pod's spec, as JSON.
+        settings: the admin's settings of priority classes.
         knowledge: the name of the cluster's default class.
         root: the field path of a pod template in its object; empty for a pod.
     """

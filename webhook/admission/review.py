@@ -62,6 +62,7 @@ def answer(route: str, body: bytes, knowledge: Knowledge, settings: Webhook, now
         route: the webhook that the API server called: `mutate`, `validate` or `account`.
         body: the AdmissionReview as JSON.
         knowledge: the webhook's knowledge of the cluster, by which it decides.
+        settings: the webhook's settings.
         now: the present time, in seconds of the monotonic clock.
 
     Raises:
@@ -106,6 +107,7 @@ def read(document: Any, size: int = 0) -> Subject:
     """Returns the request of a parsed AdmissionReview.
 
     Args:
+        document: the AdmissionReview, as JSON.
         size: the bytes of its JSON; 0 if it is unknown.
 
     Raises:
@@ -136,6 +138,7 @@ def mutate(subject: Subject, knowledge: Knowledge, settings: Webhook, now: float
     Args:
         subject: the request of the admission review.
         knowledge: budgets, namespaces and priority classes as last observed.
+        settings: the webhook's settings.
         now: the present time, in seconds of the monotonic clock.
     """
     if subject.sub_resource:
@@ -159,7 +162,9 @@ def judge(route: str, subject: Subject, knowledge: Knowledge, settings: Webhook,
 
     Args:
         route: the webhook that the API server called: `mutate`, `validate` or `account`.
+        subject: the request of the admission review.
         knowledge: budgets, namespaces and priority classes as last observed.
+        settings: the webhook's settings.
         now: the present time, in seconds of the monotonic clock.
     """
     if route == MUTATE:
@@ -197,7 +202,7 @@ def encode(uid: str, verdict: Verdict) -> bytes:
 
 
 def _sign_order(subject: Subject) -> Verdict:
-    """Returns the verdict on a new order: the name of the user that created it is added as its `requestedBy`.
+    """Returns the verdict on a new order, which adds the name of the user that creates the order as `requestedBy`.
 
     An order that has a `requestedBy` already stays as it is; the policy fairgpu-orders checks that name.
     """

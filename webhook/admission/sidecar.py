@@ -33,7 +33,7 @@ class Part:
 
     Attributes:
         item: the container or the volume as an object of the API.
-        json: the same, encoded as JSON once for all pods.
+        json: the JSON of `item`, which is encoded once for all pods.
     """
 
     def __init__(self, item: dict[str, Any]) -> None:
@@ -59,6 +59,7 @@ def sidecar_parts(settings: Sidecar, timekeeper_ca: str, pod_level: frozenset[st
     """Returns the sidecar and the volumes that admission adds to a GPU pod; they are the same for most pods.
 
     Args:
+        settings: the admin's settings of the sidecar.
         timekeeper_ca: the CA that signs the timekeeper's certificate, in PEM.
         pod_level: the resources of which the pod itself states an amount, as `pod_level_resources` returns them.
     """
@@ -78,12 +79,12 @@ def pod_level_resources(spec: dict[str, Any]) -> frozenset[str]:
 def sidecar_container(settings: Sidecar, timekeeper_ca: str, pod_level: frozenset[str] = NOT_STATED) -> dict[str, Any]:
     """Returns the sidecar's container, as JSON of the API.
 
-    It has no amount of its own of what the pod itself states. The API server refuses a pod whose containers request
-    more together than the pod, and the author left no room for the sidecar.
-
     Args:
+        settings: the admin's settings of the sidecar.
         timekeeper_ca: the CA that signs the timekeeper's certificate, in PEM.
-        pod_level: the resources of which the pod itself states an amount.
+        pod_level: the resources of which the pod itself states an amount for all its containers. The sidecar requests
+            none of them: the author left no room for it, and the API server refuses a pod whose containers together
+            request more than the pod.
     """
     own = {"cpu": settings.cpu, "memory": settings.memory}
     amounts = {name: amount for name, amount in own.items() if name not in pod_level}
@@ -131,14 +132,18 @@ def shared_volumes(settings: Sidecar) -> list[dict[str, Any]]:
 
 
 def usage_mount(container: str) -> dict[str, str]:
-    """Returns the mount by which the GPU container with this name gets its folder of the usage volume, as JSON."""
+    """Returns the mount, as JSON of the API, by which a GPU container gets its own folder of the usage volume.
+
+    Args:
+        container: the container's name, which is also the folder's.
+    """
     return {"name": names.USAGE_VOLUME, "mountPath": names.USAGE_MOUNT_PATH, "subPath": container}
 
 
 def place_sidecar(spec: dict[str, Any], sidecar: Part) -> list[Operation]:
     """Returns the JSON Patch operations that put the sidecar first among a pod's init containers.
 
-    They remove any other init container of the sidecar's name.
+    The operations also remove each other init container that has the sidecar's name.
     """
     given = spec.get("initContainers")
     path = "/spec/initContainers"
@@ -153,9 +158,10 @@ def place_sidecar(spec: dict[str, Any], sidecar: Part) -> list[Operation]:
 def place_volumes(spec: dict[str, Any], wanted: tuple[Part, ...]) -> list[Operation]:
     """Returns the JSON Patch operations that add the wanted volumes that a pod lacks.
 
-    They also remove each volume that has the name of one of FairGPU's volumes but differs from it.
+    The operations also remove each volume of the pod that has the name of a wanted volume but another content.
 
     Args:
+        spec: the pod's spec, as JSON.
         wanted: the volumes that the pod must have.
     """
     given = spec.get("volumes")
@@ -174,9 +180,9 @@ def place_volumes(spec: dict[str, Any], wanted: tuple[Part, ...]) -> list[Operat
 
 
 def strange_volumes(spec: dict[str, Any]) -> list[int]:
-    """Returns the indexes of a pod's strange volumes: they have the name of one of FairGPU's volumes, but not its type.
+    """Returns the indexes of the volumes that have the name of one of FairGPU's volumes, but another type.
 
-    A strange volume is the author's own, and admission replaces it.
+    Such a volume is the author's own. Admission replaces it, and warns.
     """
     given: Any = spec.get("volumes")
     return [index for index in indexes_named(given, OUR_VOLUMES) if _KINDS[given[index]["name"]] not in given[index]]

@@ -60,7 +60,9 @@ def pod_template(kind: str, item: dict[str, Any]) -> tuple[tuple[str, ...], dict
 
 
 def pod_templates(kind: str, item: dict[str, Any]) -> list[PodTemplate]:
-    """Returns all pod templates in a built-in workload, or in a custom resource of a kind in JOBS; else none.
+    """Returns all pod templates in a built-in workload or in a custom resource of a kind in JOBS.
+
+    The list is empty for an object of any other kind.
 
     Args:
         kind: the object's kind, such as `Job` or `JobSet`.
@@ -107,7 +109,10 @@ def _kubeflow(field: str) -> Callable[[dict[str, Any]], list[PodTemplate]]:
 
 
 def _count(item: dict[str, Any], field: str) -> int:
-    """Returns the number of pods or jobs in a field; 1 if the field is absent, as for the resources in JOBS."""
+    """Returns the number of pods or jobs that a field states; 1, the default of the resources in JOBS, if it is absent.
+
+    A value that is no whole number from 0 counts as absent.
+    """
     value = item.get(field, 1)
     return value if type(value) is int and value >= 0 else 1
 

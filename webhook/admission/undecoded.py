@@ -9,9 +9,9 @@ import msgspec
 
 
 def may_have(value: Any, texts: tuple[str, ...]) -> bool:
-    """Returns whether a field of a container may contain one of some texts, so that it is worth decoding.
+    """Returns whether a field of a container perhaps contains one of some texts; only then is it worth decoding.
 
-    JSON bytes are searched for the texts. For a decoded value the result is true, and for an absent one false.
+    JSON bytes are searched for the texts. For a decoded value the result is True, and for an absent field False.
 
     Args:
         value: the field: JSON bytes (`msgspec.Raw`), a decoded value, or None if it is absent.

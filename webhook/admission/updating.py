@@ -2,7 +2,7 @@
 
 `kubectl apply` compares the manifest with the stored pod, finds that the dialect's keys are missing, and puts them back
 into fields that cannot change. Admission removes the restored keys if they still state the pod's own request, and
-refuses other ones. It puts back the tolerations that the manifest's list lacks.
+refuses the update if they state another one. It puts back the tolerations that the manifest's list lacks.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ def admit_update(subject: Subject, settings: Webhook) -> Verdict:
 
     Args:
         subject: the request of the admission review, with the pod before and after the update.
+        settings: the webhook's settings.
     """
     dialects = settings.dialects.reading
     stored = read_pod(subject.old_item, dialects, dialects=registry.NATIVE)
@@ -75,11 +76,11 @@ def _faults_of_requests(returning: PodReading, stored: Requests) -> list[Fault]:
 
 
 def changed_request(container: ContainerReading, present: GPURequest | None) -> Fault:
-    """Returns the fault of an updated container whose GPU request differs from the one at the pod's creation.
+    """Returns the fault of an updated container whose GPU request is not that of the pod's creation.
 
     Args:
         container: the container after the update.
-        present: its request before the update; None if it had none.
+        present: the container's request before the update; None if it had none.
     """
     return Fault(
         path=field_path(*container.path, "resources"),
@@ -97,12 +98,13 @@ def _describe(request: GPURequest | None) -> str:
 
 
 def _warnings_of_choices(returning: PodReading, stored: dict[str, Any]) -> tuple[str, ...]:
-    """Returns warnings about choices in dialects' annotations that differ from those at the pod's creation.
+    """Returns a warning for each choice in a dialect's annotations that is not the choice at the pod's creation.
 
-    The annotations come back when a manifest is applied again; the choices of the stored pod stay.
+    Admission had removed these annotations, and a manifest that is applied again restores them. The choices of the
+    stored pod stay.
 
     Args:
-        returning: the updated pod's reading.
+        returning: the reading of the updated pod in the dialects of other projects.
         stored: the pod before the update, as JSON.
     """
     annotations = mapping(mapping(stored.get("metadata")).get("annotations"))
@@ -140,14 +142,14 @@ def _restore(subject: Subject, returning: PodReading, tolerations: tuple[Tolerat
 def restore_tolerations(
     spec: dict[str, Any], stored: dict[str, Any], added: Sequence[dict[str, str]]
 ) -> list[Operation]:
-    """Returns the JSON Patch operations that put tolerations of a stored pod back into its updated spec, in place.
+    """Returns the JSON Patch operations that put back the tolerations which an update takes from a pod.
 
-    The API has a pod's tolerations as one value: a manifest with some replaces the whole list when it is applied again.
-    No update may remove a toleration, so without admission's own the API server would refuse the manifest.
+    A manifest with tolerations replaces the whole list of the pod when it is applied again, and the tolerations that
+    admission had added are then missing. The API server refuses an update that removes a toleration.
 
     Args:
         spec: the pod's spec after the update, as JSON.
-        stored: the spec before the update.
+        stored: the spec before the update. A toleration gets its place in this list back.
         added: the tolerations that admission adds to new pods. No others are put back.
     """
     given, before = list_of(spec.get("tolerations")), list_of(stored.get("tolerations"))

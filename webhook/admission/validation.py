@@ -23,6 +23,7 @@ def validate(subject: Subject, knowledge: Knowledge, settings: Webhook) -> Verdi
     Args:
         subject: the request of the admission review: a pod, a subresource of a pod, or a workload.
         knowledge: the permissions of namespaces and the priority classes, as last observed.
+        settings: the webhook's settings.
     """
     if subject.kind == "Pod":
         if subject.sub_resource == "ephemeralcontainers":
@@ -60,9 +61,9 @@ def _added_later(reading: PodReading) -> list[Fault]:
 
 
 def _validate_update(subject: Subject, settings: Webhook) -> Verdict:
-    """Returns the verdict on an updated pod; only a change of its GPU requests is a fault.
+    """Returns the verdict on an updated pod: the faults of the containers whose GPU keys the update changes.
 
-    A pod that was admitted under other settings must stay updatable.
+    Other faults do not count, so that a pod that was admitted under other settings stays updatable.
     """
     dialects = settings.dialects.reading
     before = read_pod(subject.old_item, dialects)
@@ -114,12 +115,12 @@ def _validate_templates(subject: Subject, knowledge: Knowledge, settings: Webhoo
 
 
 def _one_of_several(kind: str, template: PodTemplate, together: int) -> Sign | None:
-    """Returns the sign that a template's pods work together, for warnings; None if its workload has no two such pods.
+    """Returns the sign, for warnings, that a template's pods work together with other pods; None if they do not.
 
     Args:
         kind: the workload's kind.
         template: the pod template, whose field path the sign names.
-        together: the number of the workload's pods with GPUs that work together.
+        together: the number of pods of the workload that have GPUs and work together. There is no sign for 0 or 1.
     """
     if together <= 1:
         return None

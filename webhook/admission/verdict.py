@@ -82,7 +82,7 @@ class Subject:
 
 
 def objects(value: Any) -> list[tuple[int, dict[str, Any]]]:
-    """Returns each JSON object in a JSON array, as a pair of its index and itself; empty if the value is no array."""
+    """Returns a pair of index and object for each JSON object in a JSON array; empty for a value that is no array."""
     if not isinstance(value, list):
         return []
     return [(index, item) for index, item in enumerate(value) if isinstance(item, dict)]
@@ -93,6 +93,7 @@ def indexes_named(value: Any, names: Collection[str]) -> list[int]:
 
     Args:
         value: the array, such as a pod's list of volumes. A value that is no array gives no indexes.
+        names: the names to look for.
     """
     if not isinstance(value, list):
         return []

@@ -12,10 +12,10 @@ from webhook.admission.knowledge import BudgetStates, Knowledge, OtherClaim, Pri
 
 
 class AdmissionCache:
-    """The knowledge of one worker of the webhook. Readers take it whole, and writers replace it. Thread-safe.
+    """The present knowledge of one worker of the webhook: reviews read it, and the watches replace it. Thread-safe.
 
     Attributes:
-        knowledge: the knowledge at this moment.
+        knowledge: the knowledge at this moment, a frozen value that each storing method replaces as a whole.
     """
 
     def __init__(self) -> None:
@@ -46,10 +46,11 @@ class AdmissionCache:
         return self.knowledge.timekeeper_ca
 
     def learn_states(self, document: StatesDocument, now: float) -> None:
-        """Stores the timekeeper's answer; one that is not `full` replaces only the states that it names.
+        """Stores the states of the timekeeper's answer; an answer that is not `full` leaves other states as they are.
 
         Args:
-            now: the time at which it was received, in seconds of the monotonic clock.
+            document: the timekeeper's answer.
+            now: the time at which the answer was received, in seconds of the monotonic clock.
         """
         with self._lock:
             known = self.knowledge.states
@@ -84,7 +85,7 @@ class AdmissionCache:
 
         Args:
             kind: `resourceclaims` or `resourceclaimtemplates`.
-            claims: the namespace and name of each.
+            claims: these claims or templates, each as a pod names it.
         """
         with self._lock:
             self._other_claims[kind] = claims

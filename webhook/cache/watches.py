@@ -29,7 +29,7 @@ PRIORITY_CLASSES = Collection("/apis/scheduling.k8s.io/v1/priorityclasses", {})
 
 
 class _Logged:
-    """The base of the views: it logs failed requests to the API server."""
+    """The base of the views, which logs failed requests to the API server."""
 
     def confirmed(self) -> None:
         """Does nothing: no decision on a review depends on how long ago the objects were seen."""
@@ -39,7 +39,7 @@ class _Logged:
 
 
 class NamespacesView(_Logged):
-    """A view of Namespaces; it stores the permissions in the annotation `fairgpu.io/allow`: elastic, high-priority."""
+    """A view of Namespaces, which stores in the cache the permissions that annotations `fairgpu.io/allow` grant."""
 
     def __init__(self, cache: AdmissionCache) -> None:
         self._cache = cache
@@ -58,6 +58,7 @@ class NamespacesView(_Logged):
 
         Args:
             kind: the event: ADDED, MODIFIED or DELETED.
+            item: the Namespace, as JSON; a deleted one in its last version.
         """
         name, allowed = _name(item), parse_permissions(_allow(item))
         if kind == "DELETED":
@@ -86,9 +87,9 @@ class NamespacesView(_Logged):
 
 
 class PriorityClassesView(_Logged):
-    """A view of PriorityClasses, which it stores in the cache.
+    """A view of PriorityClasses, which stores them in the cache.
 
-    It logs if one of FairGPU's classes is missing, or differs from the settings.
+    The view logs if one of FairGPU's classes is missing, or if its value is not that of the settings.
     """
 
     def __init__(self, cache: AdmissionCache, settings: Priorities) -> None:
@@ -106,6 +107,7 @@ class PriorityClassesView(_Logged):
 
         Args:
             kind: the event: ADDED, MODIFIED or DELETED.
+            item: the PriorityClass, as JSON; a deleted one in its last version.
         """
         if kind == "DELETED":
             self._items.pop(_name(item), None)
@@ -132,7 +134,7 @@ class PriorityClassesView(_Logged):
 
 
 class ClaimsView(_Logged):
-    """A view of ResourceClaims, or of ResourceClaimTemplates; it stores the ones that ask for no GPU."""
+    """A view of ResourceClaims, or of ResourceClaimTemplates, which stores those that ask for no GPU in the cache."""
 
     def __init__(self, cache: AdmissionCache, kind: str, device_classes: tuple[str, ...]) -> None:
         self._cache = cache
@@ -143,7 +145,10 @@ class ClaimsView(_Logged):
         """Whether the API server lacks the collection in the version that was requested."""
 
     def read(self, item: Json) -> Json:
-        """Returns a ResourceClaim's metadata and spec; of a ResourceClaimTemplate, the spec of its claims."""
+        """Returns the parts of an object that this view needs: its names, and the spec of the claim.
+
+        For a ResourceClaimTemplate, the spec is that of the claims that are made from it.
+        """
         metadata, spec = mapping(item.get("metadata")), mapping(item.get("spec"))
         named = {key: metadata[key] for key in ("namespace", "name", "resourceVersion") if key in metadata}
         return {"metadata": named, "spec": mapping(spec.get("spec")) or spec}
@@ -162,6 +167,7 @@ class ClaimsView(_Logged):
 
         Args:
             kind: the event: ADDED, MODIFIED or DELETED.
+            item: the claim or the template, as JSON; a deleted one in its last version.
         """
         key = self._key(item)
         if kind == "DELETED" or self._asks_for_gpu(item):
@@ -175,7 +181,11 @@ class ClaimsView(_Logged):
         self._cache.learn_other_claims(self._kind, frozenset(self._others))
 
     def failed(self, error: ApiError) -> None:
-        """Sets `missing` to whether the API server lacks the collection; logs any other failure."""
+        """Sets `missing` to whether the API server lacks the collection, and logs any other error.
+
+        Args:
+            error: the error of the request that failed.
+        """
         self.missing = error.not_found
         if not error.not_found:
             super().failed(error)
@@ -186,7 +196,7 @@ class ClaimsView(_Logged):
         return (namespace, None, name) if self._kind == CLAIM_TEMPLATES else (namespace, name, None)
 
     def _asks_for_gpu(self, item: Json) -> bool:
-        """Whether a claim asks for a device of a class of GPUs. Administrative access does not count: it costs nothing.
+        """Whether a claim asks for a device of a class of GPUs. A request for administrative access does not count.
 
         In v1 the class is in the request's field `exactly`; in v1beta1 and v1beta2 it may be in the request itself.
         Alternatives are in `firstAvailable` in each version.
@@ -207,8 +217,11 @@ def follow_claims(api: KubernetesAPI, view: ClaimsView, kind: str, wait: Wait, r
     An API server without Dynamic Resource Allocation is asked for it again at intervals.
 
     Args:
+        api: the API server.
+        view: the view of the claims or of the templates, as `kind` says.
         kind: `resourceclaims` or `resourceclaimtemplates`.
-        random: returns numbers in [0, 1), which vary the intervals.
+        wait: sleeps for the given seconds, and returns whether the process ends.
+        random: returns a number in [0, 1), by which the intervals vary.
     """
     while not wait(0):
         version = _version_of_claims(api)
@@ -235,5 +248,5 @@ def _name(item: dict[str, Any]) -> str:
 
 
 def _allow(item: dict[str, Any]) -> Any:
-    """Returns the value of a namespace's annotation `fairgpu.io/allow`; None if it has none."""
+    """Returns the value of a namespace's annotation `fairgpu.io/allow`; None if the namespace lacks the annotation."""
     return mapping(mapping(item.get("metadata")).get("annotations")).get(names.NAMESPACE_ALLOW)

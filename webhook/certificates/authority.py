@@ -121,9 +121,14 @@ def next_step(observed: Observation, settings: Certificates, now: datetime) -> S
 def _step_of_renewal(
     authorities: Authorities, published_at: datetime, leaf: Pair, settings: Certificates, now: datetime
 ) -> Step:
-    """Returns the next step while API servers trust the certificate that replicas serve (`leaf`).
+    """Returns the next step of a renewal while API servers accept the certificate that the webhook's replicas serve.
 
-    `published_at` is the time at which every webhook configuration was seen to have the CAs.
+    Args:
+        authorities: the CAs to trust, which every webhook configuration has.
+        published_at: the time at which every webhook configuration was first seen to have these CAs.
+        leaf: the certificate that the replicas serve, and its key.
+        settings: the lifetimes and the names of certificates.
+        now: the present time, with a time zone.
     """
     spread = timedelta(seconds=settings.spread_seconds)
     if not serves(leaf.certificate_pem, authorities.trusted[-1], settings.names):
@@ -137,11 +142,11 @@ def _step_of_renewal(
 
 
 def first_authorities(published: Collection[bytes], settings: Certificates, now: datetime) -> Authorities:
-    """Returns the first authorities: a new one, which signs certificates, and all authorities that API servers trust.
+    """Returns a new CA, which signs certificates, beside the CAs that API servers trust already and that are valid.
 
     Args:
         published: the bundles of CAs in the webhook configurations, in PEM.
-        settings: the lifetime of an authority.
+        settings: the lifetime of a CA.
         now: the present time, with a time zone.
     """
     candidates = {certificate for bundle in published for certificate in certificates_in(bundle)}
@@ -151,11 +156,11 @@ def first_authorities(published: Collection[bytes], settings: Certificates, now:
 
 
 def with_new_authority(authorities: Authorities, settings: Certificates, now: datetime) -> Authorities:
-    """Returns the authorities with a new one, which signs all later certificates.
+    """Returns the CAs to trust with a new CA beside them, which signs all later certificates.
 
     Args:
-        authorities: the authorities so far.
-        settings: the lifetime of an authority.
+        authorities: the CAs so far.
+        settings: the lifetime of a CA.
         now: the present time, with a time zone.
     """
     made = make_authority(AUTHORITY_NAME, now, timedelta(seconds=settings.authority_seconds))
@@ -163,15 +168,16 @@ def with_new_authority(authorities: Authorities, settings: Certificates, now: da
 
 
 def newest_alone(authorities: Authorities) -> Authorities:
-    """Returns the authorities without the older ones, which sign no certificates any more."""
+    """Returns the newest of the CAs to trust as the only one; the older CAs sign no certificates any more."""
     return Authorities(authorities.trusted[-1:], authorities.newest_key)
 
 
 def seen_published(authorities: Authorities, now: datetime) -> Authorities:
-    """Returns the authorities with the time at which they were seen published in every webhook configuration.
+    """Returns the CAs to trust, with the note that every webhook configuration has them now.
 
     Args:
-        now: that time, with a time zone.
+        authorities: the CAs, which every webhook configuration has.
+        now: the present time, with a time zone.
     """
     return replace(authorities, published_at=now)
 
@@ -180,6 +186,7 @@ def new_leaf(authorities: Authorities, settings: Certificates, now: datetime) ->
     """Returns a new server certificate of the webhook, which the newest authority signs, with its key.
 
     Args:
+        authorities: the CAs, with the key of the newest one.
         settings: the names and the lifetime of the certificate.
         now: the present time, with a time zone.
     """
@@ -192,14 +199,18 @@ def certificates_in(bundle: bytes) -> tuple[bytes, ...]:
 
 
 def pack_authorities(authorities: Authorities) -> dict[str, bytes]:
-    """Returns the authorities as bytes, keyed by the names under which a Secret or a folder stores them."""
+    """Returns the CAs, the newest one's key and the time of publication as bytes, keyed by their names in a `Store`."""
     published = authorities.published_at
     noted = {PUBLISHED: published.isoformat().encode()} if published else {}
     return {BUNDLE: authorities.bundle, AUTHORITY_KEY: authorities.newest_key, **noted}
 
 
 def unpack_authorities(data: Mapping[str, bytes]) -> Authorities | None:
-    """Returns the authorities from the bytes of a Secret or a folder, keyed by name; None if missing or invalid."""
+    """Returns the CAs that a `Store` holds; None if their certificates or the newest one's key are missing or invalid.
+
+    Args:
+        data: the bytes in the store, keyed by name.
+    """
     try:
         trusted = certificates_in(data[BUNDLE])
         published = datetime.fromisoformat(data[PUBLISHED].decode()) if PUBLISHED in data else None
@@ -209,12 +220,16 @@ def unpack_authorities(data: Mapping[str, bytes]) -> Authorities | None:
 
 
 def pack_leaf(leaf: Pair) -> dict[str, bytes]:
-    """Returns a certificate and its key as bytes, keyed by the names under which a Secret or a folder stores them."""
+    """Returns a certificate and its key as bytes, keyed by their names in a `Store`."""
     return {LEAF: leaf.certificate_pem, LEAF_KEY: leaf.key_pem}
 
 
 def unpack_leaf(data: Mapping[str, bytes]) -> Pair | None:
-    """Returns a certificate and its key from the bytes of a Secret or folder, keyed by name; None if one is missing."""
+    """Returns the certificate and the key that a `Store` holds; None if one of the two is missing.
+
+    Args:
+        data: the bytes in the store, keyed by name.
+    """
     return Pair(data[LEAF], data[LEAF_KEY]) if LEAF in data and LEAF_KEY in data else None
 
 
@@ -224,7 +239,14 @@ def _can_sign(authorities: Authorities, now: datetime) -> bool:
 
 
 def _is_accepted(leaf: Pair, trusted: Collection[bytes], settings: Certificates, now: datetime) -> bool:
-    """Whether API servers that trust these CAs accept the webhook's certificate at the time `now`."""
+    """Whether API servers accept the webhook's certificate.
+
+    Args:
+        leaf: the webhook's certificate and its key.
+        trusted: the CAs that the API servers trust, in PEM.
+        settings: the names that the certificate must cover.
+        now: the present time, with a time zone.
+    """
     certificate = leaf.certificate_pem
     if not matches(leaf) or not _is_valid(certificate, now):
         return False

@@ -1,7 +1,7 @@
 """Renews the webhook's CA and certificate: observes them and the webhook configurations, and takes the due steps.
 
-The process of `fairgpu webhook certificates` does so repeatedly. It listens on no port. After each check it touches a
-file, from which a probe sees that the process works.
+The process of `fairgpu webhook certificates` does so repeatedly. The process listens on no port. After each check it
+touches a file, from which a probe sees that the process works.
 """
 
 from __future__ import annotations
@@ -58,9 +58,10 @@ class Places:
 
 @dataclass(frozen=True, slots=True)
 class _Snapshot:
-    """The certificates as they were read, with the versions of the objects that hold them.
+    """The certificates as one check has read them, with the versions of the objects that hold them.
 
-    A step passes a version on when it writes, so that it overwrites nothing that another process has changed since.
+    A step that writes an object passes the version that was read. The write fails if another process has changed the
+    object since.
 
     Attributes:
         observed: the certificates and the published CAs.
@@ -76,7 +77,7 @@ class _Snapshot:
 
 
 def reconcile(places: Places, settings: Certificates, now: Callable[[], datetime]) -> Observation:
-    """Takes all due steps in the renewal of the webhook's certificates; returns the stored certificates after them.
+    """Takes all due steps in the renewal of the webhook's certificates; returns the certificates that are then stored.
 
     Args:
         places: the stores of the certificates, and the webhook configurations.
@@ -111,10 +112,10 @@ def chain_of(observed: Observation) -> Chain:
 def _observe(places: Places) -> _Snapshot:
     """Reads the stores and the webhook configurations, in an order that keeps two processes from breaking trust.
 
-    The configurations are read before the authorities. A bundle is published only if the configurations have not
-    changed since, so that no older bundle ever replaces a later one. The certificate is read before the authorities,
-    too. It is replaced only if it has not changed since, so that none is issued under an authority that was dropped
-    meanwhile.
+    The webhook configurations are read before the authorities. CAs are published only if the configurations have not
+    changed since, so that older CAs never replace later ones. The certificate, too, is read before the authorities. The
+    certificate is replaced only if it has not changed since, so that an authority which was dropped meanwhile never
+    issues the new certificate.
     """
     configurations = places.configurations.read()
     leaf, leaf_version = places.leaf.load()
@@ -124,7 +125,10 @@ def _observe(places: Places) -> _Snapshot:
 
 
 def _take_step(step: Step, snapshot: _Snapshot, places: Places, settings: Certificates, now: datetime) -> bool:
-    """Takes a step; returns False, without a change, if another process has changed the object since the snapshot."""
+    """Takes a step of the renewal; returns False if another process has changed the object to write since the snapshot.
+
+    Nothing is written then, but PUBLISH has perhaps written one of the two webhook configurations.
+    """
     authorities = snapshot.observed.authorities
     if authorities is None or step is Step.START:
         changed = first_authorities(snapshot.observed.published, settings, now)
@@ -149,6 +153,7 @@ def cluster_places(api: KubernetesAPI, settings: Certificates) -> Places:
     """Returns the places of the webhook's certificates in a cluster: two Secrets, and the webhook configurations.
 
     Args:
+        api: the API server.
         settings: the names of the Secrets and their namespace.
     """
     return Places(
@@ -169,9 +174,10 @@ def run_rotation(
 
     Args:
         places: the stores of the certificates, and the webhook configurations.
-        settings: lifetimes, names, and the interval of checks.
+        settings: the lifetimes and names of certificates, and the interval between two checks.
         now: returns the present time, with a time zone.
-        alive: a file to touch after each check; None for no file.
+        wait: sleeps for the given seconds, and returns whether the process ends.
+        alive: a file to touch after each check, by which a probe sees that the checks go on; None for no file.
     """
     while True:
         try:

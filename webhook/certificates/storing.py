@@ -21,7 +21,7 @@ from fairgpu.serving.tls import ChainError
 
 
 class Store(Protocol):
-    """A store of named bytes, with a version that changes with them."""
+    """A store of certificates and keys as named bytes, with a version that changes whenever the bytes change."""
 
     def load(self) -> tuple[Mapping[str, bytes], str]:
         """Returns the stored bytes, keyed by name, and their version, which `save` needs.
@@ -31,7 +31,7 @@ class Store(Protocol):
         """
 
     def save(self, data: Mapping[str, bytes], version: str) -> bool:
-        """Replaces the stored bytes; returns False, without a change, if their version is another by now.
+        """Replaces the stored bytes; returns False, without a change, if they are no longer of the given version.
 
         Args:
             data: the new bytes, keyed by name.
@@ -53,6 +53,8 @@ class SecretStore:
     def load(self) -> tuple[Mapping[str, bytes], str]:
         """Returns the Secret's data and its resourceVersion; both are empty if there is no Secret.
 
+        Data that is no base64 counts as empty.
+
         Raises:
             ChainError: the API server refuses, or does not answer.
         """
@@ -69,7 +71,7 @@ class SecretStore:
         return data, str(secret["metadata"]["resourceVersion"])
 
     def save(self, data: Mapping[str, bytes], version: str) -> bool:
-        """Creates the Secret, or replaces its data; returns False, without a change, if its version is another by now.
+        """Creates the Secret, or replaces its data; returns False, without a change, if another process has changed it.
 
         Args:
             data: the new bytes, keyed by the Secret's keys.
@@ -98,7 +100,7 @@ class FolderStore:
     """A store of named bytes in the files of a folder on one machine, readable by their owner alone."""
 
     def __init__(self, folder: Path, files: Collection[str]) -> None:
-        """Makes a store of the files with these names in a folder; other files there are left alone."""
+        """Makes a store of the files with the names in `files` in a folder; its methods touch no other file there."""
         self._folder = folder
         self._files = frozenset(files)
 
@@ -112,10 +114,10 @@ class FolderStore:
             return self._read()
 
     def save(self, data: Mapping[str, bytes], version: str) -> bool:
-        """Writes the files and removes the store's other files; returns False, without a change, for an old version.
+        """Replaces the store's files; returns False, without a change, if another process has changed them.
 
         Args:
-            data: the new bytes, keyed by file name.
+            data: the new bytes, keyed by file name. A file of the store that is not among the keys is removed.
             version: the digest of the bytes to replace, as `load` returned it.
 
         Raises:

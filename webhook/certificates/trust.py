@@ -39,7 +39,7 @@ class Configuration:
 
 
 class Trust(Protocol):
-    """The access to FairGPU's webhook configurations, where API servers find the CAs of the webhook's certificate."""
+    """Reads and writes the CAs in FairGPU's webhook configurations, by which API servers trust the webhook's server."""
 
     def read(self) -> Sequence[Configuration]:
         """Returns the webhook configurations that exist, at most a mutating and a validating one.
@@ -61,7 +61,7 @@ class Trust(Protocol):
 
 
 class Configurations:
-    """The access to FairGPU's webhook configurations by the API: reads them, and writes the webhook's CAs into them."""
+    """Reads FairGPU's webhook configurations from the API server, and writes the webhook's CAs into them."""
 
     def __init__(self, api: KubernetesAPI) -> None:
         self._api = api
@@ -75,9 +75,10 @@ class Configurations:
         return [item for path in CONFIGURATIONS if (item := self._read(path)) is not None]
 
     def publish(self, configurations: Sequence[Configuration], bundle: bytes) -> bool:
-        """Writes the CAs into webhook configurations; returns False at the first that has changed since it was read.
+        """Writes the CAs into webhook configurations, one after the other.
 
-        Another process may have published later CAs in such a configuration.
+        Stops and returns False at the first configuration that has changed since it was read: perhaps another process
+        has published later CAs in it.
 
         Args:
             configurations: the configurations as they were read.
@@ -127,7 +128,10 @@ class NoConfigurations:
 
 
 def published(configurations: Sequence[Configuration]) -> frozenset[bytes]:
-    """Returns the CAs that configurations publish: each webhook's `caBundle`, in PEM; empty bytes for one without."""
+    """Returns the different values of `caBundle` in the webhooks of some configurations, in PEM.
+
+    A webhook without a `caBundle` counts as one with empty bytes.
+    """
     webhooks = (webhook for each in configurations for webhook in each.item.get("webhooks") or [])
     return frozenset(published_bundle(webhook["clientConfig"].get("caBundle")) for webhook in webhooks)
 
@@ -136,7 +140,7 @@ def changes(configuration: Json, bundle: str) -> list[Json]:
     """Returns the JSON Patch that writes the CAs into every webhook of a configuration; empty if all have them.
 
     Args:
-        configuration: the webhook configuration, as JSON. The patch fails if it has changed since.
+        configuration: the webhook configuration, as JSON. The patch fails if the API server has another version of it.
         bundle: the CAs, as PEM in base64.
     """
     operations: list[Json] = [

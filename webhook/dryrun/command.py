@@ -40,9 +40,10 @@ _PLAIN, _RED, _GREEN, _YELLOW, _BOLD = "\033[0m", "\033[31m", "\033[32m", "\033[
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints the outcome that manifests would have in admission.
+    """Prints the outcome that manifests would have in admission; returns the exit status.
 
-    It returns the exit status: 2 if the outcome of any is unknown, else 1 if any would be refused, else 0.
+    The status is 2 if the outcome of any manifest is unknown, or a manifest, a setting or a webhook's answer cannot be
+    read. Else it is 1 if any manifest would be refused, else 0.
     """
     try:
         _check_namespace(arguments.namespace)
@@ -73,7 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _user() -> str:
-    """Returns the name of the user that runs the command, else the number: containers run as users without a name."""
+    """Returns the name of the user that runs the command, or its number if it has no name, as in many containers."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):

@@ -58,7 +58,7 @@ class Document:
 
 
 def _read_number(text: str) -> int | float | None:
-    """Returns the number that kubectl reads in an unquoted YAML value; None if it reads a text."""
+    """Returns the number that kubectl takes an unquoted YAML value for; None if kubectl takes the value for a text."""
     if text in _NO_NUMBER:
         return _NO_NUMBER[text]
     if not (_LEADING_POINT.fullmatch(text) or text[:1] in {*"+-0123456789"}):
@@ -142,11 +142,12 @@ def _check_size(root: yaml.Node) -> None:
 
 
 def _expanded(node: yaml.Node, sizes: dict[int, int], open_nodes: set[int]) -> int:
-    """Returns the number of nodes that a YAML node has once its aliases are expanded.
+    """Returns the number of YAML nodes in a node, itself included, once its aliases are expanded.
 
     Args:
-        sizes: the answers so far, keyed by `id` of the node.
-        open_nodes: the `id` of each node that contains this one.
+        node: the node. An alias in it is the same object as the node that it repeats.
+        sizes: the results for other nodes so far, keyed by the node's `id`; this function adds its own.
+        open_nodes: the `id` of each node that contains this node.
 
     Raises:
         DocumentError: the node contains itself.
@@ -172,9 +173,10 @@ def _children(node: yaml.Node) -> list[yaml.Node]:
 
 
 def _repeated(root: yaml.Node) -> Iterator[tuple[tuple[str | int, ...], str]]:
-    """Yields, for each key that one map of a YAML document repeats, its field path and a sentence about it.
+    """Yields a pair for each key that is written twice in one map of a YAML document, at most MAX_REPEATED_NAMED.
 
-    If aliases use a map several times, the path is that of its first use.
+    A pair has the key's field path and a sentence for the author. If aliases use a map several times, the path is that
+    of the map's first use.
     """
     seen: set[int] = set()
     waiting: list[tuple[tuple[str | int, ...], yaml.Node]] = [((), root)]

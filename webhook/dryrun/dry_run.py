@@ -1,6 +1,6 @@
 """Runs manifests through admission without a cluster.
 
-It makes the reviews that an API server would send, has them answered, and returns what would happen to each manifest.
+A dry run makes the reviews that an API server would send, has them answered, and returns the outcome of each manifest.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ def accounted(review: Review) -> Review:
     In such a namespace one webhook reviews new pods. No webhook reviews pod templates, or new pods a second time.
 
     Args:
-        review: answers a review: from the route and the body to the answer's body.
+        review: answers a review by the webhook itself: takes the route and the review's body, and returns the answer's
+            body.
     """
 
     def asked(route: str, body: bytes) -> bytes:
@@ -67,10 +68,10 @@ class Outcome(StrEnum):
 
     Attributes:
         UNCONCERNED: the object has no pods that a dry run can find.
-        UNTOUCHED: admitted as it is.
-        CHANGED: admitted with changes.
-        REFUSED: refused.
-        UNDECIDED: known only once the pods are created.
+        UNTOUCHED: the pods would be admitted as they are.
+        CHANGED: the pods would be admitted with changes.
+        REFUSED: the pods, or the object itself, would be refused.
+        UNDECIDED: the outcome is known only once the pods are created.
     """
 
     UNCONCERNED = "unconcerned"
@@ -90,7 +91,7 @@ class DryRun:
         outcome: the outcome of the object, or of its pods.
         before: the pod as its author wrote it, as JSON.
         after: the pod as it would be stored, as JSON.
-        operations: the JSON Patch between the two.
+        operations: the JSON Patch operations that change `before` to `after`.
         warnings: the warnings that kubectl would show.
         message: the reason why the object or its pods would be refused or left as they are, or why the outcome is
             unknown.
@@ -118,9 +119,10 @@ def dry_run(
     """Reviews the creation of a manifest's object, and of the pods made from each of its templates.
 
     Args:
+        manifest: the manifest of the object.
         namespace: the namespace of a manifest that names none.
         user: the name of the user that creates the object.
-        review: answers a review: from the route and the body to the answer's body.
+        review: answers a review: takes the route and the review's body, and returns the answer's body.
         left_alone: the namespaces of which the API server sends no reviews, by the configurations' namespaceSelector.
 
     Returns:
@@ -153,7 +155,15 @@ def dry_run(
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """The parts of a dry run's reviews that are the same for all pod templates of a manifest."""
+    """The parts of a dry run's reviews that are the same for all pod templates of a manifest.
+
+    Attributes:
+        manifest: the manifest.
+        namespace: the namespace in which the object would be created.
+        user: the name of the user that creates the object.
+        review: answers a review: takes the route and the review's body, and returns the answer's body.
+        left_alone: the namespaces of which the API server sends no reviews.
+    """
 
     manifest: Manifest
     namespace: str
@@ -162,7 +172,7 @@ class _Request:
     left_alone: Container[str]
 
     def outcome(self, outcome: Outcome, message: str) -> DryRun:
-        """Returns the result for the manifest's object as a whole; `message` gives the reason for the outcome."""
+        """Returns a result for the manifest's object as a whole, with the reason for the outcome as its message."""
         item = self.manifest.item
         return DryRun(self.manifest, self.namespace, outcome, item, item, [], self.manifest.repeated, message)
 
@@ -170,7 +180,16 @@ class _Request:
         return self.outcome(Outcome.REFUSED, message)
 
     def ask(self, route: str, kind: str, item: dict[str, Any]) -> dict[str, Any]:
-        """Returns the response of the webhook `route` to a review of the creation of an object or a pod, as JSON."""
+        """Returns the webhook's response, as JSON, to a review of the creation of an object or a pod.
+
+        Args:
+            route: the webhook: `mutate`, `validate` or `account`.
+            kind: the kind of the object, such as `Pod`.
+            item: the object or the pod, as JSON.
+
+        Raises:
+            DryRunError: the webhook gave no answer.
+        """
         return _ask(route, kind, item, self.namespace, self.user, self.review)
 
 
@@ -220,7 +239,17 @@ def _pod_result(  # noqa: PLR0913 - the fields of a value
     warnings: tuple[str, ...] = (),
     message: str = "",
 ) -> DryRun:
-    """Returns a dry run's result for a template's pods; its texts name fields by their paths in the manifest."""
+    """Returns a dry run's result for a template's pods, whose texts name fields by their paths in the manifest.
+
+    Args:
+        request: the parts of the dry run that are the same for all templates of the manifest.
+        template: the template from which the pods are made.
+        outcome: the outcome for the pods.
+        after: the pod as it would be stored, as JSON; None if it would not be changed.
+        operations: the JSON Patch operations that change the pod; None for none.
+        warnings: the warnings, which name fields by their paths in the pod.
+        message: the reason for the outcome, which names fields by their paths in the pod; empty for none.
+    """
     return DryRun(
         manifest=request.manifest,
         namespace=request.namespace,
@@ -236,9 +265,13 @@ def _pod_result(  # noqa: PLR0913 - the fields of a value
 
 
 def _in_object(line: str, template: Template) -> str:
-    """Returns a line in which the field path of a pod, at its beginning, is replaced by the path in the object.
+    """Returns a line about a pod, in which the field path at its beginning is that in the object with the template.
 
-    The object is the one with the template. A line without such a path is returned unchanged.
+    A line that begins with no field path of the pod is returned unchanged.
+
+    Args:
+        line: the line, which names a field by its path in the pod.
+        template: the template from which the pod is made.
     """
     numbered = _NUMBER.match(line)
     start = numbered.end() if numbered else 0

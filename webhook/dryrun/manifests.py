@@ -46,7 +46,7 @@ class Manifest:
 
     @property
     def kind(self) -> str:
-        """The object's kind; empty if it names none."""
+        """The object's kind; empty if the manifest names none."""
         return str(self.item.get("kind") or "")
 
     @property
@@ -61,20 +61,20 @@ class Manifest:
 
     @property
     def name(self) -> str:
-        """The object's name, or the generateName from which its name will be made."""
+        """The object's name for people: its generateName and `*` if it has no name yet, `(no name)` without either."""
         metadata = mapping(self.item.get("metadata"))
         generated = metadata.get("generateName")
         return str(metadata.get("name") or (f"{generated}*" if generated else "(no name)"))
 
     @property
     def pod_prefix(self) -> str:
-        """The prefix of the names of the object's pods."""
+        """The text with which the names of the object's pods begin: the object's name and a hyphen."""
         metadata = mapping(self.item.get("metadata"))
         return f"{metadata.get('name') or str(metadata.get('generateName') or 'pod').rstrip('-')}-"
 
     @property
     def namespace(self) -> str:
-        """The namespace that the object names; empty if it names none."""
+        """The namespace that the manifest names; empty if it names none."""
         return str(mapping(self.item.get("metadata")).get("namespace") or "")
 
 
@@ -94,7 +94,7 @@ class Manifests:
 def read_manifests(paths: list[str]) -> Manifests:
     """Reads the objects in files, in folders (not in their subfolders), and in the standard input for `-`.
 
-    An unreadable file, or an unreadable part of one, gives an error beside the other objects.
+    A file, or a part of a file, that cannot be read gives an error; the other objects are returned all the same.
     """
     parts = [part for path in paths for file in _files(path) for part in _read(file)]
     objects = tuple(part for part in parts if isinstance(part, Manifest))
@@ -132,11 +132,14 @@ def _read(file: str) -> Iterator[Manifest | ManifestError]:
 def _parts(
     file: str, value: Any, document: Document, place: Place, listed: tuple[str, str]
 ) -> Iterator[Manifest | ManifestError]:
-    """Yields the objects in a part of a YAML document: the value itself, or the items if it is a list.
+    """Yields the objects in a part of a YAML document: the value itself, or its items if it is a list of Kubernetes.
+
+    For a value or an item that is no object of Kubernetes, an error is yielded.
 
     Args:
         file: the file's path, for errors.
         value: the part.
+        document: the document, with the keys that are repeated in it.
         place: the field path of the part in the document.
         listed: the apiVersion and kind that a list such as PodList gives its items; both empty for any other part.
     """
@@ -179,7 +182,7 @@ def _as_json(document: Any) -> Any:
     """Converts a YAML document to JSON values, as kubectl does before it sends them to an API server.
 
     Raises:
-        TypeError, ValueError: it contains a value that JSON cannot express.
+        TypeError, ValueError: the document contains a value that JSON cannot express.
     """
     text = json.dumps(_with_text_keys(document), default=str)
     return json.loads(text, parse_int=_number, parse_float=_fraction, parse_constant=_no_number)
@@ -192,9 +195,10 @@ def _with_text_keys(value: Any) -> Any:
 
 
 def _key(key: Any) -> Any:
-    """Returns a map's key as kubectl writes it into JSON: a fraction as the shortest text of the nearest 32-bit float.
+    """Returns the key of a map in a YAML document as kubectl writes it into JSON.
 
-    (https://github.com/kubernetes-sigs/yaml/blob/v1.6.0/yaml.go, `convertToJSONableObject`)
+    A key that is a fraction becomes the shortest text of the nearest 32-bit float. Any other key stays as it is
+    (https://github.com/kubernetes-sigs/yaml/blob/v1.6.0/yaml.go, `convertToJSONableObject`).
 
     Raises:
         TypeError: the key is null.
@@ -216,7 +220,7 @@ def _key(key: Any) -> Any:
 
 
 def _number(text: str) -> int | float:
-    """Reads a whole number of JSON; one of more than 64 bits becomes the nearest double (RFC 8259 section 6)."""
+    """Reads a whole number of JSON; a number of more than 64 bits becomes the nearest double (RFC 8259 section 6)."""
     value = int(text)
     if value.bit_length() < 64:
         return value
@@ -224,7 +228,10 @@ def _number(text: str) -> int | float:
 
 
 def _fraction(text: str) -> int | float:
-    """Reads a fraction of JSON; a whole one of at most 64 bits, such as `1.0`, becomes an integer, as Go writes it."""
+    """Reads a number of JSON with a decimal point or an exponent.
+
+    A whole number of at most 64 bits, such as `1.0`, becomes an integer, as Go writes it.
+    """
     value = float(text)
     return int(value) if value.is_integer() and int(value).bit_length() < 64 else value
 

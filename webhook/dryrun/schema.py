@@ -1,4 +1,4 @@
-"""Refuses what the API server refuses before it calls a webhook: impossible kinds and names, and wrong types."""
+"""Finds the faults for which the API server refuses a manifest before admission: kinds, names and types of values."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ def is_namespace(name: str) -> bool:
 
 
 def wrong_kind(manifest: Manifest) -> list[Fault]:
-    """Returns the faults of a manifest's kind: a built-in workload in an API version or a spelling that does not exist.
+    """Returns the faults of a manifest that names a built-in workload by an API version or a spelling that is wrong.
 
-    There are none for any other kind.
+    The list is empty for any other kind.
     """
     if "." in manifest.group:
         return []
@@ -57,7 +57,10 @@ def wrong_kind(manifest: Manifest) -> list[Fault]:
 
 
 def misshapen(manifest: Manifest) -> list[Fault]:
-    """Returns the faults of a pod or a built-in workload: values of wrong types in the fields that admission reads."""
+    """Returns the faults of a pod or a built-in workload for which the API server refuses it before admission.
+
+    The faults are missing or invalid names and values of wrong types, in the fields that admission reads.
+    """
     item = manifest.item
     path_and_template = pod_template(manifest.kind, item)
     if path_and_template is None:
@@ -67,7 +70,9 @@ def misshapen(manifest: Manifest) -> list[Fault]:
 
 
 def misshapen_pod(pod: dict[str, Any], root: Path) -> list[Fault]:
-    """Returns the faults of a pod template: values of wrong types in the fields that admission reads.
+    """Returns the faults of a pod template for which the API server refuses its pods before admission.
+
+    The faults are missing or invalid names and values of wrong types, in the fields that admission reads.
 
     Args:
         pod: the template, as JSON.
@@ -77,7 +82,7 @@ def misshapen_pod(pod: dict[str, Any], root: Path) -> list[Fault]:
 
 
 def misshapen_spec(pod: dict[str, Any]) -> list[Fault]:
-    """Returns the faults of a pod that a custom resource's controller creates: values of wrong types in its fields.
+    """Returns the faults, as `misshapen_pod` finds them, of a pod that a custom resource's controller creates.
 
     Args:
         pod: the pod, as JSON.
@@ -88,7 +93,7 @@ def misshapen_spec(pod: dict[str, Any]) -> list[Fault]:
 def resources_of_others(pod: dict[str, Any]) -> list[str]:
     """Returns the resources of other projects that a pod names, as text for people.
 
-    They are the extended resources of its containers, and `spec.resourceClaims` if the pod has claims.
+    These are the extended resources of the pod's containers, and `spec.resourceClaims` if the pod has claims.
 
     Args:
         pod: a pod that asks for no GPU of FairGPU's, as JSON.
@@ -136,7 +141,12 @@ def _metadata(manifest: Manifest) -> Iterator[Fault]:
 
 
 def _texts(metadata: Any, path: Path) -> Iterator[Fault]:
-    """Yields the faults of annotations and labels whose values are not text; `path` is that of the metadata."""
+    """Yields a fault for each annotation or label whose value is no text.
+
+    Args:
+        metadata: the metadata of an object, as JSON.
+        path: the metadata's field path.
+    """
     for key in ("annotations", "labels"):
         given = mapping(metadata).get(key)
         if given is None:
@@ -150,9 +160,11 @@ def _texts(metadata: Any, path: Path) -> Iterator[Fault]:
 
 
 def _above(item: dict[str, Any], path: tuple[str, ...]) -> Iterator[Fault]:
-    """Yields the fault of the first value on the path from a workload down to its pod template that is not an object.
+    """Yields one fault if the path to a workload's pod template leads through a value that is no object; else none.
 
-    `item` is the workload, as JSON, and `path` the template's field path in it.
+    Args:
+        item: the workload, as JSON.
+        path: the template's field path in the workload.
     """
     value: Any = item
     for depth, part in enumerate(path, start=1):
@@ -231,9 +243,13 @@ def _container_lists(container: dict[str, Any], path: Path) -> Iterator[Fault]:
 
 
 def _maps(parent: dict[str, Any], key: str, path: Path, allowed: str) -> Iterator[Fault]:
-    """Yields the faults of the field `key` of `parent` (at the field path `path`), which must be a list of maps.
+    """Yields the faults of a field that must be a list of maps; a missing field has no faults.
 
-    `allowed` describes such a list for the error. A missing field has no faults.
+    Args:
+        parent: the object that has the field, as JSON.
+        key: the field's name.
+        path: the object's field path.
+        allowed: the fault's text for what is allowed, such as `a list of volumes, each a map with a name`.
     """
     given = parent.get(key)
     if given is None:
@@ -247,7 +263,10 @@ def _maps(parent: dict[str, Any], key: str, path: Path, allowed: str) -> Iterato
 
 
 def _quoted(given: Any, pattern: re.Pattern[str]) -> str | None:
-    """Returns the advice to write a value in quotes, if it is no text and matches the pattern as a text; else None."""
+    """Returns the advice to write a value in quotes, if the value in quotes would match a pattern; else None.
+
+    For a value that is a text already, the result is None.
+    """
     text = show(given)
     return f'"{text}", in quotes' if not isinstance(given, str) and pattern.fullmatch(text) else None
 

@@ -72,13 +72,17 @@ def is_custom(manifest: Manifest) -> bool:
 def is_searched(manifest: Manifest) -> bool:
     """Returns whether a dry run searches an object for pods.
 
-    It does if the object's API group has a dot, and is not a group of patterns of pods, as Kyverno's is.
+    A dry run searches the object if its API group has a dot, and is not a group whose objects have patterns of pods, as
+    Kyverno's is.
     """
     return "." in manifest.group and manifest.group not in _PATTERNS
 
 
 def templates_of(manifest: Manifest) -> list[Template]:
-    """Returns the templates of the pods that a manifest's object is or creates, at most MAX_TEMPLATES."""
+    """Returns the pods that a manifest's object is or creates, one for each pod template, at most MAX_TEMPLATES.
+
+    The list is empty for an object that is no Pod and has no pod templates that a dry run finds.
+    """
     if not is_workload(manifest):
         return _custom(manifest) if is_searched(manifest) else []
     path_and_template = pod_template(manifest.kind, manifest.item)
@@ -113,7 +117,13 @@ def gpus_elsewhere(manifest: Manifest, templates: list[Template]) -> tuple[str, 
 
 
 def _whole(manifest: Manifest, path: Place, template: dict[str, Any]) -> Template:
-    """Returns the pod of a template that has `metadata` and `spec`; `path` is the template's field path."""
+    """Returns the pod that is made from a template with `metadata` and `spec`.
+
+    Args:
+        manifest: the manifest of the object that has the template.
+        path: the template's field path in the object.
+        template: the template, as JSON.
+    """
     metadata = {"generateName": manifest.pod_prefix, **mapping(template.get("metadata"))}
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template.get("spec")}
     moved = (("spec", field_path(*path, "spec")), ("metadata", field_path(*path, "metadata")))
@@ -139,7 +149,13 @@ def _inside(value: Any) -> list[tuple[str | int, Any]]:
 
 
 def _at(manifest: Manifest, place: Place, value: dict[str, Any]) -> list[Template]:
-    """Returns the pods that `value`, the part of an object at the path `place`, describes; none without a template."""
+    """Returns the pods that one part of a custom resource describes; empty if the part is no template of pods.
+
+    Args:
+        manifest: the manifest of the custom resource.
+        place: the part's field path.
+        value: the part, as JSON.
+    """
     if place and _has_containers(value.get("spec")):
         return [_whole(manifest, place, value)]
     if manifest.group == _KSERVE and manifest.kind == "InferenceService" and place[:1] == ("spec",) and len(place) == 2:
@@ -155,7 +171,14 @@ def _has_containers(spec: Any) -> bool:
 
 
 def _bare(manifest: Manifest, place: Place, spec: dict[str, Any], annotations: dict[str, Any]) -> Template:
-    """Returns the pod of a template that is a pod spec alone, at the path `place`; the pod gets the annotations."""
+    """Returns the pod that is made from a pod spec without metadata.
+
+    Args:
+        manifest: the manifest of the object that has the spec.
+        place: the spec's field path in the object.
+        spec: the spec, as JSON.
+        annotations: the annotations that the pod gets; empty for none.
+    """
     metadata = {"generateName": manifest.pod_prefix, **({"annotations": annotations} if annotations else {})}
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
     return Template(place, pod, (("spec", field_path(*place)),))
@@ -164,7 +187,12 @@ def _bare(manifest: Manifest, place: Place, spec: dict[str, Any], annotations: d
 def _kserve(manifest: Manifest, place: Place, component: dict[str, Any]) -> Iterator[Template]:
     """Yields the pods of a component of KServe's InferenceService, and of its workers if it has any.
 
-    The model becomes a container beside the component's own, and the service's annotations reach the pods.
+    The model becomes a container beside the component's own containers. The pods get the service's annotations.
+
+    Args:
+        manifest: the manifest of the InferenceService.
+        place: the component's field path.
+        component: the component, as JSON.
     """
     models = [
         key for key, part in component.items() if isinstance(part, dict) and isinstance(part.get("resources"), dict)
@@ -189,7 +217,13 @@ def _kserve(manifest: Manifest, place: Place, component: dict[str, Any]) -> Iter
 
 
 def _argo(manifest: Manifest, place: Place, template: dict[str, Any]) -> Template:
-    """Returns the pod of a template in Argo's Workflow: a container or script, sidecars and init containers."""
+    """Returns the pod that is made from a template of Argo's Workflow.
+
+    Args:
+        manifest: the manifest of the Workflow.
+        place: the template's field path.
+        template: the template, as JSON: a container or a script, and perhaps sidecars and init containers.
+    """
     main = "container" if isinstance(template.get("container"), dict) else "script"
     sidecars = [part for part in template.get("sidecars") or [] if isinstance(part, dict)]
     spec: dict[str, Any] = {"containers": [{"name": "main", **template[main]}, *sidecars]}
