@@ -1,4 +1,4 @@
-"""Plays the API server in admission: sends reviews over TLS, applies patches, shows refusals and warnings."""
+"""Plays the API server in admission: sends reviews over TLS, and applies the patches of the answers."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class Admitted:
 
     Attributes:
         pod: the pod as it would be stored, as JSON.
-        refusal: the reason for its refusal; empty where it is admitted.
-        warnings: lines for its author.
+        refusal: the reason why the pod is refused; empty if it is admitted.
+        warnings: lines for the pod's author.
     """
 
     pod: Json
@@ -56,6 +56,7 @@ class Admission:
 
         Args:
             namespace: the namespace in which the pod would be created.
+            manifest: the pod as its author wrote it, as JSON.
 
         Raises:
             StepError: the webhook's answer is not one that an API server accepts.

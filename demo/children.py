@@ -32,9 +32,9 @@ class Child:
     """A child process of the demonstration.
 
     Attributes:
-        name: its name in messages.
+        name: the process's name in messages.
         process: the process.
-        log: the file with its output.
+        log: the file with the process's output.
     """
 
     name: str
@@ -72,21 +72,21 @@ class Child:
 
 @dataclass
 class Children:
-    """All child processes of the demonstration, which it ends when the context is left.
+    """The child processes of the demonstration: a context that ends all of them when the with block is left.
 
     Attributes:
-        logs: the folder of their logs.
-        running: the processes that were started and not ended by `end`.
+        logs: the folder of the processes' logs.
+        running: the processes that `start` has started and `end` has not ended.
     """
 
     logs: Path
     running: list[Child] = field(default_factory=list)
 
     def start(self, name: str, command: Sequence[str], environment: Mapping[str, str]) -> Child:
-        """Starts a child process, which the kernel kills when this process ends in any way.
+        """Starts a child process, which the kernel kills if this process ends without ending it.
 
         Args:
-            name: the process's name in messages, and of its log.
+            name: the process's name in messages and in the name of its log file.
             command: the program and its arguments.
             environment: the environment of the process beside PATH.
         """
@@ -124,6 +124,7 @@ class Children:
         """Ends one of the processes by SIGTERM; returns its exit status.
 
         Args:
+            child: the process, one of `running`.
             limit_seconds: the time after which SIGKILL ends the process.
         """
         self.running.remove(child)
@@ -147,7 +148,7 @@ def wait_until(what: str, condition: Callable[[], bool], children: Children, lim
 
     Args:
         what: the condition in words, for the error's message.
-        condition: returns whether it holds.
+        condition: returns whether the condition holds.
         children: the processes that must go on running.
         limit_seconds: the longest wait.
 
@@ -170,7 +171,7 @@ _given: set[int] = set()
 def free_port() -> int:
     """Returns a port of loopback on which no process listens now, and never the same port twice.
 
-    The port is below 32768: from there on, Linux takes ports for outgoing connections by default.
+    The port is below 32768: by default, Linux takes higher ports for outgoing connections.
     """
     while True:
         port = secrets.choice([port for port in PORTS if port not in _given])

@@ -35,7 +35,7 @@ Json = dict[str, Any]
 
 
 class Cluster:
-    """The played cluster: one node with GPUs, and the folder in which the timekeeper finds pods.
+    """The played cluster: one node with GPUs, and the pods that exist, as files that the timekeeper reads.
 
     Attributes:
         pods: the folder in which the timekeeper finds pods.
@@ -60,7 +60,7 @@ class Cluster:
         self._chooser.fleet.put(Node(self.node, inventory, CPU_MILLI, HOST_MIB))
 
     def allocate(self, pod: Json) -> Allocation:
-        """Places a pod as the scheduler does, and holds its devices; returns the allocation.
+        """Chooses devices for a pod as the scheduler does, and keeps them from later pods; returns the allocation.
 
         Raises:
             StepError: the node has no room for the pod.
@@ -78,7 +78,11 @@ class Cluster:
         return allocation_of(waiting, placed, node)
 
     def create(self, pod: Json) -> Json:
-        """Creates a pod that waits for a scheduler, as an API server does: writes its file; returns it with its uid."""
+        """Creates a pod that waits for a scheduler, as an API server does: writes its file.
+
+        Returns:
+            A copy of the pod with a new uid.
+        """
         created = copy.deepcopy(pod)
         now = datetime.now(UTC).strftime(TIME_FORMAT)
         created["metadata"].update(uid=str(uuid.uuid4()), creationTimestamp=now, resourceVersion="1")
@@ -87,15 +91,18 @@ class Cluster:
         return created
 
     def is_gated(self, pod: Json) -> bool:
-        """Returns whether a scheduling gate holds a pod, as its file in the timekeeper's folder has it now.
+        """Returns whether a pod waits behind a scheduling gate, by the file of the pod in the timekeeper's folder.
 
         Args:
-            pod: the pod, as JSON; only its uid counts.
+            pod: the pod, as JSON, of which only the uid is read. The timekeeper may have changed the file since.
         """
         return bool(json.loads(self.file(pod).read_text())["spec"].get("schedulingGates"))
 
     def bind(self, pod: Json) -> Json:
-        """Binds and starts a pod; returns it with its allocation, and writes its file.
+        """Creates a pod that runs on the node, and writes its file.
+
+        Returns:
+            A copy of the pod with a new uid and its allocation.
 
         Raises:
             StepError: the node has no room for the pod.
@@ -115,7 +122,7 @@ class Cluster:
         return bound
 
     def finish(self, pod: Json) -> Json:
-        """Ends all containers of a pod successfully; returns the ended pod, and writes its file."""
+        """Ends all containers of a pod successfully, and writes its file; returns a copy of the pod that has ended."""
         now = datetime.now(UTC).strftime(TIME_FORMAT)
         ended = {"terminated": {"exitCode": 0, "reason": "Completed", "finishedAt": now}}
         statuses = [{"name": item["name"], "state": ended} for item in pod["spec"]["containers"]]
@@ -124,7 +131,7 @@ class Cluster:
         return finished
 
     def write(self, pod: Json) -> None:
-        """Replaces a pod's file in the timekeeper's folder in one step."""
+        """Writes a pod's file in the timekeeper's folder; the timekeeper never reads a file that is half written."""
         self.pods.mkdir(parents=True, exist_ok=True)
         beside = self.pods / f".{pod['metadata']['uid']}"
         beside.write_text(json.dumps(pod))

@@ -1,4 +1,4 @@
-"""Runs the demonstration from beginning to end, and ends its processes and files."""
+"""Runs the demonstration from beginning to end; then ends its processes and removes its files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ INTRODUCTION = (
 
 
 def run(keep: str | None) -> int:
-    """Runs every section of the demonstration; returns 0 if each step was checked and succeeded, else 1.
+    """Runs the sections of the demonstration, up to the first step that fails; returns 0 if none fails, else 1.
 
     Args:
         keep: the path of a new folder in which all files and logs stay; None to remove them.

@@ -1,4 +1,4 @@
-"""The state that the sections share: the screen, the processes, and the pods so far."""
+"""The state that the sections of the demonstration share: the screen, the processes, and the pods so far."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ class Environment:
         self.cluster = Cluster(self.folder.pods)
 
     def server(self) -> Server:
-        """Returns the address of the timekeeper, with the token of an admin."""
+        """Returns the timekeeper as client commands talk to it, with the token of an admin."""
         tls = ssl.create_default_context(cafile=str(self.folder.timekeeper_ca))
         return Server("127.0.0.1", self.folder.timekeeper_port, "", tls, self.folder.signer.person(ADMIN))
 
     def start_sidecar(self, pod: Json) -> None:
-        """Starts the sidecar of a bound pod, as a process."""
+        """Starts the sidecar of a bound pod as a process, and adds it to `sidecars`."""
         metadata = pod["metadata"]
         token = self.folder.signer.pod(NAMESPACE, metadata["name"], metadata["uid"])
         child = start_sidecar(self.children, self.folder.sidecar, pod, token, self.folder.usage(pod))
@@ -73,24 +73,27 @@ class Environment:
         run_client(self.screen, self.client_environment(), arguments)
 
     def watch(self, *states: BudgetState) -> Reading:
-        """Shows the team's budget until its state is one of some states; returns the last reading.
+        """Shows the team's budget until it is in one of the given states; returns the last reading.
 
         Raises:
-            StepError: the budget gets none of the states in time, or a process has ended.
+            StepError: the budget gets into none of the states in time, or a child process has ended.
         """
         return watch(self.screen, self.children, self.reading, *states)
 
     def next_pod(self, name: str, priority_class: str, state: BudgetState, namespace: str = NAMESPACE) -> Admitted:
-        """Sends a new pod through admission once the webhook knows a budget's state; returns the result.
-
-        Until then, it sends the same pod again and again.
+        """Sends a new pod through admission again and again, until the webhook finds its budget in the given state.
 
         Args:
-            priority_class: the class that the pod must get.
+            name: the pod's name.
+            priority_class: the class that the pod must then get.
             state: the state of the namespace's budget to wait for.
+            namespace: the namespace in which the pod would be created.
+
+        Returns:
+            The result of admission in that state.
 
         Raises:
-            StepError: the webhook does not know the state in time, or the pod is refused or gets another class.
+            StepError: the webhook does not learn the state in time, or the pod is refused or gets another class.
         """
         native = dict(manifests())["native"]
         document = {**native, "metadata": {**native["metadata"], "name": name}}
@@ -140,7 +143,7 @@ class Environment:
 
 
 def manifests() -> Iterable[tuple[str, Json]]:
-    """Yields each dialect's name and its manifest as JSON, in the order of the files' numbers."""
+    """Yields each dialect's name and its example pod as JSON, in the order of the numbers in the files' names."""
     folder = files("demo") / "manifests"
     for file in sorted(folder.iterdir(), key=lambda file: file.name):
         number, _, dialect = file.name.removesuffix(".yaml").partition("-")

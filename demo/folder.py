@@ -44,7 +44,7 @@ class Folder:
         root: the folder that holds all files.
         signer: signs the tokens of people, services and pods.
         timekeeper_port: the port of the timekeeper's REST API.
-        timekeeper_metrics_port: the port of its metrics.
+        timekeeper_metrics_port: the port of the metrics of the timekeeper's API.
         jobs_metrics_port: the port of the metrics of the timekeeper's jobs.
         webhook_port: the port of the webhook.
         webhook_metrics_port: the port of the webhook's metrics.
@@ -98,7 +98,11 @@ class Folder:
         return self.root / "settings.yaml"
 
     def prepare(self, redis_url: str) -> None:
-        """Writes the files that the services read when they start."""
+        """Writes the files that the services read when they start: settings, budgets, rights, keys and a token.
+
+        Args:
+            redis_url: the URL of the embedded Redis, for the settings.
+        """
         for place in (self.pods, self.root / "usage", self.root / "grants"):
             place.mkdir(mode=0o700, parents=True, exist_ok=True)
         (self.root / "jwks.json").write_text(json.dumps(self.signer.key_set()))
@@ -110,7 +114,11 @@ class Folder:
         self.settings_file.write_text(yaml.safe_dump(self.settings(redis_url)))
 
     def settings(self, redis_url: str) -> dict[str, Any]:
-        """Returns the content of the services' settings file."""
+        """Returns the content of the settings file, which the timekeeper and the webhook read.
+
+        Args:
+            redis_url: the URL of the embedded Redis.
+        """
         return {
             "timekeeper": {
                 "redis": {"url": redis_url},
@@ -145,7 +153,7 @@ class Folder:
 
 
 def team_budget() -> Json:
-    """Returns the budget that the demonstration spends: a few GPU-seconds a month, and some of grace."""
+    """Returns the budget that the demonstration spends, as JSON: a few GPU-seconds a month, and as many of grace."""
     spec = {
         "namespaces": [NAMESPACE],
         "allowance": {"gpuHours": gpu_hours(ALLOWANCE_GPU_SECONDS)},
@@ -156,7 +164,7 @@ def team_budget() -> Json:
 
 
 def holding_budget() -> Json:
-    """Returns a budget without money, which holds pods until it gets some."""
+    """Returns a budget without money, as JSON, whose pods wait behind a gate until a grant gives it money."""
     spec = {
         "namespaces": [HELD_NAMESPACE],
         "allowance": {"gpuHours": 0},
@@ -173,9 +181,9 @@ def _budget(name: str, spec: Json) -> Json:
 
 
 def access() -> list[dict[str, Any]]:
-    """Returns the content of the file of rights, `access.yaml`, by which the timekeeper decides on callers.
+    """Returns the content of `access.yaml`, by which the timekeeper decides what each caller may do.
 
-    A member reads, an admin also grants, and the webhook reads states.
+    A member of the team may read, an admin may also grant, and the webhook may read states.
     """
     return [
         {"subject": READER, "namespace": NAMESPACE, "verbs": ["get"]},

@@ -25,7 +25,7 @@ class Load:
         uuid: the device's uuid.
         busy_share: the share of the time in which the device works for the container, from 0 to 1.
         memory_mib: the memory that the container has allocated, in MiB.
-        memory_limit_mib: the memory that it may allocate, in MiB.
+        memory_limit_mib: the memory that the container may allocate, in MiB.
     """
 
     file: Path
@@ -55,7 +55,7 @@ class Gpus:
         self._thread.join()
 
     def run_on(self, load: Load) -> None:
-        """Starts a load: a container uses a device from now on."""
+        """Starts a load: its container uses its device from now on, until the thread is stopped."""
         load.file.parent.mkdir(parents=True, exist_ok=True)
         with self._lock:
             self._loads[load] = time.time_ns()
@@ -74,6 +74,7 @@ def record(load: Load, sequence: int, since_ns: int, now_ns: int) -> bytes:
     """Returns the usage record of a container that uses one device, as the container's file has it.
 
     Args:
+        load: the container's use of the device.
         sequence: the number of the record.
         since_ns: the time from which the device has been used, in nanoseconds since 1970.
         now_ns: the present time, in nanoseconds since 1970.

@@ -1,4 +1,4 @@
-"""Signs tokens as an API server does: those that kubelets project into pods, and those of people."""
+"""Signs bearer tokens as an API server does: the tokens that kubelets project into pods, and the tokens of people."""
 
 from __future__ import annotations
 

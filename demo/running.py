@@ -34,6 +34,8 @@ def work(gpus: Gpus, pod: Json, usage: Path) -> None:
     """Starts the work of a bound pod on the played GPUs, which write its usage into the pod's usage volume.
 
     Args:
+        gpus: the played GPUs.
+        pod: the bound pod, as JSON with its allocation.
         usage: the folder that stands for the usage volume.
     """
     for container in allocation_of(pod).containers:
@@ -50,6 +52,7 @@ def start_sidecar(children: Children, archive: Path, pod: Json, token: str, volu
     Args:
         children: the processes, to which the sidecar is added.
         archive: the file of the sidecar's archive.
+        pod: the bound pod, as JSON.
         token: the pod's bearer token, which is written beside the usage volume.
         volumes: the folder that stands for the pod's usage volume.
     """
@@ -68,6 +71,7 @@ def end_sidecars(children: Children, sidecars: list[Child]) -> None:
 
     Args:
         children: the processes, from which the sidecars are removed.
+        sidecars: the processes of the sidecars.
 
     Raises:
         StepError: a sidecar ended with an error, or its last report was not taken.
@@ -90,7 +94,8 @@ def cost(pod: Json) -> int:
 def rate(allocation: Allocation) -> int:
     """Returns the cost of an allocation at price 1, in microGPU-seconds a second.
 
-    Each device costs its larger share, of time or of memory, rounded up.
+    Each piece of a device costs its share of the device's time or of its memory, whichever is larger. A best-effort
+    piece counts as BEST_EFFORT_PERCENT of the time.
     """
     shares = [share for container in allocation.containers for share in container.devices]
     return sum(

@@ -40,7 +40,7 @@ class Reading:
         budget: the budget's name.
         state: the budget's state.
         available: the allowance and grants of the period, in microGPU-seconds.
-        spent: the cost of the reservations, which is charged, in microGPU-seconds.
+        spent: the cost of the pods' reservations in the period, in microGPU-seconds.
         used: the GPU time that the sidecars reported, in microGPU-seconds.
         rate: the cost of the running reservations, in microGPU-seconds a second.
     """
@@ -101,6 +101,7 @@ class Screen:
         """Prints the output of a command or of the API server.
 
         Args:
+            text: the output, of one or more lines.
             style: the style of its lines in a terminal; empty for the usual one.
         """
         for line in text.rstrip().splitlines():
@@ -110,7 +111,8 @@ class Screen:
         """Prints a table.
 
         Args:
-            rows: its rows, each with a cell for each heading.
+            headings: the headings of the columns.
+            rows: the rows, each with a cell for each heading.
         """
         table = Table(*headings, box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="bold")
         for row in rows:
@@ -119,7 +121,7 @@ class Screen:
 
     @contextmanager
     def meter(self) -> Iterator[Meter]:
-        """Yields a bar that shows the spending of a budget; outside a terminal, the bar prints lines instead."""
+        """Returns a context with a bar that shows the spending of a budget: a moving bar in a terminal, else lines."""
         if not self._console.is_terminal:
             yield Meter(self._console, None)
             return
@@ -130,6 +132,7 @@ class Screen:
         """Prints the result of the demonstration.
 
         Args:
+            text: the result, as a sentence.
             good: whether the demonstration succeeded.
         """
         self._console.print()
@@ -146,7 +149,7 @@ class Meter:
         self._printed = 0.0
 
     def show(self, reading: Reading) -> None:
-        """Shows the newest reading of the budget; a change of state prints a line that stays."""
+        """Shows the newest reading of the budget; if the state has changed, prints it as a line that stays."""
         line = Padding.indent(_line(reading), 3)
         changed = reading.state is not self._state
         self._state = reading.state

@@ -170,7 +170,9 @@ def show_created(environment: Environment, admitted: Admitted, namespace: str = 
     """Shows the creation of an admitted pod as kubectl prints it.
 
     Args:
+        environment: the state of the demonstration.
         admitted: the pod, with the warnings for its author.
+        namespace: the pod's namespace.
     """
     name = admitted.pod["metadata"]["name"]
     environment.screen.command(f"kubectl -n {namespace} create -f {name}.yaml")

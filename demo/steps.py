@@ -30,6 +30,7 @@ def require(condition: bool, otherwise: str) -> None:  # noqa: FBT001 - reads as
     """Checks that a condition holds.
 
     Args:
+        condition: the condition, as a truth value.
         otherwise: the error's message.
 
     Raises:
@@ -40,10 +41,11 @@ def require(condition: bool, otherwise: str) -> None:  # noqa: FBT001 - reads as
 
 
 def accepted(admitted: Admitted, priority_class: str) -> Json:
-    """Returns an admitted pod as JSON, after checking its priority class and its scheduler.
+    """Returns an admitted pod as JSON, after it has checked the pod's priority class and scheduler.
 
     Args:
-        admitted: the result of its admission.
+        admitted: the result of the pod's admission.
+        priority_class: the class that the pod must have.
 
     Raises:
         StepError: the pod was refused, or has another class or scheduler.
@@ -56,9 +58,9 @@ def accepted(admitted: Admitted, priority_class: str) -> Json:
 
 
 def said(manifest: Json) -> str:
-    """Returns a pod's annotations and its main containers' limits as one line of text, such as `gpu: 1, gpucores: 30`.
+    """Formats what a pod's author wrote about GPUs as one line, such as `gpu: 1, gpucores: 30`.
 
-    Each key is without its domain.
+    The line has the pod's annotations and the limits of its main containers, each key without its domain.
 
     Args:
         manifest: the pod as its author wrote it, as JSON.
@@ -72,7 +74,7 @@ def said(manifest: Json) -> str:
 
 
 def meant(pod: Json) -> str:
-    """Returns the meaning of an admitted pod's GPU request in words, such as `30% of a GPU, 4096 MiB`."""
+    """Formats the canonical GPU request of an admitted pod's first container, such as `30% of a GPU, 4096 MiB`."""
     limits = pod["spec"]["containers"][0]["resources"]["limits"]
     core, memory = int(limits[names.GPU_CORE]), limits.get(names.GPU_MEMORY)
     models = pod["metadata"]["annotations"].get(names.USE_GPU_MODEL)
@@ -82,14 +84,16 @@ def meant(pod: Json) -> str:
 
 
 def watch(screen: Screen, children: Children, read: Callable[[], Reading], *states: BudgetState) -> Reading:
-    """Shows a budget until it is in one of some states; returns the last reading.
+    """Shows a budget until it is in one of the given states; returns the last reading.
 
     Args:
+        screen: the output, which shows each reading.
         children: the processes that must go on running.
         read: returns the budget as it is now.
+        states: the states to wait for.
 
     Raises:
-        StepError: the budget is in none of the states in time, or a process has ended.
+        StepError: the budget gets into none of the states in time, or a child process has ended.
     """
     deadline = time.monotonic() + STEP_LIMIT_SECONDS
     with screen.meter() as meter:
@@ -107,6 +111,8 @@ def read_budget(server: Server, budget: str, namespace: str) -> Reading:
     """Returns a budget as the timekeeper has it now.
 
     Args:
+        server: the timekeeper, with a bearer token.
+        budget: the budget's name.
         namespace: the namespace whose sessions count as the budget's use.
 
     Raises:
@@ -136,6 +142,7 @@ def run_client(screen: Screen, environment: Mapping[str, str], arguments: Sequen
     """Runs a command of `fairgpu`, and shows the command and its output.
 
     Args:
+        screen: the output.
         environment: the environment of the command beside PATH.
         arguments: the command's arguments.
 
@@ -165,6 +172,7 @@ def python_module(module: str, *arguments: str) -> list[str]:
     """Returns the command line that runs a module with this interpreter.
 
     Args:
+        module: the module's name.
         arguments: the command line's arguments after the module.
     """
     return [sys.executable, "-m", module, *arguments]
