@@ -29,7 +29,7 @@ _TIMESTAMP = (1980, 1, 1, 0, 0, 0)  # the same sources give the same bytes
 def build(target: Path) -> None:
     """Writes the sidecar to a path as one zip archive that Python runs; missing folders on the path are created.
 
-    `python -I -S` finds modules in an archive, but not in a script's folder.
+    The sidecar runs as `python -I -S`, which finds modules in an archive, but not in the folder of a script.
     """
     package = Path(__file__).parent
     sources = {f"sidecar/{path.name}": path.read_text() for path in sorted(package.glob("*.py"))}

@@ -146,14 +146,14 @@ _MIB = 2**20
 
 
 def encode(boot: str, sequence: int, tallies: Mapping[str, Tally], *, last: bool = False) -> bytes:
-    """Returns a report of GPU usage in JSON.
+    """Returns a report of GPU usage in JSON, with at most MAX_DEVICES devices in all.
 
     Args:
         boot: identifies this start of the sidecar.
         sequence: the number of the report, which grows with each report of one start.
         tallies: the usage of each container, keyed by its name.
-        last: whether it is the sidecar's last report. The timekeeper takes a last report however soon it follows the
-            one before.
+        last: whether this is the sidecar's last report. The timekeeper takes a last report however soon it follows the
+            report before.
     """
     containers: list[dict[str, Any]] = []
     room = MAX_DEVICES

@@ -1,4 +1,4 @@
-"""The times of reports: at the interval that the timekeeper sets, varied at random, and less often while it fails."""
+"""The times of reports: at the interval that the timekeeper sets, varied at random, and less often after failures."""
 
 from __future__ import annotations
 
@@ -33,36 +33,42 @@ def clamp(seconds: float) -> float:
 
 
 def first_delay(pace: Pace, random: Random) -> float:
-    """Returns the seconds until a sidecar's first report: at most 10, at random, so that a Job's pods do not coincide.
+    """Returns the seconds until a sidecar's first report: at random, at most the present interval and at most 10.
+
+    So the pods of a Job, which start together, do not all report at once.
 
     Args:
+        pace: the present pace.
         random: returns a number in [0, 1).
     """
     return min(pace.interval_seconds, MAX_FIRST_DELAY_SECONDS) * random()
 
 
 def after_success(pace: Pace, interval_seconds: float | None) -> Pace:
-    """Returns the pace of reports after the timekeeper took one.
+    """Returns the pace after the timekeeper took a report: without failures, at the interval that the timekeeper sets.
 
     Args:
-        interval_seconds: the interval that the timekeeper's answer sets; None if it sets none.
+        pace: the pace before.
+        interval_seconds: the interval that the timekeeper's answer sets; None if it sets none, which changes nothing.
     """
     return Pace(pace.interval_seconds if interval_seconds is None else clamp(interval_seconds))
 
 
 def after_failure(pace: Pace) -> Pace:
-    """Returns the pace of reports after the timekeeper did not take one."""
+    """Returns the pace of reports with one more failure, since the timekeeper did not take a report."""
     return pace._replace(failures=pace.failures + 1)
 
 
 def delay_after_early(pace: Pace, random: Random, retry_after_seconds: float | None) -> float:
-    """Returns the seconds until the next report, after one that the timekeeper refused as too early.
+    """Returns the seconds until the next report, after a report that the timekeeper refused as too early.
 
-    The wait does not double, as it does after other failures.
+    They are the present interval and up to a tenth more. The wait does not grow with each refusal, as it does after
+    other failures.
 
     Args:
+        pace: the present pace.
         random: returns a number in [0, 1).
-        retry_after_seconds: the least wait, as the timekeeper's answer asks for it; None if it asks for none.
+        retry_after_seconds: the least wait that the timekeeper's answer demands; None if it demands none.
     """
     wait = pace.interval_seconds * (1 + _JITTER * random())
     return wait if retry_after_seconds is None else max(wait, clamp(retry_after_seconds))
@@ -71,8 +77,9 @@ def delay_after_early(pace: Pace, random: Random, retry_after_seconds: float | N
 def delay(pace: Pace, random: Random, retry_after_seconds: float | None = None) -> float:
     """Returns the seconds until a sidecar's next report.
 
-    A lost report costs nothing, since the next one has the same totals. The wait doubles with each failure up to 300 s.
-    Half of it is random, so that a timekeeper that answers again does not get all reports at once.
+    Without a failure they are the present interval, up to a tenth more or less. With each failure in a row the wait
+    doubles, up to 300 s, and a random part of up to half of it is left out: a timekeeper that answers again then does
+    not get all reports at once. A lost report costs nothing, since the next report includes its figures.
 
     Args:
         pace: the present pace.

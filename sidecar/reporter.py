@@ -39,7 +39,12 @@ class _Stop(NamedTuple):
 
 
 class _Delivered(NamedTuple):
-    """The event that a report's thread puts into the queue when it is done."""
+    """The event that a report's thread puts into the queue when the outcome of the report is known.
+
+    Attributes:
+        sequence: the number of the report.
+        outcome: whether the timekeeper took the report.
+    """
 
     sequence: int
     outcome: Outcome
@@ -88,7 +93,10 @@ class Reporter:
             due = time.monotonic() + self._settle(event.outcome)
 
     def sample(self) -> None:
-        """Reads each container's usage file once; logs why a file is unreadable, once for each new reason."""
+        """Reads each container's usage file once, and adds what is new to the container's tally.
+
+        Logs why a file is unreadable, again only if the reason is another one.
+        """
         try:
             names = container_names(self._settings.usage_folder)
         except OSError as error:
@@ -148,7 +156,8 @@ class Reporter:
     def _last_report(self) -> None:
         """Sends one report of the final figures, and waits at most LAST_REPORT_SECONDS for its outcome.
 
-        If an older report arrives after it, the timekeeper ignores the older one, since its number is lower.
+        An older report may still be under way. If it arrives after this one, the timekeeper ignores it by its lower
+        number.
         """
         deadline = time.monotonic() + LAST_REPORT_SECONDS
         self.sample()
@@ -158,9 +167,11 @@ class Reporter:
         events.emit("info", "stopped", reports=self._sequence, last_report="taken" if taken else "not taken")
 
     def _outcome_of(self, sequence: int, deadline: float) -> Outcome | None:
-        """Waits for the outcome of the report with this number; None if it is not known by the deadline.
+        """Waits for the outcome of a report and returns it; returns None if the outcome is not known by the deadline.
 
-        The deadline is in seconds of the monotonic clock.
+        Args:
+            sequence: the number of the report.
+            deadline: the end of the wait, in seconds of the monotonic clock.
         """
         while True:
             try:

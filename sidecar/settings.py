@@ -21,7 +21,7 @@ _HTTPS_PORT = 443
 
 
 class SettingsError(ValueError):
-    """A variable of the sidecar's environment is missing or invalid; the message names it."""
+    """A variable of the sidecar's environment is missing or invalid; the message names the variable."""
 
 
 class Settings(NamedTuple):

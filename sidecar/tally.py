@@ -1,8 +1,8 @@
 """Adds up a container's usage across the container's restarts.
 
-A restart of the container begins a new run of its counters, in which the shim counts from zero again; the totals here
-go on growing. A sidecar that starts again finds counters of the present run above zero, and keeps the usage that it
-found apart. All values are frozen, so that no total is ever changed in part.
+A restart of the container begins a new run of its counters, in which the shim counts from zero again. The totals here
+go on growing. A sidecar that itself starts again finds the counters of the present run above zero. Its reports then
+state separately the usage that it found. All values are frozen, so that no total is ever changed in part.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ class Tally(NamedTuple):
     """A container's GPU usage; each restart of the container begins a new run of counters.
 
     Attributes:
-        ended: the totals of the earlier runs that this sidecar has seen, one for each device.
-        running: the last record of the present run; None before the first record.
-        found: the usage of each device that the container's file held when the sidecar started. The sidecar may have
-            reported it already, after an earlier start.
+        ended: for each device, the sum of its usage in the earlier runs that this sidecar has seen end.
+        running: the usage in the present run, by its last record; None before the first record.
+        found: for each device, the part of `running` or `ended` that was in the container's file when the sidecar
+            started. Perhaps an earlier start of the sidecar has reported it already.
     """
 
     ended: tuple[DeviceUsage, ...] = ()
@@ -32,12 +32,12 @@ class Tally(NamedTuple):
     found: tuple[DeviceUsage, ...] = ()
 
     def devices(self) -> tuple[DeviceUsage, ...]:
-        """Returns the container's usage of each device, including the usage that the sidecar found at its start."""
+        """Returns the container's total usage of each device, with the usage that the sidecar found at its start."""
         return self.ended if self.running is None else _merge(self.ended, self.running.devices, _added)
 
 
 def begin(record: UsageRecord | None) -> Tally:
-    """Returns the tally of a container whose file the sidecar reads for the first time since its own start.
+    """Returns the tally of a container whose file was there when the sidecar started, and is read for the first time.
 
     Args:
         record: the record in the file; None if the container has used no GPU yet.
@@ -48,11 +48,12 @@ def begin(record: UsageRecord | None) -> Tally:
 def advance(tally: Tally, record: UsageRecord | None) -> Tally:
     """Returns a container's tally after its usage record was read.
 
-    Within one run of the counters no counter goes back: the larger value counts, whatever the container writes, and an
-    old record changes nothing. A record of another run adds the run before it to `ended`.
+    Within one run of the counters no counter goes back: the larger value counts, whatever the container writes. A
+    record whose number is not higher than the last one's changes nothing. The first record of another run adds the
+    usage of the run before to `ended`.
 
     Args:
-        tally: the tally before.
+        tally: the tally before the record was read.
         record: the record; None if the container has used no GPU yet.
     """
     running = tally.running

@@ -67,11 +67,11 @@ class UsageError(ValueError):
 
 
 class TornRecordError(UsageError):
-    """The checksum of a usage record does not match: it was read during a write, or the shim did not write it."""
+    """The checksum of a usage record does not match: it was read during a write, or another program wrote the file."""
 
 
 class DeviceUsage(NamedTuple):
-    """A container's use of one device since its counters began; they begin anew when the container restarts.
+    """A container's use of one device in one run of the counters, which begins anew when the container restarts.
 
     Attributes:
         uuid: the device's uuid.
@@ -96,12 +96,12 @@ class UsageRecord(NamedTuple):
     """The usage record of one container, as its file has it.
 
     Attributes:
-        epoch_ns: the time at which the counters were zero, in nanoseconds since 1970. It identifies one run of the
-            counters: a new run begins when the container restarts.
-        sequence: the number of the record within that run.
+        epoch_ns: the time at which the counters were zero, in nanoseconds since 1970. The time identifies one run of
+            the counters: a new run begins when the container restarts.
+        sequence: the number of the record within its run of the counters; it grows with each record.
         devices: the container's use of each device.
-        measured_by_node: whether the node agent wrote it, with the driver's counts. Its throttled time, launches and
-            refusals are then unknown.
+        measured_by_node: whether the node agent wrote the record, from counts of the driver. The times for which
+            launches were held back, the launches and the refused allocations are then unknown.
     """
 
     epoch_ns: int
@@ -118,7 +118,7 @@ def decode(raw: bytes) -> UsageRecord | None:
 
     Raises:
         TornRecordError: the checksum does not match; reading again may help.
-        UsageError: the record has another size, magic or version, or a field is out of bounds.
+        UsageError: the record has another size, magic or version, a field is out of bounds, or a device appears twice.
     """
     if not raw or (len(raw) == SIZE and not any(raw)):
         return None
