@@ -95,8 +95,8 @@ class Asked:
 def read_asked(pod: Mapping[str, Any], names: StackNames, dialects: DialectSettings, claims: int = 0) -> Asked | None:
     """Returns the GPUs of other stacks that a pod asks for; None if it uses none of the names and has no claim.
 
-    A name with the amount 0 counts as used, as in the policy fairgpu-spec. The result is also None for a pod without
-    containers, or with more containers than that policy admits.
+    A name with the amount 0 counts as used, as it does for the admission policy fairgpu-spec. The result is also None
+    for a pod without containers, or with more than MAX_CONTAINERS containers or init containers.
 
     Args:
         pod: the pod, as JSON.
@@ -205,7 +205,7 @@ def _share(request: GPURequest | None, resources: Mapping[str, Any], gpu_names: 
     """Returns the share of GPUs that a container's resources ask for; None if they ask for none.
 
     The share is the sum of the request that a dialect reads, and of a whole GPU for each unit of any other resource in
-    `gpu_names`.
+    `gpu_names` that counts GPUs. A container that states only sizes, which no dialect reads, asks for one GPU.
 
     Args:
         request: the request that a dialect reads from the container; None if no dialect does.

@@ -116,7 +116,7 @@ def renewal_due(certificate_pem: bytes, now: datetime) -> bool:
 
 
 def has_begun(certificate_pem: bytes, now: datetime) -> bool:
-    """Returns whether a certificate is valid already; False if a clock that was ahead has made it for a later time.
+    """Returns whether a certificate's validity has begun; it has not if the clock of the certificate's maker was ahead.
 
     Args:
         certificate_pem: the certificate, in PEM.

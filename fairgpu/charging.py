@@ -1,4 +1,4 @@
-"""The rate of a GPU request whose devices are not chosen yet: the timekeeper charges it, and admission warns by it.
+"""The rate of a GPU request whose devices are not chosen yet: the timekeeper charges it, and warnings state it.
 
 A rate is in microGPU-seconds a second: a whole GPU at price 1 costs 1,000,000 of them. The rate of each vGPU is rounded
 up, so that even the smallest share costs something.
@@ -21,8 +21,8 @@ class ChargeRules:
 
     Attributes:
         best_effort_floor_percent: the least cost of a best-effort share, in percent of a whole GPU's cost.
-        unknown_device_mib: the memory of the device, in MiB, that is assumed while no device is chosen for a pod. The
-            pod's request for memory counts as a share of it.
+        unknown_device_mib: the memory, in MiB, that a device is assumed to have while no device is chosen for a pod.
+            The pod's request for memory counts as a share of it.
     """
 
     best_effort_floor_percent: int = 10

@@ -71,7 +71,9 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a command of `fairgpu`; returns its exit status, or 2 for invalid arguments.
+    """Runs a command of `fairgpu`; returns the exit status: 1 after a CommandError, 2 if a package is not installed.
+
+    Invalid arguments end the process with the status 2.
 
     Args:
         arguments: the arguments; None for those of this process.

@@ -1,6 +1,6 @@
 """The demand of a whole pod, whose containers run partly one after the other.
 
-The rule is the scheduler's own for pods with native sidecars
+The rule is kube-scheduler's own for pods with native sidecars
 (https://kubernetes.io/docs/concepts/workloads/pods/sidecar-containers/#resource-sharing-within-containers). The demand
 is the larger of two figures: the sum of the main containers and all native sidecars, and the largest sum of one init
 container and the native sidecars that were started before it.
@@ -20,9 +20,8 @@ class Demand(NamedTuple):
     Attributes:
         gpus: the number of vGPUs.
         core_percent: GPU time summed over the vGPUs, in percent of one GPU.
-        memory_mib: memory of the containers that request it in MiB, summed over the vGPUs.
-        memory_percentage: memory of the containers that request it in percent of one GPU, in percent, summed over the
-            vGPUs.
+        memory_mib: the memory that containers request in MiB, summed over the vGPUs.
+        memory_percentage: the memory that containers request in percent of one GPU, summed over the vGPUs.
     """
 
     gpus: int = 0
@@ -44,7 +43,7 @@ def is_native_sidecar(container: Mapping[str, Any]) -> bool:
 
 
 def peak(containers: Sequence[int], init_steps: Sequence[tuple[int, bool]]) -> int:
-    """Returns the largest amount that a pod's containers hold together at any time.
+    """Returns the largest sum of the amounts that a pod's containers hold at the same time.
 
     Args:
         containers: the amount of each main container.

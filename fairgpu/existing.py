@@ -1,7 +1,7 @@
-"""The settings of GPUs that other stacks share: the names by which pods ask for them, and the accounts that act there.
+"""The settings of GPUs that other stacks share: how pods ask for them, and the stacks' users and namespaces.
 
-The names are listed here once. Policies and webhook rules cannot read settings: `fairgpu render` writes the names into
-them.
+The names by which pods ask are listed here once. Policies and webhook rules cannot read settings: `fairgpu render`
+writes the names into them.
 """
 
 from __future__ import annotations

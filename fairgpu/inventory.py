@@ -45,7 +45,7 @@ class Health(StrEnum):
 
 
 class Link(IntEnum):
-    """The kind of path between two devices, the nearest first: a level of the topology of `nvidia-smi topo -m`.
+    """The kind of path between two devices, from the nearest to the farthest, as `nvidia-smi topo -m` shows it.
 
     https://docs.nvidia.com/deploy/nvidia-smi/index.html
     """

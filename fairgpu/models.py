@@ -50,7 +50,7 @@ DRIVER_NAMES: Final = (
 
 
 class Match(NamedTuple):
-    """The rank of a price list's key for a GPU model whose name has the key's words: the larger, the better it fits.
+    """The rank of a price list's key for a GPU model whose name has the key's words; the largest fits best.
 
     Attributes:
         words: the number of words of the key.
@@ -75,8 +75,8 @@ def takes(choice: str, model: str) -> bool:
 def words(name: str) -> tuple[str, ...]:
     """Returns the words of a GPU model's name in lower case, without the words for how a device is divided.
 
-    NVML's `NVIDIA A100-SXM4-80GB` and GPU feature discovery's `NVIDIA-A100-SXM4-80GB` have the same words. The latter
-    appends `-SHARED` and `-MIG-1g.10gb`
+    NVML's `NVIDIA A100-SXM4-80GB` and GPU feature discovery's `NVIDIA-A100-SXM4-80GB` have the same words. GPU feature
+    discovery appends `-SHARED` and `-MIG-1g.10gb`, which are left out
     (https://github.com/NVIDIA/k8s-device-plugin/blob/main/docs/gpu-feature-discovery/README.md).
     """
     parts = tuple(word for word in _BETWEEN_WORDS.split(name.casefold()) if word)
@@ -108,7 +108,7 @@ def match(key: str, model: str) -> Match | None:
 def best_key(keys: Iterable[str], model: str) -> str | None:
     """Returns the key of a price list that fits a GPU model best; None if no key names the model.
 
-    The key with the most words fits best. Among keys with as many words, the one whose words begin earliest in the
+    The key with the most words fits best. Among keys with equally many words, the one whose words begin earliest in the
     model's name fits best.
     """
     matches = [(matched, key) for key in keys if (matched := match(key, model)) is not None]

@@ -69,8 +69,8 @@ def oversized(annotations: dict[str, Any], root: Path) -> tuple[Fault, ...]:
 def out_of_bounds(metadata: dict[str, Any], root: Path) -> list[Fault]:
     """Returns a fault for each limit of the policy fairgpu-metadata that a GPU pod's metadata exceeds.
 
-    The policy sets limits to updates. They leave room for the annotations that FairGPU adds later, and let policies
-    examine the whole metadata in little time.
+    The policy checks updates alone, so admission checks new pods by this function. The limits leave room for the
+    annotations that FairGPU adds later, and let policies examine the whole metadata in little time.
 
     Args:
         metadata: the pod's metadata, as JSON.
@@ -167,7 +167,7 @@ def oversized_debuggers(spec: Mapping[str, Any]) -> list[Fault]:
 
 
 def status_bytes(spec: Mapping[str, Any]) -> int:
-    """Returns, roughly, the most bytes of a pod's status that repeat parts of its spec.
+    """Returns an estimate of the most bytes that a pod's status takes to repeat parts of the pod's spec.
 
     A kubelet repeats each container's name, image, mounts and resources, and with each container the pod's groups. An
     image that cannot be pulled is named twice more, in the reason why the container waits. Conditions name the
@@ -183,7 +183,7 @@ def status_bytes(spec: Mapping[str, Any]) -> int:
 
 
 def _status_by_numbers(spec: Mapping[str, Any]) -> int:
-    """Returns the part of `status_bytes` that depends on how many containers, groups, claims and gates the pod has."""
+    """Returns the part of `status_bytes` that depends on the numbers of containers, groups, claims and gates."""
     containers = len(list_of(spec.get("containers"))) + len(list_of(spec.get("initContainers")))
     groups = len(list_of(mapping(spec.get("securityContext")).get("supplementalGroups")))
     return (
@@ -281,7 +281,7 @@ def misplaced(container: ContainerReading) -> list[Fault]:
 
 
 def beyond_a_node(demand: Demand, settings: DialectSettings, root: Path) -> list[Fault]:
-    """Returns the faults of a demand that is larger than a node can be: the pod would wait for ever.
+    """Returns the faults of a demand for more than the largest node has: the pod would wait for ever.
 
     Args:
         demand: the demand of the whole pod.

@@ -1,4 +1,4 @@
-"""A container's GPU request in the canonical form, which all parts after admission read."""
+"""The canonical form of a container's GPU request and of a pod's choices, which all parts after admission read."""
 
 from __future__ import annotations
 
@@ -58,7 +58,11 @@ class CorePolicy(StrEnum):
 
 
 class Placement(StrEnum):
-    """The rule by which a pod's devices are chosen among those that fit."""
+    """The rule by which a pod's devices are chosen among those that fit.
+
+    `pack` takes the devices that lose least of what coming requests can use, `spread` the emptiest devices, and
+    `topology` the devices that are linked best.
+    """
 
     PACK = "pack"
     SPREAD = "spread"

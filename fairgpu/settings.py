@@ -64,8 +64,8 @@ def load_settings(
         usual: the YAML file that is read if `file` is None; it may be missing. None to read no file.
 
     Raises:
-        SettingsError: a value is of the wrong type or out of range, a key is unknown or appears twice, no service has a
-            section of the name, or two servers would listen on one port.
+        SettingsError: a value is of the wrong type or out of range, a key is unknown or appears twice, a section of the
+            file belongs to no service, or two servers would listen on one port.
     """
     read = file or (usual if usual is not None and usual.exists() else None)
     document = _read_file(read) if read else {}

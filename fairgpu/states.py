@@ -20,8 +20,8 @@ class BudgetState(StrEnum):
     """The state of a budget, which decides how a new pod of its namespaces is treated (docs/budgets.md).
 
     `unlimited`: the budget has no limit. `open`: it has money. `grace`: its money is spent, but its grace is not.
-    `over` and `held`: both are spent; a new pod gets the lower priority if `over`, and waits behind the budget's
-    scheduling gate if `held`.
+    `over`: money and grace are spent; a new pod gets the lower priority. `held`: money and grace are spent; a new pod
+    waits behind the budget's scheduling gate.
     """
 
     UNLIMITED = "unlimited"
@@ -87,7 +87,7 @@ class StatesDocument:
             the namespaces whose states have changed since the request's cursor.
         states: the states, each namespace once.
         default: the state of a namespace without a budget.
-        prices: GPU-hours charged for an hour of a whole GPU, keyed by model; `*` is the price of any other.
+        prices: GPU-hours charged for an hour of a whole GPU, keyed by model; `*` is any other model.
         charge: the admin's rules for charging.
         unused: that state with its amounts, without the namespace's name, if it has safe admission; None otherwise.
     """

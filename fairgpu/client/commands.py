@@ -1,4 +1,4 @@
-"""The commands `fairgpu budget`, `fairgpu grant` and `fairgpu sessions`."""
+"""The commands `fairgpu budget`, `fairgpu grant`, `fairgpu correct` and `fairgpu sessions`."""
 
 from __future__ import annotations
 

@@ -112,9 +112,7 @@ def post(server: Server, path: str, body: Json, headers: Mapping[str, str]) -> t
 
 
 def get_text(server: Server, path: str) -> tuple[str, str | None]:
-    """Returns the text at a path of the timekeeper's REST API, and the path of the next page.
-
-    Instead of a path, the last page gives None.
+    """Returns the text at a path of the timekeeper's REST API, and the path of the next page, None for the last.
 
     Raises:
         CommandError: the timekeeper cannot be reached, its answer is cut off, or it refuses (RefusedError).

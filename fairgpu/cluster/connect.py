@@ -50,7 +50,7 @@ def connect(environ: Mapping[str, str], kubeconfig: Path | None = None) -> Kuber
         kubeconfig: the kubeconfig to use; None if none is named.
 
     Raises:
-        NoClusterError: none of these exists, or the first that exists is invalid.
+        NoClusterError: the kubeconfig or the service account that counts is missing or invalid.
     """
     # The import takes a sixth of a service's start; a service without an API server does not need it.
     from kubernetes import client, config  # noqa: PLC0415 - see above
@@ -72,12 +72,12 @@ def connect(environ: Mapping[str, str], kubeconfig: Path | None = None) -> Kuber
 
 
 def unreadable(error: ApiError, what: str, rights: str = "") -> UnreadableClusterError:
-    """Returns the error with which a command ends that could not read the cluster: why, and what to look at.
+    """Returns the error with which a command ends if it cannot read the cluster: why, and what to look at.
 
     Args:
         error: the API server's refusal, or its silence.
         what: the objects that the command wanted to read, such as `nodes and pods`.
-        rights: the rights that the command needs; shown if the API server forbids it.
+        rights: the rights that the command needs; shown if the API server forbids the request.
     """
     hint = f"\n{rights}" if rights and error.status == HTTPStatus.FORBIDDEN else _HINTS.get(error.status, "")
     said = error if error.status == 0 else error.message

@@ -1,4 +1,4 @@
-"""Groups of an API that a cluster may lack, or have in one of several versions."""
+"""Groups of the Kubernetes API that a cluster may lack, or have in one of several versions."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 The protocol is the API server's (https://kubernetes.io/docs/reference/using-api/api-concepts/#efficient-detection-of-changes):
 lists come in pages, bookmarks move the resourceVersion on, and 410 Gone means to list anew. etcd keeps the version of a
-list for five minutes; a list that takes longer ends in 410. So a new list waits as long as any other retry.
+list for five minutes; a list that takes longer ends in 410, again and again. So each new list waits as any retry does.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Warnings as core/v1 Events; `kubectl describe` shows each with the object that it is about."""
+"""Writes warnings as core/v1 Events; `kubectl describe` shows each with the object that it is about."""
 
 from __future__ import annotations
 
@@ -72,8 +72,8 @@ def warning_event(
     """Returns an event of type Warning, as JSON of the API.
 
     Args:
-        about: the object that the event is about; an event of a cluster-scoped object lies in `default`, as the API
-            server requires.
+        about: the object that the event is about; an event of a cluster-scoped object lies in the namespace `default`,
+            as the API server requires.
         reason: one word in CamelCase.
         message: a sentence for people, cut to LONGEST_MESSAGE.
         at: the present time in RFC 3339.

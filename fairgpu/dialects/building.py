@@ -153,7 +153,7 @@ def _faults_of_memory(container: Container, ask: Ask) -> list[Fault]:
 
 
 def _in_unit(ask: Ask, memory_mib: int) -> str:
-    """Returns the advice of the fault of too much memory: the amount to write if the author meant another unit.
+    """Returns advice for the author of a request for too much memory: the amount to write if another unit was meant.
 
     Args:
         ask: the request as the dialect states it.

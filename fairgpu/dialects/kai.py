@@ -154,7 +154,7 @@ def _is_meant(container: Container) -> bool:
 def _whole(container: Container, key: str, wanted: tuple[str, str], faults: list[Fault]) -> int | None:
     """Returns the value of the annotation `key`, which must be a whole number from 1.
 
-    If the value is another one, adds a fault and returns None.
+    For any other value, adds a fault and returns None.
 
     Args:
         container: the container, with the annotations of its pod.
@@ -170,7 +170,7 @@ def _whole(container: Container, key: str, wanted: tuple[str, str], faults: list
 
 
 def _in_mib(text: str) -> str:
-    """Returns what a fault advises to write: the number of MiB of a memory such as `4Gi`, or an example."""
+    """Returns what a fault advises to write for a text: the MiB of a memory such as `4Gi`, else an example."""
     mib = in_memory_units(text, 1)
     return '"4096"' if mib is None else f'"{mib}", as the annotation counts in MiB'
 

@@ -66,7 +66,7 @@ _MAKERS = ("nvidia ", "tesla ", "quadro ", "geforce ")
 
 
 def other_models(name: str) -> tuple[str, ...]:
-    """Returns the known GPU models whose names contain a given name and are other models, such as `A100` for `A10`.
+    """Returns the other known GPU models whose names contain the name of a given model, such as `A100` for `A10`.
 
     The case of letters does not matter. The result is empty if the given name is not the name of a known model.
 

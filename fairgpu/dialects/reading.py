@@ -96,7 +96,7 @@ class Container:
         return tuple(resource for resource in resources if resource in self.limits or resource in self.requests)
 
     def prefixed(self, prefix: str) -> tuple[str, ...]:
-        """Returns the resources in the container's limits or requests whose names begin with a prefix."""
+        """Returns the names of resources in the container's limits or requests that begin with a prefix."""
         found = [key for key in self.limits if key.startswith(prefix)]
         found += [key for key in self.requests if key.startswith(prefix) and key not in self.limits]
         return tuple(found)
@@ -199,7 +199,7 @@ class Dialect:
             gets the GPU.
         other_annotations: the pod annotations that only refine a request.
         unclaimed: returns the fault of annotations that request a GPU for a container that the pod does not have. Its
-            arguments are the pod's annotations and field path.
+            arguments are the pod's annotations and field path. None for a dialect without such annotations.
     """
 
     name: str

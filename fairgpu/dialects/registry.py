@@ -59,7 +59,7 @@ class DialectSet:
         return False
 
     def request_by_annotation(self, annotations: Mapping[str, str]) -> bool:
-        """Returns whether the annotations of a pod request a GPU for one of its containers, or for one that it lacks.
+        """Returns whether annotations of a pod request a GPU, even if for a container that the pod lacks.
 
         Args:
             annotations: the pod's annotations.

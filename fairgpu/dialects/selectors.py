@@ -49,7 +49,7 @@ class Selection:
         choices: the choices, converted to FairGPU's own.
         faults: the faults of invalid annotations.
         warnings: lines about annotations whose effect here differs from that in their own project.
-        keys: the annotations that the pod has, of those that were to be read.
+        keys: the annotations, among those that `select` was to read, that the pod has.
     """
 
     def __init__(self, keys: tuple[str, ...] = ()) -> None:

@@ -1,4 +1,4 @@
-"""Reads what requests of HAMi and Volcano have in common: a count, and memory and a percentage of cores of each vGPU.
+"""Reads what requests of HAMi and Volcano have in common: the number of vGPUs, and the memory and cores of each.
 
 Both have the same defaults: without a count the container gets one GPU, without memory all memory of the GPU, and
 without cores no guaranteed time. An amount of 0 counts as not given. If both an amount of memory and a percentage of

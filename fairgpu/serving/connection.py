@@ -44,8 +44,8 @@ class BoundedConnection(ASGIProtocol):  # type: ignore[misc] # gunicorn ships no
     def connection_made(self, transport: asyncio.Transport) -> None:
         """Starts the time limit of a new connection's first request.
 
-        If the worker has max_connections already, the connection that has been silent for longest is closed first, of
-        those without a request that is being answered. If each has such a request, the new connection is closed.
+        If the worker has max_connections already, it first closes another connection: of those without a request that
+        is being answered, the one that has been silent for longest. Without such a connection, it closes the new one.
         """
         super().connection_made(transport)
         self._received_at = self._idle_since = self.worker.loop.time()
@@ -57,7 +57,7 @@ class BoundedConnection(ASGIProtocol):  # type: ignore[misc] # gunicorn ships no
         self._wait_idle(self._idle_limit)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Removes a closed connection from the worker's connections, and its bytes from the worker's limit."""
+        """Removes a closed connection, and its bytes, from the counts that the worker limits."""
         self._connections.discard(self)
         self.worker.arrivals.forget(self)
         super().connection_lost(exc)
@@ -136,7 +136,7 @@ class BoundedConnection(ASGIProtocol):  # type: ignore[misc] # gunicorn ships no
             super()._keepalive_timeout()
 
     def note_answer(self) -> None:
-        """Restarts the keepalive time after an answer. The time counts from the last byte that the client sent."""
+        """Starts the keepalive time after an answer. The time counts from the last byte that the client sent."""
         self._idle_since = self._received_at
         self._idle_limit = self._keepalive
 

@@ -7,7 +7,7 @@ from typing import Protocol
 
 
 class Sender(Protocol):
-    """The server's object for the connection of one client, on which a request arrives."""
+    """The server's object for one client's connection, whose bytes `Arrivals` counts."""
 
     def cut_off(self) -> None:
         """Closes the connection at once, without an answer."""
@@ -28,9 +28,9 @@ class Arrivals:
         self._total = 0
 
     def add(self, sender: Sender, count: int) -> bool:
-        """Counts received bytes of an unfinished request; beyond the limit, closes connections with older requests.
+        """Counts received bytes of an unfinished request.
 
-        The connections with the oldest unfinished requests are closed, until all bytes are within the limit.
+        Beyond the limit, closes the connections with the oldest unfinished requests, until the bytes are within it.
 
         Args:
             sender: the connection on which the bytes came.
@@ -65,8 +65,8 @@ Pending = dict[Handshake, None]
 class Handshakes:
     """Limits the unfinished TLS handshakes of a server, in all and for each client address.
 
-    At the limit for an address, a new handshake of the address ends its oldest one. At the limit in all, it ends the
-    oldest one of the address that has the most handshakes. An honest client takes milliseconds, so that the oldest
+    At the limit for an address, a new handshake ends the oldest one of the same address. At the limit in all, it ends
+    the oldest one of the address that has the most handshakes. An honest client takes milliseconds, so that the oldest
     handshake is a slow client's.
     """
 

@@ -1,4 +1,4 @@
-"""A connection that answers some requests in the call that receives their last byte."""
+"""An HTTP connection that answers some requests at once, in the call that receives their last byte."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ class ImmediateConnection(BoundedConnection):
         )
 
     def _expect_rest(self) -> None:
-        """Starts, once for a request, the time of `body_seconds` in which the rest of its body must arrive."""
+        """Starts the time of `body_seconds`, once for a request; a body incomplete by then is answered with 408."""
         if self._late_handle is None:
             self._late_handle = self.worker.loop.call_later(self.worker.options.body_seconds, self._end_late)
 

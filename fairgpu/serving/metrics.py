@@ -1,4 +1,4 @@
-"""Adds up the metrics of all workers, and serves them on a plain port that any worker answers."""
+"""Adds up the metrics of all workers, and serves them over plain HTTP on a port that any worker answers."""
 
 from __future__ import annotations
 

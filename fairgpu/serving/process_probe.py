@@ -23,8 +23,8 @@ _log = structlog.get_logger(__name__)
 class Progress:
     """A record of when the thread of a loop last made progress, by which a probe sees whether the thread hangs.
 
-    The loop's thread notes progress, and each answer of a server counts as progress as well. So a pass of the loop can
-    wait for many slow answers. Several threads can use one object.
+    The loop's thread notes progress, and each answer that it gets from a server counts as progress, too. So a pass of
+    the loop can wait for many slow answers. Several threads can use one object.
     """
 
     def __init__(self, most_seconds: float, clock: Callable[[], float] = time.monotonic) -> None:

@@ -33,7 +33,7 @@ OTHER_DESCRIPTORS = 256
 
 
 class ServingWorker(ASGIWorker):  # type: ignore[misc] # gunicorn ships no types
-    """A worker process of gunicorn that serves a service's application on its first sockets, and metrics on the others.
+    """A worker process of gunicorn, which serves a service's application and, on separate sockets, the metrics.
 
     After SIGTERM it still accepts connections for `drain_seconds`, until load balancers know of the shutdown; each
     connection is closed after its answer. Then it stops listening, closes idle connections, and waits up to
