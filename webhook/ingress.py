@@ -1,6 +1,6 @@
 """Finds the addresses from which API servers call the webhook, and checks the webhook's NetworkPolicy.
 
-No object of a cluster states these addresses. The proposal has the addresses behind the Service `kubernetes`, the
+No object of a cluster states these addresses. `propose` returns the addresses behind the Service `kubernetes`, the
 addresses of the control plane's nodes, and the addresses that these nodes have in the network of pods. If API servers
 reach pods through a tunnel, the webhook is called by the tunnel's agents
 (https://kubernetes.io/docs/concepts/architecture/control-plane-node-communication/).

@@ -163,7 +163,7 @@ def follow_differences(
     wait: Wait,
     now: Callable[[], dt.datetime],
 ) -> None:
-    """Compares the cluster's policies, webhook rules and role bindings with the settings', every CHECK_SECONDS.
+    """Compares the cluster's policies, webhook rules and role bindings with the settings every CHECK_SECONDS.
 
     Each time, it writes the names of the objects that differ into a condition of each policy. The function returns once
     `wait` returns true.

@@ -58,7 +58,7 @@ class StatesSettings(StatesReaderSettings):
 
 
 class Priorities(Section):
-    """The priority classes that GPU pods get. If the API server has a class, its own value and policy count."""
+    """The priority classes that GPU pods get. If the API server has a class, the class's own value counts."""
 
     in_budget_class: ObjectName = names.IN_BUDGET_CLASS
     """The PriorityClass of pods whose budget has money left."""
@@ -117,7 +117,7 @@ class Dialects(Section):
 
     @cached_property
     def reading(self) -> DialectSettings:
-        """The settings that the dialects' readers need, in the form in which they take them."""
+        """These settings as the readers of dialects take them, without `best_effort`."""
         return DialectSettings(
             max_gpus_per_node=self.max_gpus_per_node,
             hami_plain_gpu=self.hami_plain_gpu,
@@ -240,8 +240,8 @@ def read_settings(environ: Mapping[str, str], file: Path | None, usual: Path = U
 
     Args:
         environ: the environment of the process.
-        file: the YAML file that was named; None if none was.
-        usual: the file to read where `file` is None and this one exists.
+        file: the YAML file to read; None to read `usual`.
+        usual: the YAML file that is read if `file` is None; it may be missing.
 
     Raises:
         SettingsError: a setting is invalid.

@@ -173,8 +173,8 @@ def _claims(subject: Subject, spec: dict[str, Any], knowledge: Knowledge) -> int
 def _gives_class(existing: Existing, spec: dict[str, Any], settings: Webhook, knowledge: Knowledge) -> bool:
     """Whether the pod gets the priority class of its budget's state, by the admin's setting `existing.classes`.
 
-    `never`: no pod does. `always`: each pod does. `unnamed`: a pod does unless its author named another class. Whatever
-    the setting, a pod keeps a class that `priorities.keep` lists.
+    `never`: no pod does. `always`: each pod does. `unnamed`: a pod does unless its author named a class that is neither
+    one of FairGPU's nor the cluster's default. Whatever the setting, a pod keeps a class that `priorities.keep` lists.
     """
     priorities = settings.priorities
     if existing.classes == "never" or keeps_own(spec, priorities, knowledge):

@@ -1,7 +1,7 @@
-"""Warns of a fraction of a GPU in a job of several pods, whose collectives' kernels wait for one another.
+"""Warns of a fraction of a GPU in a job of several pods, which wait for one another in collective operations.
 
 Each node plans the turns of its GPUs on its own, so the turns of two nodes begin at different moments. A collective
-proceeds only while all pods have their turn (docs/vcuda.md). A job of several pods is recognised by one of these:
+operation goes on only while all pods have their turn (docs/vcuda.md). A job of several pods is recognised by one of:
 
 - the variables of PyTorch's process groups (https://docs.pytorch.org/docs/stable/distributed.html) and of NCCL
   (https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html);
@@ -101,7 +101,7 @@ def _warning(sign: Sign, container: ContainerReading) -> str:
 
 
 def _sign(container: dict[str, Any], path: Path) -> Sign | None:
-    """Returns the first field of a container's environment or command by which the container works with other pods.
+    """Returns the field which shows that a container works with other pods: a variable, else the command.
 
     Returns None without such a field, or if another field says that the container works alone.
 

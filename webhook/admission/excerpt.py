@@ -96,7 +96,7 @@ class Spec(TypedDict, total=False):
 
 
 class Item(TypedDict, total=False):
-    """The object of a review, in the fields that admission reads: a pod, or an object with a pod template."""
+    """The object of a review, in the fields that admission reads: a pod, an object with pod templates, or an order."""
 
     metadata: Metadata
     spec: Spec

@@ -106,13 +106,13 @@ def _is_exposed(container: dict[str, Any]) -> bool:
 
 
 def _environment(container: dict[str, Any]) -> Any:
-    """Returns a container's list of environment variables if NVIDIA_VISIBLE_DEVICES occurs in its JSON; else None."""
+    """Returns a container's environment variables; None without any, or if their bytes lack NVIDIA_VISIBLE_DEVICES."""
     variables = container.get("env")
     return decoded(variables) if may_have(variables, _VISIBLE_DEVICES) else None
 
 
 def _added_powers(security: dict[str, Any]) -> list[str]:
-    """Returns the capabilities for mounting file systems that a container's security context adds, as it spells them.
+    """Returns the capabilities for mounting file systems that a container's security context adds, in its spelling.
 
     Runtimes take the names of capabilities in upper or lower case.
     """

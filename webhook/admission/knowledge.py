@@ -1,4 +1,4 @@
-"""The knowledge about the cluster by which admission decides, all in memory, so that no answer waits for a request."""
+"""The knowledge about the cluster by which admission decides, all in memory, so that no answer waits for a server."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def earned_class(settings: Priorities, knowledge: Knowledge, *, over: bool) -> P
 
 
 def keeps_own(spec: dict[str, Any], settings: Priorities, knowledge: Knowledge) -> bool:
-    """Returns whether the pod keeps the priority class that its author gave it.
+    """Returns whether the pod keeps its author's priority class: the settings list it, and it is not the default class.
 
     Args:
         spec: the pod's spec, as JSON.

@@ -2,7 +2,7 @@
 
 `kubectl apply` compares the manifest with the stored pod, finds that the dialect's keys are missing, and puts them back
 into fields that cannot change. Admission removes the restored keys if they still state the pod's own request, and
-refuses the update if they state another one. It puts back the tolerations that the manifest's list lacks.
+refuses the update if they state another request. It puts back the tolerations that the manifest's list lacks.
 """
 
 from __future__ import annotations

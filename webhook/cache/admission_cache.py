@@ -85,7 +85,7 @@ class AdmissionCache:
 
         Args:
             kind: `resourceclaims` or `resourceclaimtemplates`.
-            claims: these claims or templates, each as a pod names it.
+            claims: these claims or templates, each in the form that `OtherClaim` describes.
         """
         with self._lock:
             self._other_claims[kind] = claims

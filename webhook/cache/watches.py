@@ -71,7 +71,7 @@ class NamespacesView(_Logged):
         self._store({**others, name: allowed} if allowed else others)
 
     def _note_unknown(self, items: Iterable[Json]) -> None:
-        """Logs each word of a namespace's annotation that grants nothing, once.
+        """Logs once each word of a namespace's annotation that grants nothing.
 
         The policy fairgpu-namespace refuses a new such word, but not one that an annotation had before the policy
         existed.

@@ -142,7 +142,7 @@ def _step_of_renewal(
 
 
 def first_authorities(published: Collection[bytes], settings: Certificates, now: datetime) -> Authorities:
-    """Returns a new CA, which signs certificates, beside the CAs that API servers trust already and that are valid.
+    """Returns the first CAs to trust: a new one, which signs certificates, and the valid ones that are trusted already.
 
     Args:
         published: the bundles of CAs in the webhook configurations, in PEM.

@@ -41,7 +41,7 @@ zeros."""
 
 
 class DocumentError(ValueError):
-    """A YAML document whose aliases make it too large, or that contains itself."""
+    """A YAML document contains itself, or its aliases make it too large."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class _Loader(yaml.SafeLoader):
     bool_values: ClassVar[dict[str, bool]] = {**yaml.SafeLoader.bool_values, "y": True, "n": False}
 
     def resolve(self, kind: type[yaml.Node], value: Any, implicit: Any) -> str:
-        """Returns the tag of a node, which names its type."""
+        """Returns the tag of a node, which names its type: a number where kubectl reads one, else PyYAML's type."""
         if kind is yaml.ScalarNode and implicit[0] and (number := _read_number(value)) is not None:
             return f"{_BASE_TAG}{'int' if isinstance(number, int) else 'float'}"
         return str(super().resolve(kind, value, implicit))  # type: ignore[no-untyped-call] # it ships none

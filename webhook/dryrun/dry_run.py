@@ -46,8 +46,7 @@ def accounted(review: Review) -> Review:
     In such a namespace one webhook reviews new pods. No webhook reviews pod templates, or new pods a second time.
 
     Args:
-        review: answers a review by the webhook itself: takes the route and the review's body, and returns the answer's
-            body.
+        review: answers a review: takes the route and the review's body, and returns the answer's body.
     """
 
     def asked(route: str, body: bytes) -> bytes:

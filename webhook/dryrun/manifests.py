@@ -51,7 +51,7 @@ class Manifest:
 
     @property
     def api_version(self) -> str:
-        """The API group and version of the object's kind, such as `apps/v1`."""
+        """The API group and version of the object's kind, such as `apps/v1`; empty if the manifest names none."""
         return str(self.item.get("apiVersion") or "")
 
     @property
@@ -132,7 +132,7 @@ def _read(file: str) -> Iterator[Manifest | ManifestError]:
 def _parts(
     file: str, value: Any, document: Document, place: Place, listed: tuple[str, str]
 ) -> Iterator[Manifest | ManifestError]:
-    """Yields the objects in a part of a YAML document: the value itself, or its items if it is a list of Kubernetes.
+    """Yields the objects in a part of a YAML document: the value itself, or its items if it is a list such as PodList.
 
     For a value or an item that is no object of Kubernetes, an error is yielded.
 
@@ -220,7 +220,7 @@ def _key(key: Any) -> Any:
 
 
 def _number(text: str) -> int | float:
-    """Reads a whole number of JSON; a number of more than 64 bits becomes the nearest double (RFC 8259 section 6)."""
+    """Reads a whole number of JSON; a number beyond int64 becomes the nearest double (RFC 8259 section 6)."""
     value = int(text)
     if value.bit_length() < 64:
         return value
@@ -230,7 +230,7 @@ def _number(text: str) -> int | float:
 def _fraction(text: str) -> int | float:
     """Reads a number of JSON with a decimal point or an exponent.
 
-    A whole number of at most 64 bits, such as `1.0`, becomes an integer, as Go writes it.
+    A whole number within int64, such as `1.0`, becomes an integer, as Go writes it.
     """
     value = float(text)
     return int(value) if value.is_integer() and int(value).bit_length() < 64 else value

@@ -141,7 +141,7 @@ def _metadata(manifest: Manifest) -> Iterator[Fault]:
 
 
 def _texts(metadata: Any, path: Path) -> Iterator[Fault]:
-    """Yields a fault for each annotation or label whose value is no text.
+    """Yields the faults of an object's annotations and labels: values that are no texts, or no map of them at all.
 
     Args:
         metadata: the metadata of an object, as JSON.

@@ -1,6 +1,6 @@
 """Finds the pods that an object is or creates: in Kubernetes' own workloads, and in custom resources.
 
-Each project has the templates of its custom resources at other field paths. Most have whole templates, `metadata` and
+Each project has the templates at field paths of its own. Most have whole templates, `metadata` and
 `spec` with containers, as JobSet, LeaderWorkerSet, Kubeflow's jobs, RayCluster and Volcano's Job do; some have a bare
 pod spec. Argo's Workflow has single containers (https://argo-workflows.readthedocs.io/en/latest/fields/#template).
 KServe's InferenceService has components; each is a pod spec with a model beside its containers
@@ -72,8 +72,8 @@ def is_custom(manifest: Manifest) -> bool:
 def is_searched(manifest: Manifest) -> bool:
     """Returns whether a dry run searches an object for pods.
 
-    A dry run searches the object if its API group has a dot, and is not a group whose objects have patterns of pods, as
-    Kyverno's is.
+    A dry run searches the object if its API group has a dot, unless the group's objects contain patterns of pods, as
+    Kyverno's policies do.
     """
     return "." in manifest.group and manifest.group not in _PATTERNS
 
