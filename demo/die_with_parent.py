@@ -1,4 +1,4 @@
-"""Runs a program that the kernel kills when the process that started it ends, however that ends.
+"""Runs a program that the kernel kills when the parent process ends, even if the parent is killed.
 
 Arguments: the parent's process id, then the program and its arguments. Run with `python -I -S`.
 """

@@ -45,7 +45,7 @@ class Folder:
         signer: signs the tokens of people, services and pods.
         timekeeper_port: the port of the timekeeper's REST API.
         timekeeper_metrics_port: the port of the metrics of the timekeeper's API.
-        jobs_metrics_port: the port of the metrics of the timekeeper's jobs.
+        jobs_metrics_port: the port of the metrics of the process `fairgpu timekeeper jobs`.
         webhook_port: the port of the webhook.
         webhook_metrics_port: the port of the webhook's metrics.
     """
@@ -75,7 +75,7 @@ class Folder:
 
     @property
     def sidecar(self) -> Path:
-        """The file of the sidecar's archive."""
+        """The file of the sidecar: a zip archive that Python runs."""
         return self.root / "sidecar.pyz"
 
     def usage(self, pod: Json) -> Path:

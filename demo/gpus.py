@@ -55,7 +55,7 @@ class Gpus:
         self._thread.join()
 
     def run_on(self, load: Load) -> None:
-        """Starts a load: its container uses its device from now on, until the thread is stopped."""
+        """Starts a load: the container uses the device from now on, until the thread is stopped."""
         load.file.parent.mkdir(parents=True, exist_ok=True)
         with self._lock:
             self._loads[load] = time.time_ns()

@@ -51,7 +51,7 @@ def start_sidecar(children: Children, archive: Path, pod: Json, token: str, volu
 
     Args:
         children: the processes, to which the sidecar is added.
-        archive: the file of the sidecar's archive.
+        archive: the file of the sidecar, a zip archive that Python runs.
         pod: the bound pod, as JSON.
         token: the pod's bearer token, which is written beside the usage volume.
         volumes: the folder that stands for the pod's usage volume.
