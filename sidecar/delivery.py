@@ -63,7 +63,7 @@ def tls_context(ca_pem: str) -> ssl.SSLContext:
 
 
 def read_token(path: str) -> str:
-    """Returns the bearer token in a file; the kubelet replaces the token long before it expires.
+    """Returns the bearer token in a file. The kubelet renews the token there, so it is read for each report.
 
     Raises:
         OSError: the file is unreadable.

@@ -55,7 +55,7 @@ def after_success(pace: Pace, interval_seconds: float | None) -> Pace:
 
 
 def after_failure(pace: Pace) -> Pace:
-    """Returns the pace of reports with one more failure, since the timekeeper did not take a report."""
+    """Returns the pace after the timekeeper did not take a report: with one more failure."""
     return pace._replace(failures=pace.failures + 1)
 
 

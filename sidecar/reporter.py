@@ -95,7 +95,7 @@ class Reporter:
     def sample(self) -> None:
         """Reads each container's usage file once, and adds what is new to the container's tally.
 
-        Logs why a file is unreadable, again only if the reason is another one.
+        Logs why a file is unreadable, once for as long as the reason stays the same.
         """
         try:
             names = container_names(self._settings.usage_folder)
