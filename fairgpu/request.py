@@ -51,7 +51,7 @@ class GPURequest(NamedTuple):
 
 
 class CorePolicy(StrEnum):
-    """The rule for GPU time beyond a container's share: `hard` gives none, `elastic` gives it while the GPU is idle."""
+    """The rule for GPU time beyond a container's share: `hard` gives none, `elastic` gives what others do not use."""
 
     HARD = "hard"
     ELASTIC = "elastic"

@@ -86,10 +86,10 @@ class StatesDocument:
         full: whether each namespace that `states` does not name is in the default state; if False, `states` names only
             the namespaces whose states have changed since the request's cursor.
         states: the states, each namespace once.
-        default: the state of a namespace without a budget.
+        default: the state of a namespace that has no published state of its own.
         prices: GPU-hours charged for an hour of a whole GPU, keyed by model; `*` is any other model.
         charge: the admin's rules for charging.
-        unused: that state with its amounts, without the namespace's name, if it has safe admission; None otherwise.
+        unused: the default state with its amounts, without a namespace's name, if it has safe admission; else None.
     """
 
     cursor: str
@@ -131,13 +131,13 @@ def encode_charge(rules: ChargeRules) -> dict[str, int]:
 
 
 def decode_document(document: Any) -> StatesDocument:
-    """Returns the states in a states document; unknown fields are ignored.
+    """Returns the states in a states document. Unknown fields are ignored; `charge` and `unused` may be missing.
 
     Args:
         document: the body of an answer to `GET /v1/states`, as JSON.
 
     Raises:
-        StatesError: a field is missing or of another type.
+        StatesError: another field is missing, or a value cannot be read, such as a state that this version lacks.
     """
     try:
         return StatesDocument(
@@ -154,13 +154,13 @@ def decode_document(document: Any) -> StatesDocument:
 
 
 def decode_state(item: Any) -> NamespaceState:
-    """Decodes the state of a namespace's budget, as `encode_state` writes it.
+    """Decodes the state of a namespace's budget, as `encode_state` writes it; `enforced` and `safe` may be missing.
 
     Args:
         item: the state, as JSON.
 
     Raises:
-        KeyError, TypeError, ValueError: a field is missing or of another type.
+        KeyError, TypeError, ValueError: another field is missing, or a value cannot be read.
     """
     return NamespaceState(
         namespace=str(item["namespace"]),

@@ -348,7 +348,7 @@ class Writer:
 
 
 class Pace:
-    """The times at which the page writer's rounds begin: every CONTENDED_SECONDS, however long a round takes.
+    """The times at which the page writer's rounds begin, CONTENDED_SECONDS apart, whatever part of that a round takes.
 
     After a round that takes longer, the next one begins at once; later rounds do not come sooner to catch up.
     """

@@ -85,8 +85,8 @@ def run(arguments: argparse.Namespace) -> int:
 def _window(arguments: argparse.Namespace) -> str:
     """Returns the value of the REST API's parameter `window`: the span of time whose use the command shows.
 
-    The value is that of the option --window. Without the option, the value is `7d`, or with a forecast to the end of a
-    day, a week or a month, that day, week or month.
+    The value is that of the option --window. Without the option it is `7d`, or with `--forecast today`, `week` or
+    `month` the same word.
 
     Raises:
         CommandError: there is no --window, and the forecast goes to an instant that the user chose.

@@ -1,4 +1,4 @@
-"""Checks that a container fits beside the node's other containers, according to the node's own records. Pure.
+"""Checks that a container's GPUs are there and healthy, and that it fits beside the node's other containers. Pure.
 
 The scheduler places pods by the allocations that it sees. Two allocations of the same part of a GPU may still be
 written at once. So the node checks again, and only one of the two containers starts.

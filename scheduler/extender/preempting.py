@@ -19,8 +19,8 @@ from scheduler.reclaim.roster import Roster, Running
 def preempt(state: State, roster: Roster, arguments: PreemptArguments, wall: float) -> PreemptResult:
     """Returns the GPU pods of lower priority to evict for a pod, keyed by the name of their node.
 
-    A node is left out if no pod needs to be evicted there, or if the eviction of all such pods would not suffice. The
-    result is empty if the extender cannot place the pod at all (PodError).
+    Only nodes of the proposal are considered. A node is left out if no pod needs to be evicted there, or if the
+    eviction of all such pods would not suffice. The result is empty if the extender cannot place the pod at all.
 
     Args:
         roster: the running pods, with the devices that each holds.

@@ -78,7 +78,7 @@ def best_set(
     looks = 0
 
     def hopeless(chosen: tuple[int, ...], worst: int, total: int) -> bool:
-        """Returns whether no set that begins with the chosen devices can beat the best set so far.
+        """Returns True if surely no set that begins with the chosen devices can beat the best set so far, else False.
 
         Args:
             chosen: the indexes of these devices.

@@ -249,7 +249,7 @@ def rounded(gains: Floats) -> Floats:
 
 
 def _in_learned_classes(worth: Worth, left: Left) -> Left:
-    """Returns the free parts of nodes (`left`) without the devices of classes that came after the learning.
+    """Returns the free parts of nodes (`left`), with NO_CLASS for devices of classes that came after the learning.
 
     Such devices have no worth yet, since no request is known to use them.
     """

@@ -452,11 +452,13 @@ class Reclaimer:
                     self._fruitless[kind] = versions
 
     def _turns(self) -> list[tuple[_Kind, list[WaitingPod]]]:
-        """Returns the kinds of waiting pods for which a plan is made now, at most PLANS_A_ROUND, each with its pods.
+        """Returns the waiting pods for which plans are made now, each alone or with its gang, and their kind.
 
-        A plan is fruitless if no earmark follows from it. Kinds without a fruitless plan come by priority and then by
-        age. One plan of a round is kept for the kind whose fruitless plan is the oldest, if something has changed
-        since. So a pod that no eviction helps does not keep other pods from a plan.
+        They are at most PLANS_A_ROUND. A plan is fruitless if no earmark follows from it. Pods whose kind has no
+        fruitless plan come first, by priority and then by age. For a kind with a fruitless plan, its first pod or gang
+        stands for all. Such a kind gets another plan once `_versions` has changed, and one plan of a round is kept for
+        the kind that has waited longest for it. So a pod that no eviction helps does not keep other pods from a plan.
+        Pods after a failed write, and pods that are given up (`_is_given_up`), are left out.
         """
         with self._state.lock:
             versions = self._versions()

@@ -726,9 +726,9 @@ class ExpiringAnswer(Answer):
 
 
 class GraceAnswer(Answer):
-    """The grace of an exhausted budget: the money that may still be spent in it, and the time at which the grace ends.
+    """The grace of a budget whose money is spent: the money that may still be overspent, and the end of the grace.
 
-    Either is null if the admin has set no such limit.
+    Each is null if the admin has set no such limit.
     """
 
     remaining: Money | None

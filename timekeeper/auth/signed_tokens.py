@@ -205,7 +205,10 @@ class PodTokens:
         return self._keys.knows(_key_id(token))
 
     def fetch_keys(self) -> None:
-        """Fetches the issuer's keys; no other method does I/O."""
+        """Fetches the issuer's keys, unless the last attempt was a moment ago; no other method does I/O.
+
+        If that fails, the failure is logged and the previous keys stay in use.
+        """
         self._keys.refresh()
 
     def verify(self, token: str) -> PodIdentity:

@@ -49,7 +49,7 @@ class Terms:
         prices: keyed by model, the GPU-hours charged for an hour of a whole GPU.
         default: the state of each namespace that has no published state of its own.
         charge: the admin's settings for charging, keyed by their name in GET /v1/states, such as unknownDeviceMiB.
-        unused: as JSON, the state of such a namespace with its amounts, if it has safe admission; empty otherwise.
+        unused: as JSON, the state `default` with its amounts, if it has safe admission; empty otherwise.
     """
 
     prices: Mapping[str, float]

@@ -22,7 +22,7 @@ class BudgetStates:
     Attributes:
         by_namespace: the states of the namespaces that have a budget, keyed by namespace.
         default: the state of all other namespaces.
-        unused: that state with its amounts, if it has safe admission; None otherwise.
+        unused: the default state with its amounts, without a namespace's name, if it has safe admission; else None.
         prices: GPU-hours charged for an hour of a whole GPU, keyed by model; `*` is any other model.
         confirmed_at: the time of the timekeeper's last answer, in seconds of the monotonic clock.
         charge: the admin's rules for charging.

@@ -78,7 +78,10 @@ class _Loader(yaml.SafeLoader):
     bool_values: ClassVar[dict[str, bool]] = {**yaml.SafeLoader.bool_values, "y": True, "n": False}
 
     def resolve(self, kind: type[yaml.Node], value: Any, implicit: Any) -> str:
-        """Returns the tag of a node, which names its type: a number where kubectl reads one, else PyYAML's type."""
+        """Returns the tag of a node, which names its type.
+
+        An unquoted value is a number, a bool or null where kubectl reads one, and otherwise a text, as dates are.
+        """
         if kind is yaml.ScalarNode and implicit[0] and (number := _read_number(value)) is not None:
             return f"{_BASE_TAG}{'int' if isinstance(number, int) else 'float'}"
         return str(super().resolve(kind, value, implicit))  # type: ignore[no-untyped-call] # it ships none

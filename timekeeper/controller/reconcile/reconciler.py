@@ -130,7 +130,7 @@ _log = structlog.get_logger()
 
 
 class NotReadyError(RuntimeError):
-    """A reconciliation was asked for before each watched collection of the API server has been read once."""
+    """A reconciliation was asked for before each collection that bills depend on has been read once."""
 
 
 class Reconciler:
@@ -225,7 +225,7 @@ class Reconciler:
         """
         mirrors = self._context.source.mirrors
         if not mirrors.all_read:
-            raise NotReadyError("not every collection of the API server has been read yet")
+            raise NotReadyError("not every collection that bills depend on has been read yet")
         try:
             self._lost = None
             self._context.store_time = self._context.clocks.store()

@@ -1,1 +1,1 @@
-"""Reports of the leader: statuses, checkpoints, events, notifications, metrics."""
+"""Reports of the leader: statuses of budgets and orders, checkpoints, events, notifications."""

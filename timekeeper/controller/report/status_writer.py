@@ -494,10 +494,13 @@ class CheckpointKeeper:
 
 
 def shards_of(documents: Json) -> dict[int, Json]:
-    """Divides checkpoint documents among a fixed number of objects of the API server, by a hash of their names.
+    """Divides checkpoint documents among CHECKPOINT_SHARDS objects of the API server.
+
+    A document of a name such as `:held:2` (see `DECIDED`) belongs to the object of that number, any other to the object
+    that a hash of its name gives.
 
     Returns:
-        The documents, keyed by the object's number and then by the document's name.
+        The documents, keyed by the object's number and then by the document's name; objects without one are left out.
     """
     shards: dict[int, Json] = {}
     for name, document in documents.items():

@@ -68,7 +68,8 @@ class AllocatedDevice:
         uuid: the device's uuid.
         memory: the container's memory on the device, in the unit of the node's list (see `RegisteredDevice`).
         cores: the container's share of the device's time in percent; 0 for no bound.
-        is_instance: whether it is a MIG instance; the list then names the instance's place in the device's layout.
+        is_instance: whether the list names a place in the device's layout behind the uuid, so that the part is a MIG
+            instance. Volcano, and HAMi before v2.10, name it. Later versions of HAMi do not: False for their instances.
     """
 
     uuid: str

@@ -178,7 +178,7 @@ def cloud_model(node: HostNode) -> str:
 def memory_mib(node: HostNode) -> int | None:
     """Returns the memory of a whole NVIDIA GPU of a node in MiB; None if no label states it.
 
-    NVIDIA's feature discovery writes the label.
+    NVIDIA's feature discovery writes the label. On a node that offers MIG devices as GPUs it states a MIG device's.
     """
     if _single_profile(node):
         return None  # the label states the memory of a MIG device there
