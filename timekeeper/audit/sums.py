@@ -6,14 +6,15 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 from timekeeper.audit.difference import Difference, Figure
 from timekeeper.audit.snapshot import FINALIZED, OPEN, Entry, SessionAmount, Snapshot, read_amount, whole
 from timekeeper.domain.sessions import EndProof
 from timekeeper.domain.timestamps import Instant
-from timekeeper.domain.usage import Dimensions, UsageFigures, of_values
-from timekeeper.domain.usage_folding import parse_part, totals_of, unfold
+from timekeeper.domain.usage import Dimensions, Row, UsageFigures, of_values
+from timekeeper.domain.usage_folding import FoldedError, parse_part, totals_of, unfold
 from timekeeper.ledger.entries import Ending, read_ending
 
 HOUR = 3_600 * 10**9
@@ -51,8 +52,12 @@ def check_hours(snapshot: Snapshot) -> Iterator[Difference]:
                 yield difference(snapshot, Figure.HOURS, subject, "unreadable", "billed core memory used", "its form")
             billed += amount or 0
     for name, blob in snapshot.folded.items():
+        try:
+            detailed, *others = totals_of(blob)
+        except FoldedError as error:
+            yield difference(snapshot, Figure.HOURS, name, str(error), "packed rows", "its form")
+            continue
         yield from _check_place(snapshot, name, blob)
-        detailed, *others = totals_of(blob)
         for other in others:
             if other != detailed:
                 reason = "the rows that the same packed value holds in detail"
@@ -145,9 +150,8 @@ def _rows_by_dimensions(snapshot: Snapshot) -> Iterator[tuple[int, int, Dimensio
         if (row := _row_of(field, text)) is not None:
             hour, to, figures = row
             yield hour, 1, to, figures.billed
-    for blob in snapshot.folded.values():
-        for folded in unfold(blob):
-            yield folded.hour, folded.hours, folded.dimensions, folded.figures.billed
+    for folded in _readable_folded(snapshot):
+        yield folded.hour, folded.hours, folded.dimensions, folded.figures.billed
 
 
 def _check_sums(snapshot: Snapshot) -> Iterator[Difference]:
@@ -206,9 +210,15 @@ def _rows(snapshot: Snapshot) -> Iterator[tuple[int, int, str, int | None]]:
         hour = whole(field.partition(" ")[0])
         if hour is not None:
             yield hour, 1, field, whole(text.partition(" ")[0])
+    for row in _readable_folded(snapshot):
+        yield row.hour, row.hours, "", row.figures.billed
+
+
+def _readable_folded(snapshot: Snapshot) -> Iterator[Row]:
+    """Yields the rows of packed values. `check_hours` names the values that cannot be read; they are left out here."""
     for blob in snapshot.folded.values():
-        for row in unfold(blob):
-            yield row.hour, row.hours, "", row.figures.billed
+        with suppress(FoldedError):
+            yield from unfold(blob)
 
 
 GRANT, CHECKPOINT, CORRECTION = "grant", "checkpoint", "correction"

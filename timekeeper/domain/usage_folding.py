@@ -12,7 +12,7 @@ import struct
 import zlib
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -149,8 +149,15 @@ def _read(packed: bytes, sections: _Sections, to: Use, first: int, end: int, *, 
     """
     if not packed:
         return True
-    # orjson parses integers of more than 64 bits as floats.
-    document = (json.loads if sections.wide else orjson.loads)(zlib.decompress(packed))
+    try:
+        # orjson parses integers of more than 64 bits as floats.
+        document = (json.loads if sections.wide else orjson.loads)(zlib.decompress(packed))
+        return _add_rows(document, to, first, end, whole=whole)
+    except (zlib.error, ValueError, LookupError, TypeError) as error:
+        raise FoldedError(f"packed use is damaged: {error}") from error
+
+
+def _add_rows(document: Any, to: Use, first: int, end: int, *, whole: bool) -> bool:
     if whole and document["r"]:
         hours, lengths, *_ = document["r"]
         if hours[0] < first or hours[0] + lengths[0] > end:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from tests.support.ledger.audited import (
@@ -100,6 +102,17 @@ def packed_and_changed_in_part(harness: LedgerHarness) -> None:
     plain = int.from_bytes(changed[2:6]), int.from_bytes(blob[2:6])
     mixed = changed[:6] + blob[6:10] + changed[10 : 10 + plain[0]] + blob[10 + plain[1] :]
     harness.client.hset(KEYS.folded, name, mixed)
+
+
+@pytest.mark.parametrize("damage", [lambda _: b"", lambda blob: blob[:20], lambda blob: blob[:-3] + b"xyz"])
+def test_a_packed_value_that_cannot_be_read_is_named_and_ends_no_audit(
+    books: LedgerHarness, damage: Callable[[bytes], bytes]
+) -> None:
+    assert books.reconciler is not None
+    assert pack_hours(books.client, books.reconciler.fencing_token, "a", MONTH + 31 * 24 * HOUR)
+    ((name, blob),) = books.client.hgetall(KEYS.folded).items()
+    books.client.hset(KEYS.folded, name, damage(blob))
+    assert (Figure.HOURS, name.decode()) in found(books)
 
 
 STATUS_SPENT = (Figure.STATUS, "status.spent")
