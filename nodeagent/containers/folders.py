@@ -92,7 +92,7 @@ def void_after_boot(folders: Folders, boot_id: str) -> None:
         boot_id: the kernel's id of the present boot.
 
     Raises:
-        OSError: the host refuses.
+        OSError: the host refuses. What is left counts as of the earlier boot, and the next call removes it.
     """
     folders.root.mkdir(parents=True, exist_ok=True)
     with handover.turn_of(folders.root):
@@ -107,7 +107,8 @@ def _void(folders: Folders, boot_id: str) -> None:
     if known in (None, boot_id):
         return
     for folder in ("containers", "gpus"):
-        shutil.rmtree(folders.root / folder, ignore_errors=True)
+        with suppress(FileNotFoundError):
+            shutil.rmtree(folders.root / folder)
     for file in (*_specs(folders), *folders.root.glob("*.json"), *folders.root.glob(beside("*"))):
         file.unlink(missing_ok=True)
     put(path, boot_id.encode(), 0o600)

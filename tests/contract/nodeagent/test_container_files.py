@@ -321,6 +321,21 @@ def test_a_boot_voids_the_files_of_the_one_before(folders: Folders, shim: Path) 
     assert shim.exists()
 
 
+def test_files_that_the_host_does_not_remove_are_of_the_earlier_boot_until_it_does(
+    folders: Folders, shim: Path, tmp_path: Path
+) -> None:
+    files.void_after_boot(folders, "first")
+    files.write(folders, RECORD, VENDOR, shim)
+    kept = (folders.root / "containers").rename(tmp_path / "kept")
+    (folders.root / "containers").symlink_to(kept)  # as what a file system refuses to remove
+    with pytest.raises(OSError, match="symbolic link"):
+        files.void_after_boot(folders, "second")
+    (folders.root / "containers").unlink()
+    kept.rename(folders.root / "containers")
+    files.void_after_boot(folders, "second")
+    assert everything(folders.root) == {"boot"}
+
+
 def test_files_of_an_agent_that_wrote_no_boot_stay(folders: Folders, shim: Path) -> None:
     files.write(folders, RECORD, VENDOR, shim)
     files.void_after_boot(folders, "first")
