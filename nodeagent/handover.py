@@ -57,7 +57,7 @@ def wait_for(path: Path, stopped: Callable[[], bool]) -> int | None:
 
 @contextmanager
 def turn_of(folder: Path) -> Iterator[None]:
-    """Runs a with block for a folder in one process at a time: waits until no other process is in such a block.
+    """Runs a with block while no other process is in such a block for the same folder; waits for that.
 
     Raises:
         OSError: the folder cannot be opened.

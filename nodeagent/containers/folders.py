@@ -83,10 +83,11 @@ class Folders:
 
 
 def void_after_boot(folders: Folders, boot_id: str) -> None:
-    """Removes the files, pages and CDI specs of an earlier boot of the host, which stay if the folders are on a disk.
+    """Removes the files, pages and CDI specs of an earlier boot of the host, and records the present boot.
 
-    Files of an agent that wrote no boot id count as of this boot, since its containers may be running. Of two agents
-    that start at once, the second waits until the first is done: else it would remove what the first writes next.
+    Such files outlive a boot if the folders are on a disk. Where no boot is recorded, nothing is removed, since
+    containers of this boot may use the files. Of two agents that start at once, the second waits until the first is
+    done: else it would remove what the first writes next.
 
     Args:
         boot_id: the kernel's id of the present boot.

@@ -404,10 +404,12 @@ def _alone(needs: Iterable[Need], free: Free) -> Flags:
 
 
 def _beside(request: Request, free: Free, taken: Flags, init: int) -> Free:
-    """Returns the free parts while one init container runs, beside the native sidecars that started before it.
+    """Returns the free parts that an init container finds when it starts.
+
+    They are those in `free` without what the native sidecars before it take. Its own part is not subtracted.
 
     Args:
-        taken: for each container, node and device, whether the container takes the device.
+        taken: for each container (in the order of `request.steps`), node and device, whether it takes the device.
         init: the init container's index among the pod's init containers.
     """
     for at, (need, keeps) in enumerate(request.init[:init]):

@@ -677,10 +677,10 @@ def _others_of(pods: Iterable[WaitingPod]) -> frozenset[str]:
 
 
 def _is_there(fleet: Fleet, holding: Holding) -> bool:
-    """Returns whether a node has the part of it that a pod holds in `fleet`.
+    """Returns whether a holding still fits its node, in a fleet that counts the holding already.
 
-    It is False if a device is no longer there, or if all pods together hold more than there is of one of the pod's
-    devices, or of the node's processor time or memory.
+    It is False if the node or a device is no longer there, or if all pods together hold more than there is of one of
+    the holding's devices, or of the node's processor time or memory.
     """
     row = fleet.rows.get(holding.node)
     places = [fleet.places.get(piece.uuid, (-1, 0)) for piece in holding.pieces]

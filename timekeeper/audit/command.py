@@ -95,7 +95,7 @@ def as_json(audit: Audit) -> Json:
 
 
 def _unseen(ends: Sequence[UnseenEnd]) -> list[str]:
-    """Formats the sessions whose end was not observed, the dearest first; nothing if there is none."""
+    """Formats the sessions whose end was not observed, at most MOST_SHOWN, the dearest first; nothing without any."""
     if not ends:
         return []
     dearest = sorted(ends, key=lambda one: (-one.amount, one.account, one.namespace, one.pod))

@@ -1,9 +1,9 @@
 """Resolves a month whose exported file and store differ: the admin decides which of the two counts.
 
-Both decisions check that the file still has the tag with which it was read, so a concurrent write of the leader is not
-lost.
+To write the month anew requires that the file still has the tag with which it was read, so a concurrent write of the
+leader is not lost.
 
-Every function may raise redis.RedisError, ExportError and StoreError.
+Every function but `run` may raise redis.RedisError, ExportError and StoreError.
 """
 
 from __future__ import annotations
@@ -163,7 +163,8 @@ def run(client: Store, settings: TimekeeperSettings, arguments: argparse.Namespa
         arguments: `action` (list, keep or rewrite) and `month`.
 
     Raises:
-        CommandError: the action is impossible; the message says which are possible.
+        CommandError: no destination is set, the month is missing, wrong or not closed yet, the action is impossible, or
+            the store or the destination does not answer; the message says what to do.
     """
     place = destination(settings.export)
     if place is None:

@@ -197,7 +197,11 @@ class PresentUseReader:
             seconds = self.step(now)
 
     def step(self, now: Callable[[], Instant]) -> float:
-        """Asks Prometheus once and stores the answer, if this process leads; returns the seconds to wait after it."""
+        """Asks Prometheus once and stores the answer, if this process leads; returns the seconds until the next call.
+
+        A failure of Prometheus or the store is logged and counted, never raised. The answer that was stored before
+        stays until it expires.
+        """
         # Once, before the query: a process that has lost its term meanwhile knows no sessions.
         metered = self._open_sessions()
         if self._term.number() is None or metered is None:

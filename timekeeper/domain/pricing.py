@@ -70,9 +70,11 @@ Prices = Mapping[str, tuple[PricePoint, ...]]
 
 
 def price_at(prices: Prices, model: str, instant: Instant) -> Fraction:
-    """Returns a model's price at an instant: the price that is set for the model, else that for ANY_MODEL, else 1.
+    """Returns a model's price at an instant, in GPU-hours for an hour of a whole GPU.
 
-    If several prices are set for words of the model's name, the best match counts.
+    It is the price that is set for the model, else that for ANY_MODEL, else 1. Once words count (`by_words`), a key
+    stands for each model whose name contains its words; of several such keys, the best match counts
+    (`fairgpu.models.match`). Before, only a key that is exactly the model's name stands for it.
 
     Args:
         prices: the prices over time, keyed by a model's name or some of its words.

@@ -202,10 +202,11 @@ class _Who(NamedTuple):
 def pack_entries(entries: Sequence[LedgerEntry]) -> bytes:
     """Packs one or more ledger entries, in their order, into one compressed value.
 
-    The value holds three tables, column by column: the entries' own fields, the ends of sessions that notes state, and
-    the sessions, each once, in the order in which entries first name them. An entry refers to its session by a number:
-    0 for the first session that no earlier entry names, else the places from that session back to the entry's own.
-    Times are stored as differences from the entry before. Uids are random, so they stay uncompressed at the end.
+    The value holds three tables, column by column: the entries' own fields, the ends that notes state, and the sessions
+    in the order of their first entries. An entry refers to its session by a number: 0 for a session that no earlier
+    entry names, which is the next one of the table. Otherwise the number says how many places the session stands before
+    that next one. Times are stored as differences from the entry before. Uids are random, so they stay uncompressed at
+    the end.
     """
     sessions = {who: place for place, who in enumerate(dict.fromkeys(map(_who, entries)))}
     uids = [_uid_bytes(who.session) for who in sessions]

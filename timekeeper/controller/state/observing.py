@@ -360,7 +360,10 @@ class PodView:
         return changed
 
     def _stated_ends(self, departures: Iterable[Departure]) -> list[int]:
-        """Returns the ends (ns since 1970) that deleted pods with a running session state in their statuses."""
+        """Returns when pods ended (ns since 1970), by the last status of each deleted pod whose session has no end yet.
+
+        Pods whose status states no end are left out.
+        """
         metered = [(each, self.sessions.get(uid_of(each.item))) for each in departures]
         running = [each.item for each, known in metered if known is not None and known.session.end is None]
         return [end for item in running if (end := _end_of(read_pod(item))) is not None]
