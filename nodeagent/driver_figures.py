@@ -39,14 +39,15 @@ class DriverSample:
         at_ns: the time right before the driver was asked.
         used_bytes: the memory in use on the whole GPU, in bytes.
         bytes_by_pid: the GPU memory of each process, in bytes, keyed by the process id.
-        percent_by_pid: the percent of the time since the last sample in which each process kept the GPU busy.
+        percent_by_pid: the percent of the time since the last sample in which each process kept the GPU busy; None if
+            the driver does not measure it.
         unmeasured: the processes on the GPU whose memory the driver does not give; none of them is in `bytes_by_pid`.
     """
 
     at_ns: int
     used_bytes: int
     bytes_by_pid: Mapping[int, int]
-    percent_by_pid: Mapping[int, float] = field(default_factory=dict)
+    percent_by_pid: Mapping[int, float] | None = field(default_factory=dict)
     unmeasured: frozenset[int] = frozenset()
 
 
@@ -137,6 +138,7 @@ def figures(
     beyond = sample.used_bytes - seen - (placed.unclaimed_bytes or 0)
     named = sample.bytes_by_pid.keys() | sample.unmeasured
     all_placed = named <= placed.slots.keys()
+    percents = sample.percent_by_pid or {}
     made = {}
     for slot, charged_bytes in charged.items():
         last = before.get(slot, Figure())
@@ -146,7 +148,7 @@ def figures(
             continue
         own = sum(sample.bytes_by_pid[pid] for pid in pids)
         held_on = min(max(0, charged_bytes - own), max(0, beyond))
-        busy = sum(sample.percent_by_pid.get(pid, 0.0) for pid in pids)
+        busy = sum(percents.get(pid, 0.0) for pid in pids)
         smooth = last.busy_percent + _weight(last.sampled_ns, sample.at_ns) * (busy - last.busy_percent)
         gone_ns = sample.at_ns if all_placed and all(pid in living for pid in pids) else last.dead_gone_ns
         is_due = not last.trimmed_ns or sample.at_ns - last.trimmed_ns >= TRIM_EVERY_NS

@@ -76,6 +76,7 @@ class Observation:
         processes: the number of processes of each container on each GPU; a container has no entry for a GPU on which
             it has no process.
         silent: the driver's error for each GPU about which it did not answer, keyed by the GPU's uuid.
+        timed: the uuids of the GPUs for which the driver measured the time that each process kept them busy.
     """
 
     figures: Mapping[ContainerDevice, Figure] = field(default_factory=dict)
@@ -83,6 +84,7 @@ class Observation:
     busy_percent: Mapping[ContainerDevice, float] = field(default_factory=dict)
     processes: Mapping[ContainerDevice, int] = field(default_factory=dict)
     silent: Mapping[str, str] = field(default_factory=dict)
+    timed: Collection[str] = ()
 
 
 class GpuWatch:
@@ -137,13 +139,14 @@ class GpuWatch:
             here = by_gpu.get(uuid, [])
             sample = samples.get(uuid)
             if sample is not None:
+                percents = sample.percent_by_pid or {}
                 owned, unnamed = self._owned(uuid, sample, alive, by_pod, names, shims)
                 strays += [(uuid, each) for each in owned if each.state is not ProcessState.HELD]
                 for each in owned:
                     if each.record is not None:
                         key = (each.record.uid, each.record.container, uuid)
                         processes[key] += 1
-                        busy[key] = busy.get(key, 0.0) + sample.percent_by_pid.get(each.process.pid, 0.0)
+                        busy[key] = busy.get(key, 0.0) + percents.get(each.process.pid, 0.0)
                 found |= self._figures(uuid, sample, owned, [each for each in here if each.uid not in unnamed])
             for record in here:
                 key = (record.uid, record.container, uuid)
@@ -154,7 +157,8 @@ class GpuWatch:
         pieces = [(self._folders.ledger(record), record) for record in records if not record.whole]
         self._ledgers.keep(ledger for ledger, _ in pieces)
         self._asking = [(ledger, index) for ledger, record in pieces for index in range(len(record.devices))]
-        self.seen = Observation(found, tuple(strays), busy, processes, silent)
+        timed = frozenset(uuid for uuid, sample in samples.items() if sample.percent_by_pid is not None)
+        self.seen = Observation(found, tuple(strays), busy, processes, silent, timed)
         return self.seen
 
     def is_wanted(self) -> bool:

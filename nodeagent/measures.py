@@ -213,7 +213,8 @@ class NodeCollector(Collector):
                 if figure is not None:
                     labels = (record.namespace, record.pod, record.container, device.uuid)
                     memory.add_metric(labels, figure.driver_bytes)
-                    busy.add_metric(labels, figure.busy_percent / 100)
+                    if device.uuid in seen.timed:
+                        busy.add_metric(labels, figure.busy_percent / 100)
         return memory, busy
 
 

@@ -90,19 +90,20 @@ class Nvml:
         except self._nvml.NVMLError:
             return []
 
-    def _percent(self) -> dict[int, float]:
+    def _percent(self) -> dict[int, float] | None:
         """Returns the percent of the time since the last call in which each process kept the GPU busy, keyed by pid.
 
-        The mapping is empty if NVML has no samples. After the clock was set back, NVML's history still has samples of
-        later times for a while. They do not count.
+        The mapping is empty if NVML has no samples, and None if it does not measure this GPU. After the clock was set
+        back, NVML's history still has samples of later times for a while. They do not count.
         """
         now_us = self._wall_ns() // 1000
         if self._utilisation_us > now_us + AHEAD_US:
             self._utilisation_us = now_us
         try:
             listed = self._nvml.nvmlDeviceGetProcessUtilization(self._device, self._utilisation_us)
-        except self._nvml.NVMLError:
-            return {}
+        except self._nvml.NVMLError as error:
+            # The package raises an error of the value NVML_SUCCESS where NVML has nothing to copy.
+            return {} if error.value in (self._nvml.NVML_SUCCESS, self._nvml.NVML_ERROR_NOT_FOUND) else None
         samples = [one for one in listed if int(one.timeStamp) <= now_us + AHEAD_US]
         self._utilisation_us = max([self._utilisation_us, *(int(one.timeStamp) for one in samples)])
         sums: dict[int, list[int]] = {}

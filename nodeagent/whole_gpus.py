@@ -97,7 +97,11 @@ def pack(sequence: int, epoch_ns: int, written_ns: int, processes: int, devices:
 
 
 class Tally:
-    """Counts the GPU use of one start of a container, from when the agent first saw it."""
+    """Counts the GPU use of one start of a container, from when the agent first saw it.
+
+    A GPU whose busy time the driver has not measured yet is left out of the usage file. A count of 0 would say that the
+    container has not used it, and a GPU without a count is billed as reserved.
+    """
 
     def __init__(self, record: Record, now_ns: int, wall_ns: int) -> None:
         self._epoch_ns = wall_ns
@@ -106,6 +110,8 @@ class Tally:
         self._uses = {
             device.uuid: DeviceUse(device.uuid, memory_limit_bytes=device.memory_mib * MIB) for device in record.devices
         }
+        self._measured: set[str] = set()
+        """The uuids of the GPUs whose busy time the driver has measured at any look."""
 
     def add(self, record: Record, seen: Observation, now_ns: int, wall_ns: int) -> bytes:
         """Counts the time since the last look; returns the bytes of the container's usage file.
@@ -119,6 +125,7 @@ class Tally:
         elapsed_ns = min(max(now_ns - self._looked_ns, 0), LONGEST_STEP_NS)
         self._looked_ns = now_ns
         self._sequence += 1
+        self._measured.update(seen.timed)
         for uuid, use in self._uses.items():
             key = (record.uid, record.container, uuid)
             figure = seen.figures.get(key)
@@ -132,7 +139,8 @@ class Tally:
                 memory_peak_bytes=max(use.memory_peak_bytes, held),
             )
         holders = sum(seen.processes.get((record.uid, record.container, uuid), 0) for uuid in self._uses)
-        return pack(self._sequence, self._epoch_ns, wall_ns, holders, list(self._uses.values()))
+        measured = [use for uuid, use in self._uses.items() if uuid in self._measured]
+        return pack(self._sequence, self._epoch_ns, wall_ns, holders, measured)
 
 
 class WholeGpus:

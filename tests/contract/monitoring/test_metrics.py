@@ -63,7 +63,7 @@ def of_the_node_agent() -> Families:
     measures.show(registry, 0.0)
     device = GivenDevice("GPU-0", 30, 4096, 0, 7)
     record = Record("team", "train", "uid", "main", frozenset({"slot-0"}), 1, False, Policy.HARD, 1, (device,))
-    seen = Observation({("uid", "main", "GPU-0"): Figure(1)})
+    seen = Observation({("uid", "main", "GPU-0"): Figure(1)}, timed=["GPU-0"])
     writer = PageWriter(Path("/nowhere"), lambda: None)
     writer.set_gpus({"GPU-0": frozenset()})
     registry.register(NodeCollector(lambda: seen, lambda: [record], tuple, dict, writer))

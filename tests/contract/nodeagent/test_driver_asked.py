@@ -77,7 +77,7 @@ def library(
     """
 
     class NVMLError(Exception):
-        pass
+        value = 3
 
     def utilisation(_: object, since_us: int) -> list[SimpleNamespace]:
         asked_from.append(since_us)
@@ -96,7 +96,7 @@ def library(
         "nvmlDeviceGetMemoryInfo": lambda _: SimpleNamespace(used=100 * MIB),
         "nvmlDeviceGetProcessUtilization": utilisation,
     }
-    return SimpleNamespace(NVMLError=NVMLError, **answers)
+    return SimpleNamespace(NVMLError=NVMLError, NVML_SUCCESS=0, NVML_ERROR_NOT_FOUND=6, **answers)
 
 
 def test_each_sample_of_utilisation_is_taken_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,6 +106,26 @@ def test_each_sample_of_utilisation_is_taken_once(monkeypatch: pytest.MonkeyPatc
     driver = Nvml("GPU-1")
     assert [driver.sample().percent_by_pid for _ in range(3)] == [{OWN: 50.0}] * 3
     assert asked_from == [0, 1000, 2000]
+
+
+@pytest.mark.parametrize(
+    ("value", "found"),
+    [(0, {}), (6, {}), (3, None), (4, None), (13, None), (999, None)],
+    ids=["nothing to copy", "no sample", "not supported", "no permission", "no such function", "unknown"],
+)
+def test_a_driver_that_cannot_measure_the_time_of_processes_is_not_taken_for_an_idle_gpu(
+    monkeypatch: pytest.MonkeyPatch, value: int, found: dict[int, float] | None
+) -> None:
+    fake = library([SimpleNamespace(pid=OWN, usedGpuMemory=MIB)], [])
+
+    def refuse(*_: object) -> list[SimpleNamespace]:
+        error = fake.NVMLError()
+        error.value = value
+        raise error
+
+    fake.nvmlDeviceGetProcessUtilization = refuse
+    monkeypatch.setitem(sys.modules, "pynvml", fake)
+    assert Nvml("GPU-1").sample().percent_by_pid == found
 
 
 def test_a_clock_that_is_set_back_by_an_hour_hides_no_use(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -294,6 +314,21 @@ def test_a_process_is_reported_by_its_containers_name_which_the_status_may_state
     watch.look(KILL_AFTER_SECONDS)
     assert [each.container for _, each in watch.reportable()] == [""]
     assert [process.pid for process in watch.overdue()] == [300], "it is reported by the time that it is ended"
+
+
+def test_a_look_names_the_gpus_whose_time_the_driver_measures(tmp_path: Path) -> None:
+    def sample(gpu: str) -> DriverSample:
+        if gpu == "GPU-silent":
+            raise OSError("NVML: Unknown Error")
+        return DriverSample(7, 100 * MIB, {300: 100 * MIB}, None if gpu == "GPU-unmeasured" else {})
+
+    device = (GivenDevice("GPU-unmeasured", 100, 1024, 0, 7),)
+    record = Record("team", "train", UID, "main", frozenset({"slot"}), 1, True, Policy.HARD, 1, device)
+    uuids = ["GPU-silent", "GPU-unmeasured", "GPU-idle"]
+    node = Node(lambda: [record], lambda: [with_status("main")], lambda: uuids, sample)
+    seen = watched_process(tmp_path, node).look(0.0)
+    assert set(seen.timed) == {"GPU-idle"}
+    assert seen.figures[UID, "main", "GPU-unmeasured"].driver_bytes == 100 * MIB
 
 
 def test_the_agent_keeps_no_ledger_open_of_a_container_that_has_ended(tmp_path: Path) -> None:

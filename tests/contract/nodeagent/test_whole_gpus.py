@@ -26,9 +26,10 @@ def record(*, whole: bool = True, start: int = 1) -> Record:
     return Record("team", "train", UID, "main", frozenset({"slot-0"}), start, whole, Policy.HARD, 1, (device,))
 
 
-def seen(percent: float, mib: int) -> Observation:
+def seen(percent: float, mib: int, *, timed: bool = True) -> Observation:
     key = UID, "main", GPU
-    return Observation({key: Figure(mib * MIB)}, busy_percent={key: percent}, processes={key: 1})
+    figures, measured = {key: Figure(mib * MIB)}, [GPU] if timed else []
+    return Observation(figures, busy_percent={key: percent}, processes={key: 1}, timed=measured)
 
 
 @pytest.fixture
@@ -57,6 +58,19 @@ def test_the_sidecar_reads_what_the_driver_said(pods: Path) -> None:
     assert (used(pods).uuid, used(pods).memory_peak_bytes) == (GPU, 900 * MIB)
     assert read_usage(str(volume(pods).parent), "main").measured_by_node  # type: ignore[union-attr]
     assert stat.S_IMODE((volume(pods) / "usage").stat().st_mode) == 0o644
+
+
+def test_a_gpu_whose_time_the_driver_has_not_measured_yet_has_no_count(pods: Path) -> None:
+    """A count of 0 would say that it was not used: a namespace that pays for use would not pay for it."""
+    whole = WholeGpus(pods)
+    whole.write([record()], seen(0, 900, timed=False), 0, 0)
+    read = read_usage(str(volume(pods).parent), "main")
+    assert read is not None
+    assert read.devices == ()
+    whole.write([record()], seen(50, 900), SECOND, 1)
+    assert used(pods).busy_ns == 0.5 * SECOND
+    whole.write([record()], seen(0, 900, timed=False), 2 * SECOND, 2)
+    assert used(pods).busy_ns == 0.5 * SECOND, "what was counted stays"
 
 
 def test_time_in_which_the_driver_was_silent_counts_for_little(pods: Path) -> None:
