@@ -82,7 +82,7 @@ class Faults:
         except OSError as error:
             _log.error("faults unreadable", path=str(self._path), error=repr(error))
             return  # the known faults stay
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
             _log.error("faults unreadable", path=str(self._path), error=repr(error))
             faults, errors = {}, {}
         self._faults, self._double_bit_errors = faults, errors

@@ -45,7 +45,7 @@ def decode(content: bytes) -> dict[str, dict[tuple[int, int], Figure]]:
     """
     try:
         return {str(gpu["uuid"]): dict(map(_figure, gpu["containers"])) for gpu in json.loads(content)["gpus"]}
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, OverflowError) as error:
         raise ValueError(f"{error!r} is missing or of a wrong kind") from error
 
 

@@ -186,7 +186,7 @@ def read_gpus(path: Path) -> tuple[Gpus, Mapping[str, str]]:
     for uuid, each in listed.items():
         try:
             gpus[uuid] = _checked(each)
-        except (KeyError, TypeError) as error:
+        except (KeyError, TypeError, OverflowError) as error:
             refused[uuid] = f"{error!r} is missing or of a wrong kind"
         except ValueError as error:
             refused[uuid] = str(error)
@@ -197,7 +197,7 @@ def _checked(document: Mapping[str, Any]) -> tuple[Container, ...]:
     """Returns the containers in a GPU's entry of the writer's input, after checking that a page has room for them.
 
     Raises:
-        KeyError, TypeError: a field is missing or of a wrong kind.
+        KeyError, TypeError, OverflowError: a field is missing or of a wrong kind.
         ValueError: two containers have one slot, their shares exceed the GPU, or a number does not fit page or ledger.
     """
     uuid, containers = containers_of(document)

@@ -151,7 +151,7 @@ def read_containers(path: Path) -> tuple[str, tuple[Container, ...]]:
     """
     try:
         return containers_of(json.loads(path.read_bytes()))
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, OverflowError) as error:
         raise ValueError(f"{path}: {error!r} is missing or of a wrong kind") from error
 
 
@@ -159,7 +159,7 @@ def containers_of(document: Mapping[str, Any]) -> tuple[str, tuple[Container, ..
     """Returns a GPU's uuid and the containers that share it, from a JSON object of the form that this module describes.
 
     Raises:
-        KeyError, TypeError, ValueError: a field is missing or of a wrong kind.
+        KeyError, TypeError, ValueError, OverflowError: a field is missing or of a wrong kind.
     """
     containers = tuple(
         Container(

@@ -279,7 +279,7 @@ def decode(text: str | bytes) -> Record:
                 for device in document["devices"]
             ),
         )
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError) as error:
         raise error if isinstance(error, RecordError) else RecordError(f"no record: {error!r}") from error
 
 

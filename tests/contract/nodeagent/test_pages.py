@@ -191,6 +191,7 @@ IMPOSSIBLE = {
     "a slot below all": [{"slot": -1}],
     "a device that no ledger has": [{"device": 16}],
     "a share that no field holds": [{"core": -1}],
+    "a key without an end": [{"key": float("inf")}],
 }
 
 

@@ -19,7 +19,13 @@ def test_a_written_page_is_read(gpus: dict[str, dict[tuple[int, int], Figure]]) 
     assert decode(encode(gpus)) == gpus
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"gpus":[{}]}', b'{"gpus":[{"uuid":"a","containers":[1]}]}'])
+CONTAINER = b'{"slot":0,"key":7,"driverBytes":1e999,"sampledNs":2,"trimPermille":1000}'
+ENDLESS = b'{"gpus":[{"uuid":"a","containers":[%s]}]}' % CONTAINER
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"[]", b'{"gpus":[{}]}', b'{"gpus":[{"uuid":"a","containers":[1]}]}', ENDLESS]
+)
 def test_a_file_of_another_form_is_refused(content: bytes) -> None:
     with pytest.raises(ValueError, match=r".+"):
         decode(content)

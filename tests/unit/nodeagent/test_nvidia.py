@@ -476,7 +476,16 @@ def test_an_admin_who_removes_the_file_of_faults_has_the_gpus_offered_again(
     assert list(health(gpus)) == ["GPU-1"], "one that still fails is fenced again"
 
 
-@pytest.mark.parametrize("content", ["", "[]", '{"faults": 1}', '{"faults": {"GPU-1": {}}, "doubleBitErrors": {}}'])
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "[]",
+        '{"faults": 1}',
+        '{"faults": {"GPU-1": {}}, "doubleBitErrors": {}}',
+        '{"faults": {"GPU-1": {"why": "Xid 79", "atSeconds": 1.0}}, "doubleBitErrors": {"GPU-1": 1e999}}',
+    ],
+)
 def test_a_file_of_faults_that_is_damaged_counts_as_none(
     gpus: Nvidia, driver: Driver, tmp_path: Path, content: str
 ) -> None:

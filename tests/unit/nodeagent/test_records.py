@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from dataclasses import replace
 
 import pytest
@@ -125,6 +126,15 @@ def test_a_record_is_read_as_it_was_written() -> None:
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"v":2}', '{"v":1}', '{"v":1,"slots":3}'])
 def test_a_file_that_is_no_record_is_refused(text: str) -> None:
+    with pytest.raises(RecordError):
+        decode(text)
+
+
+@pytest.mark.parametrize("field", ["start", "taskPriority", "core", "memoryMiB", "slot", "key"])
+@pytest.mark.parametrize("number", ["1e999", "NaN", "null", "[]"])
+def test_a_record_with_a_number_that_is_none_is_refused(field: str, number: str) -> None:
+    text = re.sub(f'"{field}":[0-9]+', f'"{field}":{number}', encode(start(asks())))
+    assert number in text
     with pytest.raises(RecordError):
         decode(text)
 
