@@ -358,16 +358,18 @@ def _next_period(state: State, ended: _Counted, passed: int, late_ns: int) -> _P
     made = state.plan
     if made is None:
         return _Period(state.opening, None, NOTHING, NOTHING, frozenset(), NOTHING)
-    begun_ns = _granted_before(made, late_ns)
+    begun_ns = NOTHING
     beyond, used = dict(ended.overruns), {}
     lacked: dict[int, int] = {}
     next_used: dict[int, int] = {}
     for slot, observed_ns in ended.used.items():
         surplus_ns = observed_ns - passed * made.granted_ns(slot)
-        early_ns = min(max(0, surplus_ns), begun_ns.get(slot, 0))
+        early_ns = 0
+        if surplus_ns > 0:
+            begun_ns = begun_ns or _granted_before(made, late_ns)
+            early_ns = min(surplus_ns, begun_ns.get(slot, 0))
+            beyond[slot] = max(surplus_ns - early_ns, beyond.get(slot, 0))
         next_used[slot], had = early_ns, observed_ns - early_ns
-        if surplus_ns - early_ns > beyond.get(slot, 0):
-            beyond[slot] = surplus_ns - early_ns
         if slot in ended.wanting:
             owned_ns = made.owned_ns(slot)
             used[slot] = had
