@@ -104,14 +104,14 @@ class GpuWatch:
         self.seen = Observation()
         """The last look; replaced whole, so that it can be read from any thread."""
 
-    def _samples(self) -> tuple[dict[str, DriverSample], dict[str, str]]:
-        """Returns the driver's samples of the GPUs about which it answers, and its errors for the other GPUs.
+    def _samples(self, uuids: Iterable[str]) -> tuple[dict[str, DriverSample], dict[str, str]]:
+        """Returns the driver's samples of those of these GPUs about which it answers, and its errors for the others.
 
         Both are keyed by the GPU's uuid.
         """
         samples: dict[str, DriverSample] = {}
         silent: dict[str, str] = {}
-        for uuid in self._node.uuids():
+        for uuid in uuids:
             try:
                 samples[uuid] = self._node.sample(uuid)
             except OSError as error:
@@ -120,6 +120,9 @@ class GpuWatch:
 
     def look(self, now_seconds: float) -> Observation:
         """Asks the driver about each GPU once; returns the result, and keeps it in `seen`.
+
+        The GPUs are those that the node offers, and those that a container holds: one that is offered no more is still
+        used, and a container that has it whole is billed for that.
 
         Args:
             now_seconds: the present time, in seconds of a monotonic clock.
@@ -131,11 +134,12 @@ class GpuWatch:
         strays: list[tuple[str, Owned]] = []
         busy: dict[ContainerDevice, float] = {}
         processes: Counter[ContainerDevice] = Counter()
-        samples, silent = self._samples()
-        alive = self._processes.look(frozenset().union(*(_pids(sample) for sample in samples.values())))
         by_pod, by_gpu = _grouped(records)
+        uuids = dict.fromkeys([*self._node.uuids(), *by_gpu])
+        samples, silent = self._samples(uuids)
+        alive = self._processes.look(frozenset().union(*(_pids(sample) for sample in samples.values())))
         shims = cache(registered)  # a ledger has up to 1,024 slots, and each process on each GPU is looked up in one
-        for uuid in self._node.uuids():
+        for uuid in uuids:
             here = by_gpu.get(uuid, [])
             sample = samples.get(uuid)
             if sample is not None:

@@ -52,7 +52,8 @@ class FakeVendor:
 
     def sample(self, uuid: str) -> DriverSample:
         self._answer()
-        assert any(each.uuid == uuid for each in self.devices)
+        if all(each.uuid != uuid for each in self.devices):
+            raise OSError(f"there is no GPU {uuid}")
         return DriverSample(time.monotonic_ns(), 0, {})
 
     def watch(self, goes_on: Callable[[], bool], changed: Callable[[], None]) -> None:

@@ -331,6 +331,15 @@ def test_a_look_names_the_gpus_whose_time_the_driver_measures(tmp_path: Path) ->
     assert seen.figures[UID, "main", "GPU-unmeasured"].driver_bytes == 100 * MIB
 
 
+def test_a_gpu_that_is_offered_no_more_is_measured_as_long_as_a_container_holds_it(tmp_path: Path) -> None:
+    device = (GivenDevice("GPU-0", 100, 1024, 0, 7),)
+    record = Record("team", "train", UID, "main", frozenset({"slot"}), 1, True, Policy.HARD, 1, device)
+    node = Node(lambda: [record], lambda: [with_status("main")], list, lambda _: answer(300, percent=80.0))
+    seen = watched_process(tmp_path, node).look(0.0)
+    assert seen.busy_percent == {(UID, "main", "GPU-0"): 80.0}
+    assert set(seen.timed) == {"GPU-0"}
+
+
 def test_the_agent_keeps_no_ledger_open_of_a_container_that_has_ended(tmp_path: Path) -> None:
     folders = Folders(tmp_path / "root", tmp_path / "shim", tmp_path / "cdi")
     device = (GivenDevice("GPU-0", 30, 1024, 0, 7),)
