@@ -21,6 +21,8 @@ VOID = "NVIDIA_VISIBLE_DEVICES=void"
 READ_ONLY = ("ro", "rbind", "nosuid", "nodev")
 WRITABLE = ("rw", "rbind", "nosuid", "nodev")
 LISTS = ("deviceNodes", "mounts", "hooks", "additionalGids", "netDevices")
+KINDS = {"env": str, "additionalGids": int}
+"""The types of the entries of lists whose entries are no objects."""
 
 
 class VendorSpecError(ValueError):
@@ -94,8 +96,13 @@ def vendor_edits(
     spec, edits = found[0]
     for each in (mapping(spec.get("containerEdits")), edits):
         for key in ("env", *LISTS):
-            if not isinstance(each.get(key) or [], list):
+            entries = each.get(key) or []
+            if not isinstance(entries, list):
                 raise VendorSpecError(f"the vendor's CDI specs for GPU {uuid}: containerEdits.{key} is no list")
+            if not all(isinstance(entry, KINDS.get(key, dict)) for entry in entries):
+                raise VendorSpecError(
+                    f"the vendor's CDI specs for GPU {uuid}: containerEdits.{key} has an entry of another form"
+                )
     return str(spec.get("cdiVersion", LEAST_VERSION)), joined([mapping(spec.get("containerEdits")), edits])
 
 

@@ -74,6 +74,9 @@ def test_a_gpu_without_exactly_one_entry_has_no_edits(specs: list[Any]) -> None:
         ({"env": 3}, "env is no list"),
         ({"mounts": {"a": 1}}, "mounts is no list"),
         ({"deviceNodes": "/dev/nvidia0"}, "deviceNodes is no list"),
+        ({"deviceNodes": ["/dev/nvidia0"]}, "deviceNodes has an entry of another form"),
+        ({"env": ["A=1", None]}, "env has an entry of another form"),
+        ({"additionalGids": ["44"]}, "additionalGids has an entry of another form"),
     ],
 )
 def test_an_entry_of_another_form_gives_a_gpu_no_edits_and_names_the_field(edits: dict[str, Any], why: str) -> None:
