@@ -65,7 +65,7 @@ class Vault(Protocol):
         """Stores a certificate and key under a new name; returns False if another replica has stored one first."""
 
     def replace(self, name: str, pair: Pair, version: str) -> bool:
-        """Replaces one version of a certificate and key; returns False if another replica has replaced it first.
+        """Replaces one version of a certificate and key; returns False if the name has another version or none now.
 
         Args:
             pair: the new certificate and key.
@@ -85,7 +85,8 @@ def service_names(service: str = names.TIMEKEEPER_SERVICE) -> list[str]:
 def read_chain(vault: Vault, server_names: Sequence[str], now: Callable[[], datetime]) -> Chain:
     """Returns the REST API's certificate and its key, with the certificate of the authority that signed it.
 
-    Certificates that are missing are made. The REST API's is renewed if that is due.
+    Certificates that are missing are made, and the authority's is published. The REST API's is made anew if its renewal
+    is due, if it is unreadable, or if it is not valid for these names under the authority.
 
     Args:
         vault: stores the certificates.
@@ -93,7 +94,7 @@ def read_chain(vault: Vault, server_names: Sequence[str], now: Callable[[], date
         now: returns the present time, with a time zone.
 
     Raises:
-        ChainError: a stored certificate cannot be read, written or used.
+        ChainError: the Vault cannot be read or written, or the authority's certificate cannot be used.
     """
     try:
         authority = _authority(vault, now)
@@ -104,7 +105,10 @@ def read_chain(vault: Vault, server_names: Sequence[str], now: Callable[[], date
 
 
 def keep_store_certificate(vault: Vault, server_names: Sequence[str], now: Callable[[], datetime]) -> None:
-    """Makes the certificate of the Redis that FairGPU's manifests bring if it is missing, or renews it if that is due.
+    """Makes the certificate of the Redis that FairGPU's manifests bring if it is missing, or its renewal is due.
+
+    It is also made anew if it is unreadable, or not valid for these names under the authority. The authority is made if
+    it is missing, and its certificate is published.
 
     Args:
         vault: stores the certificates.
@@ -112,7 +116,7 @@ def keep_store_certificate(vault: Vault, server_names: Sequence[str], now: Calla
         now: returns the present time, with a time zone.
 
     Raises:
-        ChainError: a stored certificate cannot be read, written or used.
+        ChainError: the Vault cannot be read or written, or the authority's certificate cannot be used.
     """
     try:
         _leaf(vault, STORE_LEAF, _authority(vault, now), server_names, now)
@@ -191,7 +195,7 @@ class ClusterVault:
         return True
 
     def replace(self, name: str, pair: Pair, version: str) -> bool:
-        """Replaces the certificate and key in a Secret; returns False if another replica has replaced them first.
+        """Replaces the certificate and key in a Secret; returns False if the Secret has another version, or is gone.
 
         Args:
             pair: the new certificate and key.

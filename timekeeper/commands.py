@@ -66,7 +66,10 @@ def run_jobs(arguments: argparse.Namespace) -> int:
 
 
 def run_audit(arguments: argparse.Namespace) -> int:
-    """Audits the ledger and prints the differences; returns the exit status: 0 if no figure differs, else 1."""
+    """Audits the ledger and prints the differences.
+
+    Returns the exit status: 1 if a figure differs, or a requested budget or its period is not in the store; else 0.
+    """
     from fairgpu.logs import configure_logs
     from timekeeper.audit.command import run
     from timekeeper.ledger.connection import connect

@@ -139,7 +139,8 @@ def run(api: KubernetesAPI, settings: TimekeeperSettings, output: str, now: int)
         now: the present instant.
 
     Raises:
-        CommandError: the API server refuses the list of pods or of nodes, or does not answer.
+        CommandError: the API server refuses the list of pods or of nodes, answers with another error, or does not
+            answer; or the default budget in the settings is invalid.
     """
     rules = controller_rules(settings.model_copy(update={"mode": "look"}))
     report = _examined(api, settings, rules, now)

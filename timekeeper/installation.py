@@ -81,8 +81,8 @@ class Observed:
         parts: its workloads.
         renewed: the instant at which the leader last renewed its Lease, in nanoseconds since 1970; None if there is no
             such Lease, or if it could not be read.
-        bundles: keyed by service, such as `the webhook`, the CAs (PEM) that the service's clients trust; an empty value
-            if none is published yet.
+        bundles: keyed by service, such as `the webhook`, the CAs (PEM) that the service's clients trust. The value is
+            empty if the object for the CAs has none yet; a service whose object is absent or unread has no key.
         behind: the names of the budgets whose status describes an older spec.
         lines: the names of the budgets without effect: they are only in the mode look's ConfigMap, but this
             installation takes its budgets from GPUBudgets. Empty if it takes them from the ConfigMap.

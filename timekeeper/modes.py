@@ -97,12 +97,14 @@ class Missing:
 def read_missing(api: KubernetesAPI, version: str, *, installed: bool = False) -> Missing:
     """Asks the API server for the rights and features that an installation of FairGPU needs; returns the missing ones.
 
+    A right or feature counts as present if the caller may not ask for it.
+
     Args:
         version: the version of the API server, such as v1.34.1.
         installed: whether FairGPU is installed, so that its Redis needs no new volume.
 
     Raises:
-        ApiError: the API server does not answer.
+        ApiError: the API server answers with an error other than 403 or 404, or does not answer.
     """
     features = (*_features(api, version), *(() if installed else _volumes(api)))
     return Missing(_lacked(api, FOR_LOOK), _lacked(api, FOR_ACCOUNT), features)
@@ -117,7 +119,7 @@ def may_write_gpu_pods(api: KubernetesAPI, account: str) -> bool:
         account: the service account as NAMESPACE:NAME.
 
     Raises:
-        ApiError: the API server does not answer.
+        ApiError: the API server answers with an error other than 403 or 404, or does not answer.
     """
     namespace, _, name = account.partition(":")
     spec = {
@@ -265,7 +267,8 @@ class ModeChanges:
             scheduler starts a pod that waits behind a scheduling gate. Therefore the mode account refuses its pods
             while their budget's state is `held`, in which pods wait behind a gate until the budget has money.
         writers: keyed by stack, the stack's service accounts, as NAMESPACE:NAME, that write the status or annotations
-            by which GPU pods are charged, and lack the right that FairGPU's policies require for such writes.
+            by which GPU pods are charged, and lack the right that FairGPU's policies require for such writes. All of
+            them count as lacking it if the caller may not ask.
         nothing_yields: the names of the budgets that would have no effect: a spent one only lowers the priority of
             pods, but the settings give pods no priority classes.
         idle_quotas: the namespaces with a quota on FairGPU's own resources, which counts no pod in the mode account.
@@ -294,7 +297,7 @@ def read_mode_changes(
         own: the extended resources of other stacks that the admin lists, keyed by name.
 
     Raises:
-        ApiError: the API server refuses the list of pods, or does not answer.
+        ApiError: the API server refuses the list of pods, or fails to answer for it or for an access review.
     """
     found, _ = list_collection(api, Collection(COLLECTIONS["pods"], {}, partial(_asking, existing.names)))
     unreadable: list[str] = []
@@ -326,8 +329,8 @@ def read_mode_changes(
 def _lacking(api: KubernetesAPI, stacks: AbstractSet[str]) -> dict[str, tuple[str, ...]]:
     """Returns, keyed by stack, the service accounts of WRITERS that lack a right that the mode account demands.
 
-    It is the right to write the status and annotations by which GPU pods are charged. Stacks that are not in `stacks`
-    are left out, and so are stacks without such an account.
+    It is the right to write the status and annotations by which GPU pods are charged; an account lacks it also if the
+    caller may not ask. Stacks that are not in `stacks` are left out, and so are stacks without such an account.
     """
     lacking = {
         stack: tuple(account for account in accounts if not may_write_gpu_pods(api, account))
@@ -571,7 +574,7 @@ class NodePool:
     Attributes:
         alike: the pool's name, the stacks and the models that these nodes have in common.
         nodes: the number of nodes.
-        pods: keyed by namespace, the number of GPU pods on them.
+        pods: keyed by namespace, the number of pods on them that ask for GPUs and move with their team.
         readable: the number of these pods whose request FairGPU understands in the mode share.
         rate: the cost of the GPUs that pods and claims hold on them, in microGPU-seconds a second.
     """
@@ -653,7 +656,10 @@ def moves(pools: Sequence[NodePool]) -> tuple[tuple[NodePool, ...], ...]:
 
 
 def pools_lines(pools: Sequence[NodePool]) -> list[str]:
-    """Returns lines of text: a table of node pools, and which of them must change to the mode share together."""
+    """Returns lines of text: a table of node pools, and which of them must change to the mode share together.
+
+    There are no lines without pools.
+    """
     if not pools:
         return []
     head = ["pool", "nodes", "stack", "model", "namespaces", "pods", "share reads", "GPU-hours an hour"]

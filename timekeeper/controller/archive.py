@@ -109,6 +109,8 @@ class Archivist:
     def archive(self, now: Instant) -> None:
         """Compacts and deletes old records of the next few accounts; it does nothing once this hour's run is complete.
 
+        An account that fails by an error of its own is logged and left until the next hour.
+
         Raises:
             StoreError: the store refused or does not answer; the next run continues where this one stopped.
             redis.RedisError: the store does not answer; the next run continues where this one stopped.

@@ -82,7 +82,8 @@ class Auditor:
     def audit(self) -> None:
         """Runs one audit if this process leads; otherwise it sets the metrics of differences to 0.
 
-        If the store does not answer, the metrics stay as they are until the next audit.
+        If the store does not answer, the metrics stay as they are until the next audit. If this process stops leading
+        during the audit, the result is dropped, and the metrics stay, too.
         """
         if self._term.number() is None:
             self._measures.clear()

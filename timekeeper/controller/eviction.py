@@ -51,8 +51,9 @@ def due(budget: Budget, figures: Figures, pods: Iterable[PodFacts], now: Instant
 
     Pods admitted over budget go first, then pods without a high task priority. Among equals, the pod that has run for
     the shortest time goes first, since the least work is lost with it. If the budget deprioritizes, pods admitted
-    over budget stay: they run on spare GPUs and are the first to lose them. Nothing is due on a pod without the label
-    of GPU pods: the policies neither protect a notice on it nor allow its eviction.
+    over budget stay: they run on spare GPUs and are the first to lose them. Nothing is due on a pod that has no node,
+    has ended or ends anyway. Nothing is due on a pod without the label of GPU pods: the policies neither protect a
+    notice on it nor allow its eviction.
 
     Args:
         figures: the budget's figures.
@@ -118,8 +119,8 @@ def eviction_writes(
         books: the leader's state, with the figures of all budgets.
         settled_at: the instant of the last reconciliation.
         surely_past: the earlier of `settled_at` and the store's time at that moment.
-        without_notice_seconds: the time for which the writing of a notice is tried; after that time, the pod is evicted
-            without a notice.
+        without_notice_seconds: the time for which the writing of a notice is tried, or the budget's time of notice if
+            that is longer; after that time, the pod is evicted without a notice.
 
     Returns:
         The writes; None if nothing can be decided. That is so if the figures are older than FRESH, or if the local

@@ -37,8 +37,8 @@ _log = structlog.get_logger()
 class ConflictError(ExportError):
     """A month's exported file and the store's usage differ, and an admin must decide which of the two counts.
 
-    Either somebody changed the file since it was written, and it lacks usage that the store holds. Or the file is
-    missing, and the store no longer holds the whole month.
+    Either the file lacks usage that the store holds, and is not the one that the leader wrote last: somebody changed
+    it, or an admin kept it. Or the file is missing, and the store no longer holds the whole month.
     """
 
 
@@ -98,6 +98,8 @@ class Exporter:
     def step(self, now: Instant) -> None:
         """Writes the files of the closed months that are due, if this process leads.
 
+        A month that cannot be exported is logged and counted, and is tried again later.
+
         Raises:
             redis.RedisError: the store does not answer.
             StoreError: the store refuses.
@@ -127,7 +129,7 @@ class Exporter:
     def _check_files(self, records: Exports, now: Instant) -> None:
         """Makes those months due for export whose files are missing, or differ from what was last written.
 
-        It looks once a day, and as a term begins; any other call does nothing.
+        It looks once a day, as a term begins, and after a failure to look; any other call does nothing.
         """
         if now // DAY == self._looked_day:
             return

@@ -103,7 +103,7 @@ class TaskEnvironment:
         most_notifications: the most notifications that may wait for delivery; 0 if notifications are not configured.
         holder: a text that identifies this process; the store keeps it with the fencing token.
         without_notice_seconds: the time for which the write of an eviction notice is tried; after it, the pod is
-            evicted without one.
+            evicted without one, but no sooner than with the notice.
         progress: notes each begin and end of a task, and each answer of the store and of the API server, so that a
             stuck process is noticed.
     """
@@ -136,7 +136,7 @@ class _LeaderTerm:
 class LeaderTasks:
     """The leader's tasks: to reconcile, to write statuses, and to decide on writes to pods. For one thread alone.
 
-    A task does nothing while this process does not lead.
+    A task does nothing while this process does not lead. A failure is logged and counted, and not raised.
     """
 
     def __init__(

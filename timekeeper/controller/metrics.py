@@ -130,7 +130,7 @@ class JobMeasures:
         )
 
     def clear_leader(self) -> None:
-        """Sets to 0 the metrics that only a leader keeps up to date; called once this process no longer leads."""
+        """Sets to 0 the gauges that reconciliations set, but `settled_at`; called while this process does not lead."""
         for gauge in (
             self.not_settled,
             self.held_back,
@@ -295,7 +295,10 @@ class StoreMeasures:
         self._limit = gauge("memory_limit_bytes", "The most memory that Redis may use; 0 for no limit.")
 
     def look(self, client: Store) -> None:
-        """Asks the store's servers for their health, and sets the metrics to it."""
+        """Asks the store's servers for their health, and sets the metrics to it.
+
+        If a server does not answer, only `up` changes, to 0.
+        """
         try:
             health = worst(ask_each(client, lambda server: read_health(server.info())))
         except (redis.RedisError, OSError) as error:
@@ -369,7 +372,7 @@ class BookSeries(Collector):
 
         Args:
             read: returns the leader's accounts and figures; None while this process does not lead.
-            most: the most budgets that get series of their own; 0 for none.
+            most: the most accounts with a limit that get series of their own, GPUBudgets first; 0 for none.
         """
         self._read = read
         self._most = most

@@ -3,7 +3,7 @@
 To write the month anew requires that the file still has the tag with which it was read, so a concurrent write of the
 leader is not lost.
 
-Every function but `run` may raise redis.RedisError, ExportError and StoreError.
+`look`, `keep` and `rewrite` may raise redis.RedisError, ExportError and StoreError.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class State(StrEnum):
     KEPT = "kept"
     """The file holds something else than the store, and the admin decided to keep it."""
     WAITING = "waiting"
-    """The file is missing, was changed by somebody else, or is out of date: the leader exports it, or the admin
-    decides.
+    """The file is missing, is not the one that the store's record describes, or is out of date: the leader exports it,
+    or the admin decides.
     """
 
 

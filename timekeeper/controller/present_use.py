@@ -260,7 +260,7 @@ class PresentUseReader:
 
 
 def sessions_by_pod(sessions: Sequence[Session]) -> dict[FullName, Session]:
-    """Returns sessions keyed by the namespace and name of their pod.
+    """Returns sessions keyed by the namespace and name of their pod or claim (see `FullName`).
 
     If the pods of several sessions have the same name, the session that started last counts: the earlier pods have
     ended, and their ends are not observed yet.

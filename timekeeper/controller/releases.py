@@ -53,10 +53,11 @@ def pods_to_release(
     """Returns the pods to release from their budget's scheduling gate now, the oldest first.
 
     While the published state is `held`, no pod is released. In any other state, all pods are released if the budget
-    has no limit or no gate. If the budget has both, its money decides. A pod that costs more than the remaining money
-    holds back all pods behind it, even small ones: they would use up the money, and the large pod would wait for ever.
-    A pod that needs more than a whole period's money waits for a grant, and holds back no other. The pods of one group
-    are released together, in the place of their first, or not at all.
+    has no limit or no gate. If the budget has both, its money decides; its grace counts as money unless admission is
+    safe. A pod that costs more than the remaining money holds back all pods behind it, even small ones: they would use
+    up the money, and the large pod would wait for ever. A pod that needs more than a whole period's money waits for a
+    grant, and holds back no other. The pods of one group are released together, in the place of their first, or not at
+    all.
 
     Args:
         figures: the account's figures.
@@ -366,7 +367,7 @@ def time_in_words(nanoseconds: int) -> str:
 
 
 def removals(books: Books) -> tuple[PodWrite, ...]:
-    """Returns the removals of the meter's finalizer that are due: from pods whose end is in the ledger."""
+    """Returns the removals of the meter's finalizer that are due: from pods for which `finalizer_removable` is True."""
     sessions, holds = books.pods.sessions, books.rules.holds_pods
     return tuple(
         PodWrite(pod.uid, pod.namespace, pod.name, books.account_of(pod.namespace), Step.FINALIZER)
@@ -378,11 +379,12 @@ def removals(books: Books) -> tuple[PodWrite, ...]:
 def finalizer_removable(pod: PodFacts, metered: MeteredSession | None, *, holds: bool) -> bool:
     """Returns whether the meter's finalizer may be removed from a pod.
 
-    This is so if the pod has ended, and its session is closed or it never had a session.
+    This is so if the pod has ended, and its session is closed or it never had a session. It is so for any pod if the
+    settings give pods no finalizer.
 
     Args:
         metered: the pod's session; None if the pod never held a device.
-        holds: whether the settings give pods a finalizer; if not, each finalizer that is left over may be removed.
+        holds: whether the settings give pods a finalizer.
     """
     if not holds:
         return True

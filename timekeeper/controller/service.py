@@ -86,6 +86,7 @@ def run(
     Raises:
         NoClusterError: no folder is named, and no API server is configured.
         CommandError: a setting is invalid.
+        OSError: the address of the metrics cannot be listened on.
     """
     folder = standalone or settings.folder
     progress = Progress(STUCK_SECONDS + WAITS_OF_A_COMMAND * settings.redis.timeout_seconds)

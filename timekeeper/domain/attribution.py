@@ -29,7 +29,8 @@ class Attribution:
     """The owner, user, labels and models that a session's use is attributed to, and the rates that it reserves.
 
     Attributes:
-        model: the models of its devices, sorted and joined by commas; empty if no allocation names them.
+        model: the models of its devices and holdings, sorted and joined by commas, an unknown one as an empty name;
+            empty if none is known.
         owner: Kind/name of the controller that created the pod, or Pod/name.
         user: the creator that admission recorded, a person or a controller; empty if it recorded none.
         labels: (key, value) pairs: the pod's labels that the settings keep, sorted by key.
@@ -68,7 +69,8 @@ def read_origin(metadata: Mapping[str, Any]) -> Origin:
     """Reads the owner, user and labels of a pod from its metadata; a mistyped field counts as absent.
 
     The pod's controller counts as its owner only if admission recorded that controller as the pod's creator, or
-    recorded no creator. Otherwise a person wrote the owner reference, and the pod itself is the owner.
+    recorded no creator. Otherwise a person wrote the owner reference, and the pod itself is the owner. The owner is the
+    Deployment in place of its ReplicaSet, and the CronJob in place of its Job.
     """
     labels = mapping(metadata.get("labels"))
     user = mapping(metadata.get("annotations")).get(names.CREATED_BY)

@@ -52,7 +52,7 @@ class Segment(NamedTuple):
 def segments(
     assignments: Assignments, periods_of: Callable[[str], Sequence[Period]], start: int, end: int
 ) -> list[Segment]:
-    """Returns the segments of a session between two instants, sorted by payer, then by time.
+    """Returns the segments of a session between two instants, in order of time.
 
     Instants are nanoseconds since 1970. Time before an account's first period belongs to no segment: the account did
     not exist.
@@ -133,8 +133,8 @@ def charged(
 ) -> tuple[list[Segment], dict[tuple[str, int], int]]:
     """Returns a session's segments from `start` up to `end`, and the cost of the segments in each period.
 
-    Segments are sorted by payer, then by time. The cost is in microGPU-seconds, keyed by (account, start of the
-    period). Instants are nanoseconds since 1970.
+    Segments are in order of time. The cost is in microGPU-seconds, keyed by (account, start of the period). Instants
+    are nanoseconds since 1970.
 
     Args:
         tariff: pairs of an instant and the session's rate from then on, in microGPU-seconds a second.

@@ -159,7 +159,7 @@ def runs_out_early(remaining: int, burns: Burns, now: Instant, before: Instant) 
 
     The long window shows that the spending is significant, the short one that it still goes on
     (https://sre.google/workbook/alerting-on-slos/, multiwindow alerts). The result is False if a rate was measured over
-    less than SHORTEST_MEASURE.
+    less than SHORTEST_MEASURE, and if no money is left already.
 
     Args:
         remaining: the amount that is left now, in microGPU-seconds.
@@ -257,7 +257,7 @@ def usage_forecast(
         began: the instant at which metering began; None if that is not known.
         earliest: the start of the first hour in which pods spent anything since the day edge; None if they spent
             nothing. If that hour ended before metering began, pods were charged for the time before metering, too, and
-            the rate is measured from that hour on.
+            the rate is measured from that hour on. So it is if `began` is None.
     """
     measured_from = began if earliest is None or (began is not None and began < earliest + HOUR) else earliest
     edges = edges_at(now)

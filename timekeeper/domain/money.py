@@ -79,7 +79,7 @@ def amount_cells(amount: int | None) -> tuple[str, str]:
 
 
 def display(amount: int) -> str:
-    """Formats microGPU-seconds as GPU-hours with two decimal places, or up to six if they are below one GPU-hour."""
+    """Formats microGPU-seconds as GPU-hours with two decimal places; below one GPU-hour with up to six, except 0."""
     hours = Decimal(amount) / GPU_HOUR
     places = 2 if amount == 0 or abs(hours) >= 1 else 6
     text = f"{hours:.{places}f}"

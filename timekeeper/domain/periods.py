@@ -37,7 +37,7 @@ def check_cron(expression: str) -> str:
     """Returns a cron expression unchanged if the times that it names are at least an hour apart.
 
     Raises:
-        CronError: two of these times may be less than an hour apart, or the expression is invalid.
+        CronError: two of these times may be less than an hour apart, or the expression is invalid or names no time.
     """
     try:
         if len(expression.split()) != FIELDS or not expression.isascii():

@@ -20,7 +20,7 @@ _STARTED = ("running", "terminated")
 
 
 class PodFacts(NamedTuple):
-    """A pod at one moment. Instants are nanoseconds since 1970, None if the object states none.
+    """A pod at one moment. Instants are nanoseconds since 1970, None if the object states none; `created` is then 0.
 
     Attributes:
         scheduled: the instant at which PodScheduled became True, according to the API server's clock.
@@ -48,7 +48,8 @@ class PodFacts(NamedTuple):
         high_priority: whether its author asked for the task priority that places it before other pods of its namespace.
         evict_at: the instant at which it is to be evicted, from the pod's annotation.
         reserves_claims: whether it asks for devices with claims of Dynamic Resource Allocation.
-        group: the name of the group of pods that start together with it (see `group_of`); empty for none.
+        group: the name of the group of pods that start together with it (see `group_of`); empty for none, and for a pod
+            with a canonical request.
         admitted_held: whether its budget was in the state HELD when admission admitted it.
         guarded: whether it has the label of GPU pods. FairGPU's admission policies protect pods by this label, and the
             timekeeper may evict only pods that have it.
@@ -123,10 +124,9 @@ def holds_nothing_else(_pod: Mapping[str, Any]) -> Decision:
 
 
 def asks_for_the_same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Returns whether two versions of a pod ask for the same GPUs: their specs and annotations are equal.
+    """Returns True only if two versions of a pod surely ask for the same GPUs: their specs and annotations are equal.
 
-    A change of the status alone does not change what the pod asks for. The caller then need not parse the pod's
-    reservation again.
+    The caller then need not parse the pod's reservation again. False does not prove that the pod asks for other GPUs.
     """
     return one.get("spec") == other.get("spec") and _annotations(one) == _annotations(other)
 

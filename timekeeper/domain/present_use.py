@@ -31,10 +31,10 @@ MOST_CHARACTERS = 200
 
 
 class SeriesFault(StrEnum):
-    """The causes for which a time series in Prometheus's answer counts for no pod."""
+    """The causes for which a time series in Prometheus's answer counts for no pod and no claim."""
 
     NO_POD = "no-pod"
-    """The series lacks the labels that name a pod: for example, no pod holds its GPU."""
+    """The series has no labels that name a pod or a claim in ASCII: for example, no pod holds its GPU."""
     NO_NUMBER = "no-number"
     """The series' value is NaN, infinite, a histogram, or no sample at all."""
     OUT_OF_SCALE = "out-of-scale"
@@ -86,7 +86,7 @@ class BusyPods:
         busy: the values of each pod's or claim's time series, as parts of full use from 0 to 1. The key is a pair of
             the namespace and the pod's name, or `resourceclaim/NAME` for a ResourceClaim.
         faults: the number of time series that are assigned to no pod or claim, keyed by cause.
-        warnings: Prometheus's warnings; the answer may be incomplete.
+        warnings: the beginnings of Prometheus's first MOST_WARNINGS warnings; with any, the answer may be incomplete.
     """
 
     busy: Mapping[FullName, Sequence[float]]

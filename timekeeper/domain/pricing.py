@@ -132,7 +132,7 @@ def prices_in_force(prices: Prices, instant: Instant) -> dict[str, Fraction]:
 
 
 def dearest_at(prices: Prices, instant: Instant) -> Fraction:
-    """Returns the highest price of any model at an instant.
+    """Returns the highest of all prices in force at an instant, with that of ANY_MODEL, which is 1 if none is set.
 
     It is charged for a reservation whose devices are unknown.
 

@@ -210,7 +210,7 @@ class ReportLimits:
 
     @property
     def whole(self) -> int:
-        """The rate of all shares that the session holds on its devices, in microGPU-seconds a second.
+        """The rate of the shares that main containers and native sidecars hold, in microGPU-seconds a second.
 
         Before the first report, all of it is `missing` in the totals.
         """

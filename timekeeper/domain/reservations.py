@@ -51,7 +51,7 @@ class Reservation:
 
     @property
     def devices(self) -> dict[str, DeviceShare]:
-        """The devices of which the pod holds shares, keyed by uuid."""
+        """One share of each device that the pod holds shares of, keyed by the device's uuid; holdings are left out."""
         held = [*self.containers, *(step for step, _ in self.init_steps)]
         return {device.uuid: device for share in held if isinstance(share, tuple) for device in share}
 
@@ -59,8 +59,8 @@ class Reservation:
 def read_reservation(pod: Mapping[str, Any]) -> Reservation | None:
     """Parses a bound pod's reservation from its object; None for a pod without a GPU.
 
-    The reservation is read from the pod's allocation, or from its request if the allocation is missing, invalid, of
-    another node or smaller than the request.
+    The reservation is read from the pod's allocation, or from its request if the allocation is missing, invalid or of
+    another node, or gives a container another number of devices than it requests.
     """
     spec = mapping(pod.get("spec"))
     containers = mappings(spec.get("containers"))

@@ -213,8 +213,8 @@ def end_at_deletion(
 ) -> Session:
     """Returns a session with its end set, for a pod whose deletion the watch reported.
 
-    The end is when the pod's last container finished, if `last` states that. Otherwise it is `received` or, on a silent
-    node, the last sign of life if that is earlier.
+    The end is when the pod's last container finished, if `last` is terminal and states that. Otherwise it is `received`
+    or, on a silent node, the last sign of life if that is earlier.
 
     Args:
         last: the pod's last version, which may be terminal with a finishedAt; None if it is not known.

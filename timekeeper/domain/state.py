@@ -131,7 +131,8 @@ class Assessment(NamedTuple):
     """A budget's state at an instant. Instants are nanoseconds since 1970.
 
     Attributes:
-        exhausted_at: the instant at which spending first reached the available amount; None while it is below.
+        exhausted_at: the instant at which spending first reached the available amount; None while it is below, and
+            without a limit.
         computed: the state according to the spending.
         published: the state that admission acts on.
         next_change: the first instant after now at which the state changes if the rate stays the same; None if never.

@@ -28,10 +28,11 @@ class TimeError(ValueError):
 
 
 def parse_instant(value: Any) -> Instant:
-    """Parses an RFC 3339 timestamp, as Kubernetes writes `Time` and `MicroTime`.
+    """Parses an RFC 3339 timestamp, as Kubernetes writes `Time` and `MicroTime`; drops digits beyond nanoseconds.
 
     Raises:
-        TimeError: the value is not such a timestamp, or no such moment exists.
+        TimeError: the value is not such a timestamp, has more than 12 decimal places, or names a moment that does not
+            exist.
     """
     match = _RFC3339.fullmatch(value) if isinstance(value, str) else None
     if match is None:

@@ -338,7 +338,7 @@ The keys are the values of the query's dimensions.
 
 
 class FoldedHoursError(ValueError):
-    """A query's time steps would divide hours that were folded into days.
+    """The start or the end of a query's time step would divide hours that were folded into days.
 
     Attributes:
         start: the start of such folded hours, in nanoseconds since 1970.
@@ -390,7 +390,7 @@ class Steps:
             hours: the number of hours.
 
         Raises:
-            FoldedHoursError: the hours lie across the boundary of two steps.
+            FoldedHoursError: the start or the end of a step lies within the hours.
         """
         following = hour + hours
         if following <= self._first or hour >= self._end:
@@ -421,6 +421,8 @@ class _CellsOfHours(dict[tuple[int, int], Cells | None]):
 class UsageSums:
     """The sums of use that answer a query, one for each time step and each set of values of the query's dimensions.
 
+    After an error of a method, the sums are incomplete.
+
     Attributes:
         steps: the time steps, each a window.
         aggregate: the dimensions by which the query groups.
@@ -443,7 +445,7 @@ class UsageSums:
             namespaces: only rows of these namespaces are added; None for all.
 
         Raises:
-            FoldedHoursError: a row lies across the boundary of two time steps.
+            FoldedHoursError: the start or the end of a time step lies within the hours of a row.
             TooManySumsError: there would be more than MOST_SUMS sums.
         """
         if not use.raw_rows:
@@ -482,7 +484,7 @@ class UsageSums:
                 query's dimensions.
 
         Raises:
-            FoldedHoursError: the hours lie across the boundary of two time steps.
+            FoldedHoursError: the start or the end of a time step lies within the hours.
             TooManySumsError: there would be more than MOST_SUMS sums.
         """
         cells = self._of_hours[hour, hours]
@@ -537,8 +539,9 @@ class UsageSums:
     def add_idle_of_models(self, capacity: Mapping[str, Sequence[int]], held: UsageSums) -> None:
         """Adds the idle capacity of each model in each time step; the group's `model` is IDLE, a space and the model.
 
-        For an unknown model, `*` stands in place of the model. The idle capacity is 0 for a model of which pods held
-        more than the known capacity. Use of several models at once counts in equal parts for each.
+        The group's other dimensions are IDLE. For an unknown model, `*` stands in place of the model. A model without
+        capacity in a step gets none. The idle capacity is 0 for a model of which pods held more than the known
+        capacity. Use of several models at once counts in equal parts for each.
 
         Args:
             capacity: the capacity of each step in microGPU-seconds, keyed by model; an empty name is an unknown model.

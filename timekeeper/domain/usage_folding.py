@@ -115,7 +115,7 @@ def read_folded(
         to: rows of use read so far; changed in place.
         first: the first hour, counted from 1970.
         end: the hour after the last one.
-        details: whether the query needs nodes, owners, users or labels.
+        details: whether the query needs nodes, owners, users or labels; if not, the added rows lack them.
         sums: whether the query needs only sums over all these hours by namespace, model and user. The sums are then
             added in place of the rows, if the value holds sums and all its hours lie in the range.
 
@@ -142,10 +142,14 @@ def _sections(blob: bytes) -> _Sections:
 def _read(packed: bytes, sections: _Sections, to: Use, first: int, end: int, *, whole: bool = False) -> bool:
     """Adds rows of one part of a packed value to `to`: the rows that overlap the hours from `first` up to `end`.
 
-    `packed` is the part, one of `sections`. If `whole` is set and one row lies outside these hours, no row is added.
+    `packed` is the part, one of `sections`. If `whole` is set, all rows are added, or none if the first row is not
+    wholly within these hours.
 
     Returns:
-        Whether the rows were added.
+        False if `whole` kept rows from being added; else True.
+
+    Raises:
+        FoldedError: the part is damaged.
     """
     if not packed:
         return True
@@ -180,7 +184,7 @@ def _add_rows(document: Any, to: Use, first: int, end: int, *, whole: bool) -> b
 def totals_of(blob: bytes) -> list[UsageFigures]:
     """Returns the total of the rows in each part of a packed value, for a check: the totals must be equal.
 
-    The parts are those that `pack` describes. They hold the same use in different detail.
+    The parts are those that `pack` describes. They hold the same use in different detail. An empty part has no total.
 
     Args:
         blob: a value that `pack` made.

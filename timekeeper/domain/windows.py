@@ -76,7 +76,7 @@ def parse_window(text: str, now: Instant) -> Window:
         text: the window as WINDOWS describes it, such as `today`, `7d` or two timestamps.
 
     Raises:
-        WindowError: the text is not a window, or the window ends before it starts.
+        WindowError: the text is not a window, or it does not end after its start, or is not within 1970 to 2200.
     """
     start, end = _named(text, now) or _span(text, now) or _pair(text)
     if not are_bounds(start, end):
@@ -108,7 +108,7 @@ def steps(window: Window, step: str | None) -> Iterator[Window]:
         step: the length of a step, as `parse_step` returns it; None for the whole window as one step.
 
     Raises:
-        WindowError: there are more than MAX_STEPS.
+        WindowError: there are more than MAX_STEPS; it is raised after these were yielded.
     """
     if step is None:
         yield window
