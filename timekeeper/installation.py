@@ -82,7 +82,8 @@ class Observed:
         renewed: the instant at which the leader last renewed its Lease, in nanoseconds since 1970; None if there is no
             such Lease, or if it could not be read.
         bundles: keyed by service, such as `the webhook`, the CAs (PEM) that the service's clients trust. The value is
-            empty if the object for the CAs has none yet; a service whose object is absent or unread has no key.
+            empty if the object for the CAs has none yet. A service whose object is unread has no key, nor has the
+            webhook if its object is absent.
         behind: the names of the budgets whose status describes an older spec.
         lines: the names of the budgets without effect: they are only in the mode look's ConfigMap, but this
             installation takes its budgets from GPUBudgets. Empty if it takes them from the ConfigMap.
@@ -139,8 +140,9 @@ def read_installation(api: KubernetesAPI, lease: str) -> Observed | None:
     leader = _get(api, f"{_LEASES}/{lease}", unreadable)
     bundles = {}
     authority = f"/api/v1/namespaces/{names.SYSTEM_NAMESPACE}/configmaps/{AUTHORITY}"
-    if (found := _get(api, authority, unreadable)) is not None:
-        bundles["the timekeeper"] = str(mapping(found.get("data")).get("ca.crt", "")).encode()
+    published = _get(api, authority, unreadable)
+    if authority not in unreadable:
+        bundles["the timekeeper"] = str(mapping((published or {}).get("data")).get("ca.crt", "")).encode()
     if (found := _get(api, f"{_WEBHOOKS}/{WEBHOOKS}", unreadable)) is not None:
         trusted = [mapping(hook.get("clientConfig")).get("caBundle") for hook in mappings(found.get("webhooks"))]
         bundles["the webhook"] = min((published_bundle(bundle) for bundle in trusted), key=len, default=b"")

@@ -226,6 +226,12 @@ def test_a_ca_that_is_missing_or_near_its_end_is_named(bundle: str, said: str) -
     assert matter({AUTHORITY: {"data": {"ca.crt": bundle}}}).startswith(said)
 
 
+def test_a_ca_of_the_timekeeper_that_is_not_there_is_not_published_and_one_that_is_refused_is_not_known() -> None:
+    assert matter({AUTHORITY: 404}).startswith("The CA of the timekeeper is not published yet")
+    refused = judged({**installed(), AUTHORITY: 403})
+    assert (refused.matters, refused.unreadable) == ((), (AUTHORITY,))
+
+
 def test_a_ca_of_a_short_life_is_near_its_end_in_the_last_sixth_of_it() -> None:
     fresh, late = (authority(timedelta(days=left), timedelta(days=6 - left)) for left in (2, 0.5))
 
