@@ -7,10 +7,16 @@ import shutil
 from typing import TYPE_CHECKING
 
 import pytest
+import redis
 
+from fairgpu.leadership import Term
 from tests.support.ledger.chaos_model import ChaosModel
-from tests.support.ledger.harness import NOON, LedgerHarness, published
+from tests.support.ledger.harness import MONTH, NOON, LedgerHarness, published
+from tests.support.ledger.steps import stepping
+from timekeeper.controller.leader_tasks import LeaderTasks, TaskEnvironment
+from timekeeper.controller.metrics import JobMeasures
 from timekeeper.controller.report.status_writer import StatusWriter
+from timekeeper.controller.state.books import ControllerRules
 from timekeeper.domain.money import GPU_HOUR
 from timekeeper.domain.timestamps import HOUR, format_instant
 from timekeeper.ledger import keys, reading
@@ -239,3 +245,67 @@ def test_a_grant_that_was_spent_before_it_expires_stays_spent(
     harness.reconcile(3 * 3600)
     # The hour that the grant paid for stays; what is left of it expires.
     assert published(harness, "a").available == 11 * GPU_HOUR
+
+
+def spend_and_write(harness: LedgerHarness) -> LeaderTasks:
+    """A pod of a budget and one without have each held a GPU for an hour, are deleted, and are in the checkpoints."""
+    harness.budget("a", ["team-a"])
+    for uid, namespace in (("paid", "team-a"), ("free", "team-c")):
+        harness.pod(uid, namespace)
+    tasks = tasks_of(harness)
+    harness.refresh()
+    tasks.settle()
+    harness.pass_time(3600)
+    for uid in ("paid", "free"):
+        harness.remove(uid)
+    harness.refresh()
+    tasks.settle()
+    tasks.write()
+    harness.refresh()
+    return tasks
+
+
+def tasks_of(harness: LedgerHarness) -> LeaderTasks:
+    """The tasks of a leader whose term lasts."""
+    term = Term(lambda: 0.0)
+    term.hold(1, 1000.0)
+    environment = TaskEnvironment(harness.client, harness.source, term, lambda: harness.now)
+    return LeaderTasks(environment, ControllerRules(), JobMeasures())
+
+
+ACCOUNTS = ("a", "namespace:team-c")
+
+
+@pytest.mark.parametrize("where", ["assign", "publish"])
+def test_a_leader_whose_reading_of_the_store_breaks_off_keeps_the_checkpoints_that_the_next_one_needs(
+    harness: LedgerHarness, redis_server: RedisServer, where: str
+) -> None:
+    def step(name: str) -> None:
+        if name == where:
+            raise redis.ConnectionError("the store is away again")
+
+    tasks = spend_and_write(harness)
+    redis_server.restart()
+    harness.pass_time(10)
+    stepping(step)(tasks.settle)()
+    tasks.write()
+    harness.client.flushall()
+    harness.reconcile(5)
+    assert [harness.spent(name) for name in ACCOUNTS] == [GPU_HOUR, GPU_HOUR]
+
+
+@pytest.mark.parametrize("name", ACCOUNTS)
+def test_an_account_that_a_new_leader_cannot_read_keeps_the_checkpoint_that_it_is_restored_from(
+    harness: LedgerHarness, name: str
+) -> None:
+    spend_and_write(harness)
+    names = keys.AccountKeys(name)
+    harness.client.hset(names.period(MONTH), "total", "broken")
+    tasks = tasks_of(harness)
+    tasks.settle()
+    tasks.write()
+    for key in harness.client.scan_iter(f"{names.head.removesuffix('head')}*"):
+        harness.client.delete(key)
+    harness.refresh()
+    harness.reconcile(5)
+    assert harness.spent(name) == GPU_HOUR

@@ -202,7 +202,9 @@ class StatusWriter:
         figures = books.figures.get(name)
         fault = books.budgets.budget_faults.get(name)
         generation = int((item.get("metadata") or {}).get("generation") or 0)
-        status: Json = {}
+        written_at, written = self._written.get(uid_of(item), (0, item.get("status") or {}))
+        # An account that cannot be read has no figures. A later leader may need its last checkpoint.
+        status: Json = {field: value for field, value in written.items() if field != "conditions"}
         if account is not None and figures is not None:
             status = budget_status(account, figures, now)
             moves = recorded_moves(self._moves.get(name, {}), figures.period.start)
@@ -212,7 +214,6 @@ class StatusWriter:
         idle = frozenset() if account is None else self._idle_quotas & account.budget.namespaces
         conflicts = books.conflicts.get(name, {})
         conditions = conditions_of(figures, conflicts, fault, now, yields=yields, idle_quotas=idle)
-        written_at, written = self._written.get(uid_of(item), (0, item.get("status") or {}))
         status = with_conditions(status, conditions, written, generation, now)
         wanted = REFRESH if timeless(status) != timeless(written) else CONFIRM
         if lasting(status) == lasting(written) and now - written_at < wanted:
@@ -464,7 +465,8 @@ class CheckpointKeeper:
         books = self.books
         prices = kept_prices(books.prices, books.rules.prices)
         return (
-            prices
+            self._documents_of_unreadable()
+            | prices
             | kept_since(books.since)
             | kept_holdings(books.pods.sessions.all())
             | {
@@ -475,6 +477,16 @@ class CheckpointKeeper:
                 and _matters(account, figures)
             }
         )
+
+    def _documents_of_unreadable(self) -> Json:
+        """Returns the last checkpoints of the accounts that have no figures, since they cannot be read now."""
+        books, written = self.books, [shard for _, shard in (self._written or {}).values()]
+        return {
+            name: document
+            for shard in written
+            for name, document in shard.items()
+            if name in books.accounts and name not in books.figures and not books.has_object(name)
+        }
 
     def _write(self, number: int, shard: Json, now: Instant) -> bool:
         kept = fitting(shard, self.most_bytes)
@@ -487,7 +499,7 @@ class CheckpointKeeper:
             return False
         assert self._written is not None  # noqa: S101 - the caller has read them
         self._written[number] = (now, shard)
-        for name in filter(_is_account, kept):
+        for name in kept.keys() & self.books.figures.keys():
             account = self.books.accounts[name]
             account.checkpoint = checkpoint_of(account, self.books.figures[name], now)
         return True
