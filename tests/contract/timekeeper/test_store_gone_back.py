@@ -205,28 +205,31 @@ def spend_an_hour(harness: LedgerHarness) -> None:
     harness.reconcile()
 
 
-@pytest.mark.parametrize("corrected", [False, True])
+@pytest.mark.parametrize("order", ["", "correction", "grant"])
 def test_money_that_was_spent_in_the_period_before_is_not_carried_over_once_more(
-    harness: LedgerHarness, redis_server: RedisServer, tmp_path: Path, *, corrected: bool
+    harness: LedgerHarness, redis_server: RedisServer, tmp_path: Path, order: str
 ) -> None:
     harness.budget("a", ["team-a"], 10, period={"cron": "0 */6 * * *"}, rollover={"gpuHours": 12})
     harness.reconcile()
     write_statuses(harness)
     backup = back_up(redis_server, tmp_path / "backup")
+    if order == "grant":
+        harness.grant("late", "a", "0.5")
     spend_an_hour(harness)
     harness.reconcile(5 * 3600)
     write_statuses(harness)
-    assert published(harness, "a").available == 19 * GPU_HOUR
+    granted = GPU_HOUR // 2 if order == "grant" else 0
+    assert published(harness, "a").available == 19 * GPU_HOUR + granted
     put_back(redis_server, backup)
     harness.lead()
     harness.reconcile(5)
-    if corrected:
+    if order == "correction":
         harness.correct("back", "a", "-0.5", NOON)
     harness.reconcile(5)
     harness.reconcile(5)
-    gained = GPU_HOUR // 2 if corrected else 0
+    gained = GPU_HOUR // 2 if order == "correction" else 0
     assert harness.spent("a", NOON) == GPU_HOUR - gained
-    assert published(harness, "a").available == 19 * GPU_HOUR + gained
+    assert published(harness, "a").available == 19 * GPU_HOUR + granted + gained
 
 
 def test_a_grant_that_was_spent_before_it_expires_stays_spent(

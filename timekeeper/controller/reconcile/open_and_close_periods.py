@@ -15,7 +15,7 @@ from typing import Any
 import structlog
 
 from timekeeper.controller.reconcile.context import ReconcileContext, checked, raise_if_general
-from timekeeper.controller.state.accounts import Account, reassigned
+from timekeeper.controller.state.accounts import Account, Restored, reassigned
 from timekeeper.controller.state.books import Books, due_openings
 from timekeeper.controller.state.sessions import MeteredSession
 from timekeeper.domain.budgets import parse_budget, payers
@@ -261,7 +261,7 @@ def restore_credits(context: ReconcileContext, now: Instant, accounts: Iterable[
     for (account, change), answer in zip(balances, answers, strict=True):
         take(account, change, checked(answer))
         if account.period_before(change.period) is not None and change.previous_spent is not None:
-            account.restored = change.period
+            account.restored = Restored(change.period, change.previous_spent)
 
 
 Json = dict[str, Any]
@@ -334,12 +334,9 @@ def due_closing(account: Account, now: Instant, spent_by: SpentBy) -> ClosingBal
 
 
 def _may_carry(account: Account, following: Period) -> bool:
-    """Whether the period before `following` can carry its money over to `following`.
-
-    False if `following` has no totals in memory. Also False if `following` was restored from a checkpoint while the
-    spending of the period before is still to be restored: until then, the balance that the checkpoint states counts.
-    """
-    return following.start in account.period_totals and following.start != account.restored
+    """Whether the period before `following` may be closed: the checkpoint's balance of a restored period counts."""
+    restored = account.restored
+    return following.start in account.period_totals and (restored is None or following.start != restored.start)
 
 
 def spending(context: ReconcileContext, now: Instant) -> SpentBy:

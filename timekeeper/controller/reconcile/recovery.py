@@ -131,17 +131,16 @@ def restore_periods_before(context: ReconcileContext, now: Instant, names: Itera
 
 
 def _missing_before(account: Account) -> Restoration | None:
-    """Returns the change that restores the spending of the period before `account.restored`.
-
-    None if the store's spending of that period is complete, or if no such period is in memory.
-    """
-    before = None if account.restored is None else account.period_before(account.restored)
+    """Returns what restores the period before a restored one; None if its spending is complete."""
+    before = None if account.restored is None else account.period_before(account.restored.start)
     if account.restored is None or before is None or before.start not in account.period_totals:
         return None
-    totals, spent = account.period_totals[before.start], account.period_totals[account.restored].previous_spent
-    missing = 0 if spent is None else spent - totals.total
-    finalized = totals.finalized + missing
-    return Restoration(account.name, before.start, finalized, 0, account.version + 1, [], NOTE) if missing > 0 else None
+    totals = account.period_totals[before.start]
+    missing = account.restored.previous_spent - totals.total
+    if missing <= 0:
+        return None
+    finalized, version = totals.finalized + missing, account.version + 1
+    return Restoration(account.name, before.start, finalized, 0, version, [], NOTE)
 
 
 def _drop_sessions(context: ReconcileContext, account: Account, finalized: Iterable[FinalizedSession]) -> None:

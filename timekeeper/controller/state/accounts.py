@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 from timekeeper.domain.budgets import Budget
 from timekeeper.domain.charges import Assignments
@@ -117,6 +117,16 @@ class Checkpoint:
     version: int = 0
 
 
+class Restored(NamedTuple):
+    """The start of a period that was restored, and what the period before it had spent by the checkpoint.
+
+    The store may forget that amount again: it does so with each grant of the earlier period.
+    """
+
+    start: Instant
+    previous_spent: int
+
+
 @dataclass(slots=True)
 class Account:
     """An account in the leader's memory.
@@ -133,10 +143,10 @@ class Account:
         refused: the reasons for which corrections cannot be applied, keyed by the correction's name.
         refused_grants: the reasons for which the store refused grants, keyed by the grant's name.
         checkpoint: the checkpoint from which to restore the account; None if the store has lost nothing.
-        restored: the start of a period that was restored from the checkpoint while the spending of the period before
-            it still has to be restored; None once nothing waits for that.
-        summary: the figures that were last published, without the amount spent; None before this leader published any.
-        burn: the samples of spending from which burn rates are computed; None before the first sample.
+        restored: the period whose credits were restored from the checkpoint, until the period before it is restored,
+            too; None if no period waits for that.
+        summary: the figures that were last published, without the amount spent.
+        burn: the samples of spending from which burn rates are computed.
     """
 
     name: str
@@ -150,7 +160,7 @@ class Account:
     refused: dict[str, str] = field(default_factory=dict)
     refused_grants: dict[str, str] = field(default_factory=dict)
     checkpoint: Checkpoint | None = None
-    restored: Instant | None = None
+    restored: Restored | None = None
     summary: Summary | None = None
     burn: BurnRecord | None = None
 
