@@ -222,7 +222,6 @@ def open_periods(
     for opening in openings:
         account = keys.AccountKeys(opening.account)
         exhausted_at = encode_optional(opening.exhausted_at)
-        hour = (min(max(opening.start + 1, now), opening.end) - 1) // HOUR
         begun = (
             opening.start,
             opening.end,
@@ -230,13 +229,18 @@ def open_periods(
             exhausted_at,
             int(opening.was_stored),
             opening.version,
-            hour,
+            _hour_within(opening.start, opening.end, now),
             UNATTRIBUTED,
             int(opening.carries),
         )
         touched = (account.head, account.periods, account.period(opening.start), account.ledger, account.hours)
         calls.append(Call("open_period", touched, (fencing_token, now, *begun)))
     return [totals_or_error(answer, new_first=True) for answer in run(client, calls)]
+
+
+def _hour_within(start: Instant, end: Instant, now: Instant) -> int:
+    """Returns the hour, counted from 1970, before an instant, or the nearest one that the period from `start` has."""
+    return (min(max(start + 1, now), end) - 1) // HOUR
 
 
 def write_settlements(
@@ -489,6 +493,7 @@ class Restoration:
     Attributes:
         account: the account's name.
         period: the period's start.
+        end: the period's end; what is added counts in an hour before it.
         checkpoint: the amount that finalized sessions had spent in the period when the checkpoint was taken.
         apart: the amount of the sessions that the store holds as finalized, but that the leader computes again.
         version: the number of changes to the account when the checkpoint was taken. `restore` does nothing if the
@@ -499,6 +504,7 @@ class Restoration:
 
     account: str
     period: Instant
+    end: Instant
     checkpoint: int
     apart: int
     version: int
@@ -519,7 +525,8 @@ def restore(client: Store, fencing_token: FencingToken, now: Instant, wanted: Re
     account, period = keys.AccountKeys(wanted.account), wanted.period
     sums, amounts = account.period(period), account.amounts(period)
     touched = (account.head, sums, amounts, account.sessions, account.ended, account.ledger, account.hours)
-    checkpoint = (wanted.checkpoint, wanted.version, wanted.apart, wanted.note)
+    hour = _hour_within(period, wanted.end, now)
+    checkpoint = (wanted.checkpoint, wanted.version, wanted.apart, wanted.note, hour)
     sessions = (part for session in wanted.to_finalize for part in session)
     added, *answer = run_one(client, Call("restore", touched, (fencing_token, now, period, *checkpoint, *sessions)))
     return int(added), read_totals(answer)

@@ -21,6 +21,7 @@ from timekeeper.controller.archive import Archivist
 from timekeeper.controller.state.books import ControllerRules
 from timekeeper.domain.pricing import Bill
 from timekeeper.domain.state import Announced
+from timekeeper.domain.timestamps import DAY
 from timekeeper.domain.windows import Retention
 from timekeeper.ledger import client, compaction, outbox, shared, writing
 from timekeeper.ledger.reports import ReportIntake, Submission
@@ -184,7 +185,7 @@ def use_all_scripts(harness: LedgerHarness) -> None:
         client,
         reconciler.fencing_token,
         harness.now,
-        writing.Restoration("research", MONTH, 10**12, 0, latest + 1, [], ""),
+        writing.Restoration("research", MONTH, MONTH + 31 * DAY, 10**12, 0, latest + 1, [], ""),
     )
     compaction.prune(client, reconciler.fencing_token, "daily", harness.now, [MONTH], harness.now)
     compaction.drop_account(client, reconciler.fencing_token, "daily", [])

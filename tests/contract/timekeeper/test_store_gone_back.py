@@ -10,6 +10,7 @@ import pytest
 import redis
 
 from fairgpu.leadership import Term
+from tests.support.ledger.audited import audited
 from tests.support.ledger.chaos_model import ChaosModel
 from tests.support.ledger.harness import MONTH, NOON, LedgerHarness, published
 from tests.support.ledger.steps import stepping
@@ -230,6 +231,8 @@ def test_money_that_was_spent_in_the_period_before_is_not_carried_over_once_more
     gained = GPU_HOUR // 2 if order == "correction" else 0
     assert harness.spent("a", NOON) == GPU_HOUR - gained
     assert published(harness, "a").available == 19 * GPU_HOUR + granted + gained
+    write_statuses(harness)
+    assert [audited(harness, period=start).differences for start in (NOON, NOON + 6 * HOUR)] == [(), ()]
 
 
 def test_a_grant_that_was_spent_before_it_expires_stays_spent(

@@ -101,7 +101,7 @@ def test_cached_days_that_the_store_has_lost_do_not_count(harness: LedgerHarness
     harness.client.restore(keys.AccountKeys("a").head, 0, head, replace=True)
     delete_rows(harness.client, "a")
     write_rows(harness.client, "a", rows)
-    gone = Restoration("a", MONTH, GPU_HOUR, 0, 1000, [], "the store went back")
+    gone = Restoration("a", MONTH, MONTH + 31 * DAY, GPU_HOUR, 0, 1000, [], "the store went back")
     restore(harness.client, int(harness.client.get(keys.BOOK_FENCING_TOKEN) or 0), harness.now, gone)
     check(harness, closed)
     harness.client.flushall()

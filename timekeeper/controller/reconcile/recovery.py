@@ -107,8 +107,8 @@ def _restoration_of(context: ReconcileContext, account: Account, computed: Itera
         where = (metered.session.namespace, metered.session.pod) if metered else ("", "")
         named.append(FinalizedSession(uid, *where))
     apart = sum(amount.amount for uid, amount in stored.items() if amount.flag == "g" and uid in again)
-    start = checkpoint.period.start
-    return Restoration(account.name, start, checkpoint.amount, apart, checkpoint.version, named, NOTE)
+    start, end = checkpoint.period.start, checkpoint.period.end
+    return Restoration(account.name, start, end, checkpoint.amount, apart, checkpoint.version, named, NOTE)
 
 
 def restore_periods_before(context: ReconcileContext, now: Instant, names: Iterable[str]) -> None:
@@ -140,7 +140,7 @@ def _missing_before(account: Account) -> Restoration | None:
     if missing <= 0:
         return None
     finalized, version = totals.finalized + missing, account.version + 1
-    return Restoration(account.name, before.start, finalized, 0, version, [], NOTE)
+    return Restoration(account.name, before.start, before.end, finalized, 0, version, [], NOTE)
 
 
 def _drop_sessions(context: ReconcileContext, account: Account, finalized: Iterable[FinalizedSession]) -> None:

@@ -7,10 +7,11 @@
 -- KEYS  head, period, amounts, sessions, ended, ledger, hours
 -- ARGV  fencing token, instant, the period's start, the checkpoint's sum of finalized sessions, the checkpoint's
 --       version, the sum of the sessions that the store holds as finalized but that the leader computes again, the
---       note of the ledger entries, then the uid, namespace and pod of each session to finalize
+--       note of the ledger entries, the hour that what is added is attributed to, then the uid, namespace and pod of
+--       each session to finalize
 -- Returns the added amount, then total, granted, gone, exhausted, struck, terms, version.
 local head, period, amounts, sessions, ended, ledger, hours = unpack(KEYS)
-local fencing_token, instant, start, checkpoint, version, apart, note = unpack(ARGV, 1, 7)
+local fencing_token, instant, start, checkpoint, version, apart, note, hour = unpack(ARGV, 1, 8)
 local refused = refusal(head, fencing_token)
 if refused then
   return refused
@@ -36,7 +37,7 @@ if not total_high or not gone_high or not opened_high then
   return redis.error_reply('DATA the sums in ' .. period .. ' cannot be read')
 end
 local closing = {}
-for position = 8, #ARGV, 3 do
+for position = 9, #ARGV, 3 do
   local known = redis.call('HGET', amounts, ARGV[position])
   if known then
     local _, _, amount, posted, flag, point = string.match(known, '^(%d+) (%d+) (%d+) (%d+) (%a)(.*)$')
@@ -65,7 +66,7 @@ if total_high >= HIGH_LIMIT or gone_high >= HIGH_LIMIT then
   return redis.error_reply('OVERFLOW the total passes 24 digits')
 end
 
-local rows, hour = {}, string.format('%d', math.floor(tonumber(instant) / 3600000000000))
+local rows = {}
 for _, item in ipairs(closing) do
   add_to_row(rows, hour, cjson.encode({item.namespace}), {}, {item.entry, '0', '0', '-'})
 end
@@ -87,7 +88,7 @@ for _, item in ipairs(closing) do
       'n', item.namespace, 'd', item.pod, 'x', note)
   end
 end
-for position = 8, #ARGV, 3 do
+for position = 9, #ARGV, 3 do
   redis.call('HDEL', sessions, ARGV[position])
   redis.call('HDEL', ended, ARGV[position])
 end
