@@ -206,9 +206,11 @@ def spend_an_hour(harness: LedgerHarness) -> None:
     harness.reconcile()
 
 
-@pytest.mark.parametrize("order", ["", "correction", "grant"])
+@pytest.mark.parametrize(
+    ("order", "available"), [("", 19), ("correction", 19), ("grant", 19.5), ("grant that expires", 20)]
+)
 def test_money_that_was_spent_in_the_period_before_is_not_carried_over_once_more(
-    harness: LedgerHarness, redis_server: RedisServer, tmp_path: Path, order: str
+    harness: LedgerHarness, redis_server: RedisServer, tmp_path: Path, order: str, available: float
 ) -> None:
     harness.budget("a", ["team-a"], 10, period={"cron": "0 */6 * * *"}, rollover={"gpuHours": 12})
     harness.reconcile()
@@ -216,11 +218,12 @@ def test_money_that_was_spent_in_the_period_before_is_not_carried_over_once_more
     backup = back_up(redis_server, tmp_path / "backup")
     if order == "grant":
         harness.grant("late", "a", "0.5")
+    if order == "grant that expires":
+        harness.grant("late", "a", "5", expires=format_instant(NOON + 3 * HOUR))
     spend_an_hour(harness)
     harness.reconcile(5 * 3600)
     write_statuses(harness)
-    granted = GPU_HOUR // 2 if order == "grant" else 0
-    assert published(harness, "a").available == 19 * GPU_HOUR + granted
+    assert published(harness, "a").available == available * GPU_HOUR
     put_back(redis_server, backup)
     harness.lead()
     harness.reconcile(5)
@@ -230,7 +233,7 @@ def test_money_that_was_spent_in_the_period_before_is_not_carried_over_once_more
     harness.reconcile(5)
     gained = GPU_HOUR // 2 if order == "correction" else 0
     assert harness.spent("a", NOON) == GPU_HOUR - gained
-    assert published(harness, "a").available == 19 * GPU_HOUR + granted + gained
+    assert published(harness, "a").available == available * GPU_HOUR + gained
     write_statuses(harness)
     assert [audited(harness, period=start).differences for start in (NOON, NOON + 6 * HOUR)] == [(), ()]
 

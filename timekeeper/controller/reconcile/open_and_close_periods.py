@@ -323,20 +323,20 @@ def due_closing(account: Account, now: Instant, spent_by: SpentBy) -> ClosingBal
         return None
     latest = account.periods[-len(account.period_totals) :]
     for period, following in zip_longest(latest, latest[1:]):
-        if period.start not in account.period_totals:
+        if period.start not in account.period_totals or _is_incomplete(account, period):
             continue
         closing = _expire(account, period, now, spent_by)
-        if closing is None and following is not None and period.end <= now and _may_carry(account, following):
+        is_next_read = following is not None and following.start in account.period_totals
+        if closing is None and following is not None and is_next_read and period.end <= now:
             closing = _carry(account, period, following, spent_by)
         if closing is not None:
             return closing
     return None
 
 
-def _may_carry(account: Account, following: Period) -> bool:
-    """Whether the period before `following` may be closed: the checkpoint's balance of a restored period counts."""
-    restored = account.restored
-    return following.start in account.period_totals and (restored is None or following.start != restored.start)
+def _is_incomplete(account: Account, period: Period) -> bool:
+    """Whether a period still lacks spending that the checkpoint of the period after it has."""
+    return account.restored is not None and account.restored.start == period.end
 
 
 def spending(context: ReconcileContext, now: Instant) -> SpentBy:
