@@ -13,6 +13,7 @@ from fairgpu.leadership import Term
 from tests.support.ledger.audited import audited
 from tests.support.ledger.chaos_model import ChaosModel
 from tests.support.ledger.harness import MONTH, NOON, LedgerHarness, published
+from tests.support.ledger.replica import Replica
 from tests.support.ledger.steps import stepping
 from timekeeper.controller.leader_tasks import LeaderTasks, TaskEnvironment
 from timekeeper.controller.metrics import JobMeasures
@@ -236,6 +237,28 @@ def test_money_that_was_spent_in_the_period_before_is_not_carried_over_once_more
     assert published(harness, "a").available == available * GPU_HOUR + gained
     write_statuses(harness)
     assert [audited(harness, period=start).differences for start in (NOON, NOON + 6 * HOUR)] == [(), ()]
+
+
+@pytest.mark.parametrize("leaders", ["the leader goes on", "another leader follows"])
+def test_a_session_that_a_backup_of_an_earlier_period_has_as_open_is_not_charged_once_more(
+    harness: LedgerHarness, leaders: str
+) -> None:
+    harness.budget("a", ["team-a"], 10, period={"cron": "0 */6 * * *"})
+    harness.pod("brief", "team-a")
+    harness.reconcile()
+    harness.reconcile(3600)
+    backup = Replica(harness.client)
+    harness.reconcile(5.5 * 3600)
+    harness.remove("brief")
+    for seconds in (0, 3600):
+        harness.reconcile(seconds)
+        write_statuses(harness)
+    backup.promote()
+    if leaders == "another leader follows":
+        harness.lead()
+    for _ in range(3):
+        harness.reconcile(5)
+    assert (harness.spent("a", NOON), harness.spent("a", NOON + 6 * HOUR)) == (6 * GPU_HOUR, GPU_HOUR // 2)
 
 
 def test_a_grant_that_was_spent_before_it_expires_stays_spent(

@@ -35,6 +35,7 @@ from timekeeper.controller.state.loading import (
 from timekeeper.domain.budgets import payers
 from timekeeper.domain.charges import Assignments
 from timekeeper.domain.money import display
+from timekeeper.domain.periods import Period
 from timekeeper.domain.pricing import Prices
 from timekeeper.domain.timestamps import Instant
 from timekeeper.ledger import keys, reading, shared
@@ -63,11 +64,9 @@ def restore_accounts(context: ReconcileContext, names: Iterable[str], now: Insta
         redis.RedisError: the store does not answer.
     """
     books = context.books
-    metered = books.snapshot.metered if books.snapshot else frozenset()
     for number, name in enumerate(sorted(names)):
         account = books.accounts[name]
-        present = books.pods.facts.keys() | books.claims.open_uids()
-        before, wanted = account.version, _restoration_of(context, account, metered | present)
+        before, wanted = account.version, _restoration_of(context, account)
         if wanted is None:
             continue
         shared.note_restored(context.client, context.fencing_token, [wanted.account])
@@ -93,12 +92,26 @@ def restore_accounts(context: ReconcileContext, names: Iterable[str], now: Insta
             )
 
 
-def _restoration_of(context: ReconcileContext, account: Account, computed: Iterable[str]) -> Restoration | None:
+def _restoration_of(context: ReconcileContext, account: Account) -> Restoration | None:
     checkpoint = account.checkpoint
     if checkpoint is None:
         return None
-    again, sessions = set(computed), context.books.pods.sessions
-    stored = reading.stored_amounts(context.client, account.name, checkpoint.period.start)
+    start, end = checkpoint.period.start, checkpoint.period.end
+    named, apart = _sessions_that_are_over(context, account, start)
+    return Restoration(account.name, start, end, checkpoint.amount, apart, checkpoint.version, named, NOTE)
+
+
+def _sessions_that_are_over(
+    context: ReconcileContext, account: Account, start: Instant
+) -> tuple[list[FinalizedSession], int]:
+    """Returns the sessions that a restoration of the account's period from `start` must finalize.
+
+    These are the sessions that the store does not hold as finalized, and that the leader does not compute again. The
+    second result is the amount of those that the store holds as finalized and that the leader computes again.
+    """
+    books, sessions = context.books, context.books.pods.sessions
+    again = books.pods.facts.keys() | books.claims.open_uids() | (books.snapshot.metered if books.snapshot else set())
+    stored = reading.stored_amounts(context.client, account.name, start)
     to_finalize = {uid for uid, amount in stored.items() if amount.flag != "g"} - again
     to_finalize |= {m.session.uid for m in sessions.all() if m.acknowledged.open_under == account.name} - again
     named = []
@@ -106,9 +119,31 @@ def _restoration_of(context: ReconcileContext, account: Account, computed: Itera
         metered = sessions.get(uid)
         where = (metered.session.namespace, metered.session.pod) if metered else ("", "")
         named.append(FinalizedSession(uid, *where))
-    apart = sum(amount.amount for uid, amount in stored.items() if amount.flag == "g" and uid in again)
-    start, end = checkpoint.period.start, checkpoint.period.end
-    return Restoration(account.name, start, end, checkpoint.amount, apart, checkpoint.version, named, NOTE)
+    return named, sum(amount.amount for uid, amount in stored.items() if amount.flag == "g" and uid in again)
+
+
+def finalize_last_periods(
+    context: ReconcileContext, now: Instant, last: Mapping[str, Period], names: Iterable[str]
+) -> None:
+    """Finalizes the sessions that were open in the last period of a store that went back, and are over.
+
+    The period of each account's checkpoint is later, and has what these sessions have spent there.
+
+    Args:
+        last: keyed by account, the latest period that the store had.
+        names: the accounts whose checkpoint is of a later period.
+
+    Raises:
+        StoreError: the store refused.
+        redis.RedisError: the store does not answer.
+    """
+    for account in (context.books.accounts[name] for name in sorted(names)):
+        period = last[account.name]
+        named, _ = _sessions_that_are_over(context, account, period.start)
+        if named:
+            wanted = Restoration(account.name, period.start, period.end, 0, 0, account.version + 1, named, NOTE)
+            _, account.period_totals[period.start] = restore(context.client, context.fencing_token, now, wanted)
+            _drop_sessions(context, account, named)
 
 
 def restore_periods_before(context: ReconcileContext, now: Instant, names: Iterable[str]) -> None:
@@ -200,6 +235,7 @@ def take_over(context: ReconcileContext, now: Instant, stored_past: Instant | No
     lost, behind = take_checkpoints(books, kept)
     bring_back(context.client, books, behind)
     there = {name for name in behind if _is_there(books.accounts[name])}
+    last = {name: books.accounts[name].periods[-1] for name in behind - there}
     _for_each_account(context, set(books.accounts), lambda names: open_due_periods(context, now, names))
     rules = replace(context.meter_rules(), decided=read_holdings(kept))
     books.pods.refresh(mirrors.pods, rules, context.silent, context.reported, now, context.clocks)
@@ -209,6 +245,7 @@ def take_over(context: ReconcileContext, now: Instant, stored_past: Instant | No
     books.claims.resume({**last_seen, **noted})
     books.claims.refresh(mirrors, books.pods, rules, context.silent, context.clocks)
     _for_each_account(context, there, lambda names: restore_accounts(context, names, now))
+    _for_each_account(context, last.keys(), lambda names: finalize_last_periods(context, now, last, names))
     books.pods.end_missing(context.silent, context.reported, noted, last_seen, now)
     context.resumed = frozenset(name for name in unmetered if name.removesuffix(keys.SEEN) in books.pods.facts)
     shared.note_unmetered(
