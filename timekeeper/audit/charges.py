@@ -86,6 +86,22 @@ def _device_rate(device: Json, prices: PriceList, instant: int) -> int:
     return math.ceil(GPU_SECOND * price_at(prices, device["model"], instant) * share)
 
 
+def held_rate(record: SessionRecord, prices: PriceList, instant: Instant) -> int | None:
+    """Returns the rate of the parts of GPUs that a session holds by another stack, in microGPU-seconds a second.
+
+    The result is None if the stack does not bound the time of a part: the rate follows from a setting then.
+
+    Args:
+        prices: the price of each model over time.
+        instant: the instant of the prices.
+    """
+    if not all(share for _, _, share in record.held):
+        return None
+    return sum(
+        count * math.ceil(GPU_SECOND * price_at(prices, model, instant) * share) for model, count, share in record.held
+    )
+
+
 def price_at(prices: PriceList, model: str, instant: Instant) -> Fraction:
     """Returns the price of a model at an instant: the price for its name or words of it, else for ANY_MODEL, else 1.
 

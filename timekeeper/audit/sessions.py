@@ -10,7 +10,7 @@ from typing import Any
 from fairgpu import names
 from fairgpu.dialects.hami import PRIORITY
 from fairgpu.json_values import mapping
-from timekeeper.audit.charges import Changes, PriceList, charge, pod_rate, rate_at
+from timekeeper.audit.charges import Changes, PriceList, charge, held_rate, pod_rate, rate_at
 from timekeeper.audit.cluster import MAX, AuditContext, ClusterView
 from timekeeper.audit.difference import Difference, Figure
 from timekeeper.audit.snapshot import (
@@ -262,6 +262,9 @@ def check_against_pods(
         record = read_session(snapshot.sessions[uid])
         if record is None or record.end is not None:
             continue
+        if record.held:
+            rate = held_rate(record, prices, now)
+            yield from _check_rate(snapshot, record, rate, now, "what it holds and the prices")
         if record.claim:
             yield from _check_claim(snapshot, record, cluster.claims.get(record.claim))
             continue
@@ -271,12 +274,19 @@ def check_against_pods(
             stored = "open" if pod is None else "open, and its pod has ended"
             yield difference(snapshot, Figure.SESSION, uid, stored, "ended", reason)
             continue
-        rate = pod_rate(pod, prices, now)
-        if rate is not None and rate != rate_at(record, now):
-            reason = "its pod's allocation and the prices"
-            yield difference(snapshot, Figure.RATE, uid, str(rate_at(record, now)), str(rate), reason)
-        earliest = since if record.elsewhere else 0
+        if not record.held:
+            rate = pod_rate(pod, prices, now)
+            yield from _check_rate(snapshot, record, rate, now, "its pod's allocation and the prices")
+        earliest = since if record.held else 0
         yield from _check_start(snapshot, record, pod, earliest, from_binding=from_binding)
+
+
+def _check_rate(
+    snapshot: Snapshot, record: SessionRecord, expected: int | None, now: Instant, reason: str
+) -> Iterator[Difference]:
+    stored = rate_at(record, now)
+    if expected is not None and expected != stored:
+        yield difference(snapshot, Figure.RATE, record.uid, str(stored), str(expected), reason)
 
 
 def _check_claim(snapshot: Snapshot, record: SessionRecord, claim: Json | None) -> Iterator[Difference]:

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any
 
 from timekeeper.domain.timestamps import Instant
@@ -151,8 +152,9 @@ class SessionRecord:
         bases: for each segment of the session the account, the start of the period, and the cost of all use that had
             been reported when the segment began, in microGPU-seconds; empty if reservations are billed.
         used: the cost of all reported use, in microGPU-seconds; 0 if reservations are billed, or without reports.
-        missing: two reserved rates: that of the devices that no report names, and that of all devices.
-        elsewhere: whether the pod holds its parts of GPUs by another stack.
+        missing: two reserved rates: of the devices that no report names, and of all devices.
+        held: the parts of GPUs that the pod or claim holds by another stack: a model, the number of equal parts, and
+            the share of a GPU that each part is charged as; 0 if the stack does not bound its time.
         claim: the uid of the ResourceClaim that the session meters; empty for a pod's session.
     """
 
@@ -165,7 +167,7 @@ class SessionRecord:
     bases: tuple[tuple[str, int, int], ...] = ()
     used: int = 0
     missing: tuple[int, int] = (0, 0)
-    elsewhere: bool = False
+    held: tuple[tuple[str, int, Fraction], ...] = ()
     claim: str = ""
 
     @property
@@ -222,10 +224,13 @@ def read_session(text: str) -> SessionRecord | None:
             bases=tuple((str(payer), int(since), int(base)) for payer, since, base in document.get("use") or ()),
             used=int(used),
             missing=(int(missing), int(whole_rate)),
-            elsewhere=bool(document.get("holds")),
+            held=tuple(
+                (str(model), int(count), max(Fraction(time), Fraction(memory)) if Fraction(time) else Fraction(0))
+                for _, model, count, time, memory in document.get("holds") or ()
+            ),
             claim=_claim(str(document["uid"])) if str(document.get("pod", "")).startswith("resourceclaim/") else "",
         )
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ArithmeticError, ValueError, KeyError, TypeError, AttributeError):
         return None
     return record if rates else None
 

@@ -235,3 +235,18 @@ def test_one_wrong_figure_of_a_session_that_is_billed_by_use_is_named(
     changes[place](harness, by)
     named = {(each.figure, each.subject) for each in audited(harness, bill=bill.value).differences}
     assert (Figure.AMOUNT if place == "amount" else Figure.POSTED, "ended") in named
+
+
+@pytest.mark.parametrize("by", DELTAS)
+def test_a_wrong_number_of_parts_that_a_session_holds_by_another_stack_is_named(
+    harness: LedgerHarness, by: int
+) -> None:
+    harness.budget("a", ["team-a"])
+    harness.lead(ControllerRules(own_resources={}))
+    harness.pod_of_another_stack("other")
+    for _ in range(2):
+        harness.reconcile(100)
+    write_statuses(harness)
+    assert audited(harness).differences == ()
+    figure_of_json(KEYS.sessions, "other", "holds", 0, 2)(harness, by)
+    assert (Figure.RATE, "other") in found(harness)
