@@ -12,14 +12,16 @@ import redis
 from fairgpu.leadership import Term
 from tests.support.ledger.audited import audited
 from tests.support.ledger.chaos_model import ChaosModel
-from tests.support.ledger.harness import MONTH, NOON, LedgerHarness, published
+from tests.support.ledger.harness import MONTH, NOON, LedgerHarness, published, report
 from tests.support.ledger.replica import Replica
 from tests.support.ledger.steps import stepping
+from timekeeper.audit.difference import Figure
 from timekeeper.controller.leader_tasks import LeaderTasks, TaskEnvironment
 from timekeeper.controller.metrics import JobMeasures
 from timekeeper.controller.report.status_writer import StatusWriter
 from timekeeper.controller.state.books import ControllerRules
-from timekeeper.domain.money import GPU_HOUR
+from timekeeper.domain.money import GPU_HOUR, GPU_SECOND
+from timekeeper.domain.pricing import Bill
 from timekeeper.domain.timestamps import HOUR, format_instant
 from timekeeper.ledger import keys, reading
 from timekeeper.ledger.client import FencedError
@@ -259,6 +261,33 @@ def test_a_session_that_a_backup_of_an_earlier_period_has_as_open_is_not_charged
     for _ in range(3):
         harness.reconcile(5)
     assert (harness.spent("a", NOON), harness.spent("a", NOON + 6 * HOUR)) == (6 * GPU_HOUR, GPU_HOUR // 2)
+
+
+@pytest.mark.parametrize("is_deleted", [False, True])
+def test_a_session_that_is_charged_by_use_and_has_ended_since_keeps_what_the_leader_remembers(
+    harness: LedgerHarness, *, is_deleted: bool
+) -> None:
+    harness.budget("a", ["team-a"], 10)
+    harness.lead(ControllerRules(bill=Bill.USED))
+    pod = harness.pod("brief", "team-a")
+    harness.reconcile()
+    harness.pass_time(100)
+    report(harness, "brief", 1, 20)
+    harness.reconcile()
+    backup = Replica(harness.client)
+    harness.pass_time(100)
+    report(harness, "brief", 2, 50)
+    harness.finish(pod)
+    harness.reconcile()
+    if is_deleted:
+        harness.remove("brief")
+        harness.reconcile(1)
+    assert harness.spent("a") == 50 * GPU_SECOND
+    backup.promote()
+    for _ in range(3):
+        harness.reconcile(1)
+    assert harness.spent("a") == 50 * GPU_SECOND
+    assert [each for each in audited(harness, bill="used").differences if each.figure is not Figure.STATUS] == []
 
 
 def test_a_grant_that_was_spent_before_it_expires_stays_spent(

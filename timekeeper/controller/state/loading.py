@@ -26,6 +26,7 @@ from timekeeper.controller.state.sessions import (
     Key,
     MeteredSession,
     Meters,
+    RecordedUse,
     allocation_of,
     first_known,
     last_amounts_alone,
@@ -372,15 +373,22 @@ def _stored_of(client: Store, books: Books, metered: MeteredSession) -> dict[Key
 
 
 def _replace(sessions: Meters, metered: MeteredSession) -> None:
-    """Puts a remembered session in the place of the one read from the store, whose acknowledged state it takes over.
+    """Replaces a session that was read from the store by the remembered one; its acknowledged state stays.
 
-    If none was read from the store, it keeps its own acknowledged state.
+    The remembered use counts, if the store's is older: the session's reports are deleted.
     """
     stored = sessions.get(metered.session.uid)
     if stored is not None:
-        metered.acknowledged = stored.acknowledged
+        use = _later(metered.acknowledged.use, stored.acknowledged.use)
+        final = max(stored.acknowledged.settled_until, first_known(use))
+        metered.acknowledged = stored.acknowledged._replace(use=use, settled_until=final)
         sessions.drop(stored)
     sessions.keep(metered)
+
+
+def _later(one: RecordedUse, other: RecordedUse) -> RecordedUse:
+    """Returns the later of two states of a session's recorded use: reports only add to its total."""
+    return one if one.total is not None and (other.total is None or one.total > other.total) else other
 
 
 def read_checkpoint(item: dict[str, Any], rule: PeriodRule) -> Checkpoint | None:
@@ -502,7 +510,7 @@ def _with_record(metered: MeteredSession, record: Session, account: str, *, payi
     session = without_use(record)
     return Acknowledged(
         session=metered.session if metered.session == session else session,
-        use=use_of(record),
+        use=use_of(record) if metered.session.end is None else _later(known.use, use_of(record)),
         open_under=account,
         also_open=known.also_open | {known.open_under} - {""},
     )
