@@ -152,7 +152,7 @@ class SessionRecord:
         bases: for each segment of the session the account, the start of the period, and the cost of all use that had
             been reported when the segment began, in microGPU-seconds; empty if reservations are billed.
         used: the cost of all reported use, in microGPU-seconds; 0 if reservations are billed, or without reports.
-        missing: two reserved rates: of the devices that no report names, and of all devices.
+        missing: two reserved rates: that of the devices that no report names, and that of all devices.
         held: the parts of GPUs that the pod or claim holds by another stack: a model, the number of equal parts, and
             the share of a GPU that each part is charged as; 0 if the stack does not bound its time.
         claim: the uid of the ResourceClaim that the session meters; empty for a pod's session.

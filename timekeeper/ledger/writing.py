@@ -239,7 +239,7 @@ def open_periods(
 
 
 def _hour_within(start: Instant, end: Instant, now: Instant) -> int:
-    """Returns the hour, counted from 1970, before an instant, or the nearest one that the period from `start` has."""
+    """Returns the hour, counted from 1970, in which `now` ends, or the nearest hour of the period from `start`."""
     return (min(max(start + 1, now), end) - 1) // HOUR
 
 

@@ -104,10 +104,11 @@ def _restoration_of(context: ReconcileContext, account: Account) -> Restoration 
 def _sessions_that_are_over(
     context: ReconcileContext, account: Account, start: Instant
 ) -> tuple[list[FinalizedSession], int]:
-    """Returns the sessions that a restoration of the account's period from `start` must finalize.
+    """Returns the sessions that a restoration of the account's period from `start` must finalize, and an amount.
 
-    These are the sessions that the store does not hold as finalized, and that the leader does not compute again. The
-    second result is the amount of those that the store holds as finalized and that the leader computes again.
+    The sessions are those that the store does not hold as finalized, and that the leader does not compute again. The
+    amount, in microGPU-seconds, is that of the sessions that the store holds as finalized and that the leader computes
+    again.
     """
     books, sessions = context.books, context.books.pods.sessions
     again = books.pods.facts.keys() | books.claims.open_uids() | (books.snapshot.metered if books.snapshot else set())
@@ -125,9 +126,9 @@ def _sessions_that_are_over(
 def finalize_last_periods(
     context: ReconcileContext, now: Instant, last: Mapping[str, Period], names: Iterable[str]
 ) -> None:
-    """Finalizes the sessions that were open in the last period of a store that went back, and are over.
+    """Finalizes the sessions that were open in the last period of a store that went back, and that have ended since.
 
-    The period of each account's checkpoint is later, and has what these sessions have spent there.
+    For accounts whose checkpoint is of a later period: the checkpoint has what these sessions have spent there.
 
     Args:
         last: keyed by account, the latest period that the store had.
@@ -166,7 +167,10 @@ def restore_periods_before(context: ReconcileContext, now: Instant, names: Itera
 
 
 def _missing_before(account: Account) -> Restoration | None:
-    """Returns what restores the period before a restored one; None if its spending is complete."""
+    """Returns the change that restores the spending of the period before `account.restored`.
+
+    None if the store's spending of that period is complete, or if no such period is in memory.
+    """
     before = None if account.restored is None else account.period_before(account.restored.start)
     if account.restored is None or before is None or before.start not in account.period_totals:
         return None

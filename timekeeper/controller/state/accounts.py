@@ -118,9 +118,12 @@ class Checkpoint:
 
 
 class Restored(NamedTuple):
-    """The start of a period that was restored, and what the period before it had spent by the checkpoint.
+    """A period that was restored from a checkpoint, and the spending of the period before it.
 
-    The store may forget that amount again: it does so with each grant of the earlier period.
+    Attributes:
+        start: the restored period's start.
+        previous_spent: the amount that the period before had spent by the checkpoint, in microGPU-seconds. The store
+            forgets that amount with each grant of the earlier period.
     """
 
     start: Instant
@@ -143,10 +146,10 @@ class Account:
         refused: the reasons for which corrections cannot be applied, keyed by the correction's name.
         refused_grants: the reasons for which the store refused grants, keyed by the grant's name.
         checkpoint: the checkpoint from which to restore the account; None if the store has lost nothing.
-        restored: the period whose credits were restored from the checkpoint, until the period before it is restored,
-            too; None if no period waits for that.
-        summary: the figures that were last published, without the amount spent.
-        burn: the samples of spending from which burn rates are computed.
+        restored: the period that was restored from the checkpoint, while the spending of the period before it still has
+            to be restored; None once nothing waits for that.
+        summary: the figures that were last published, without the amount spent; None before this leader published any.
+        burn: the samples of spending from which burn rates are computed; None before the first sample.
     """
 
     name: str

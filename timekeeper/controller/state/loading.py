@@ -373,9 +373,10 @@ def _stored_of(client: Store, books: Books, metered: MeteredSession) -> dict[Key
 
 
 def _replace(sessions: Meters, metered: MeteredSession) -> None:
-    """Replaces a session that was read from the store by the remembered one; its acknowledged state stays.
+    """Puts a remembered session in the place of the one read from the store, whose acknowledged state it takes over.
 
-    The remembered use counts, if the store's is older: the session's reports are deleted.
+    If the remembered use is later than the store's, it counts, since the session's reports are deleted. If no session
+    was read from the store, the remembered one keeps its own acknowledged state.
     """
     stored = sessions.get(metered.session.uid)
     if stored is not None:
