@@ -159,7 +159,7 @@ def _peer_text(peer: Json) -> str:
 
 
 def is_open(policy: Json | None) -> bool:
-    """Returns whether a NetworkPolicy lets every address connect.
+    """Returns whether a NetworkPolicy lets every IPv4 address or every IPv6 address connect, by a single entry.
 
     Args:
         policy: the policy, as JSON; None if there is none, which lets every address connect.
@@ -175,7 +175,7 @@ def is_open(policy: Json | None) -> bool:
 def follow_policy(api: KubernetesAPI, publish: Callable[[bool], None], wait: Wait) -> None:
     """Publishes every CHECK_SECONDS whether the webhook's NetworkPolicy lets every address connect.
 
-    The function returns once `wait` returns true.
+    If the policy cannot be read, this is only logged. The function returns once `wait` returns true.
 
     Args:
         api: the API server.

@@ -165,8 +165,8 @@ def follow_differences(
 ) -> None:
     """Compares the cluster's policies, webhook rules and role bindings with the settings every CHECK_SECONDS.
 
-    Each time, it writes the names of the objects that differ into a condition of each policy. The function returns once
-    `wait` returns true.
+    Each time, it writes the names of the objects that differ into a condition of each policy. If an object cannot be
+    read, nothing is published or written. The function returns once `wait` returns true.
 
     Args:
         settings: the webhook's settings.

@@ -244,7 +244,7 @@ def read_settings(environ: Mapping[str, str], file: Path | None, usual: Path = U
         usual: the YAML file that is read if `file` is None; it may be missing.
 
     Raises:
-        SettingsError: a setting is invalid.
+        SettingsError: a setting is invalid, or the file cannot be read.
     """
     read = load_settings(Settings, environ, file, usual)
     return read.webhook.beside(read.existing)

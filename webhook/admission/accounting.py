@@ -72,9 +72,11 @@ class AccountedRequest(BudgetRequest):
 def admit_accounted(subject: Subject, knowledge: Knowledge, settings: Webhook, now: float) -> Verdict:
     """Returns the verdict on a new pod in the mode `account`; a pod that asks for no GPU stays as it is.
 
+    A pod that names FairGPU's own resources is refused.
+
     Args:
         subject: the request of the admission review, with the pod.
-        knowledge: budgets, namespaces and priority classes as last observed.
+        knowledge: budgets, ResourceClaims and priority classes as last observed.
         settings: the webhook's settings.
         now: the present time, in seconds of the monotonic clock.
     """
@@ -174,7 +176,8 @@ def _gives_class(existing: Existing, spec: dict[str, Any], settings: Webhook, kn
     """Whether the pod gets the priority class of its budget's state, by the admin's setting `existing.classes`.
 
     `never`: no pod does. `always`: each pod does. `unnamed`: a pod does unless its author named a class that is neither
-    one of FairGPU's nor the cluster's default. Whatever the setting, a pod keeps a class that `priorities.keep` lists.
+    one of FairGPU's nor the cluster's default. Whatever the setting, a pod keeps a class that `priorities.keep` lists,
+    unless the class is the cluster's default.
     """
     priorities = settings.priorities
     if existing.classes == "never" or keeps_own(spec, priorities, knowledge):

@@ -131,8 +131,8 @@ def _unfit(safe: SafeAdmission) -> BudgetState:
 def _shortfall(state: NamespaceState, request: BudgetRequest, states: BudgetStates) -> str | None:
     """Returns a warning if the budget uses safe admission and has too little money for the pod's whole run; else None.
 
-    The money that counts is what remains, less what is committed to other pods. A budget whose state is neither `open`
-    nor `grace` gives no such warning.
+    The money that counts is what remains, less what is committed to other pods. A pod without a deadline counts as
+    running for the budget's `defaultCommit`. A budget whose state is neither `open` nor `grace` gives no such warning.
     """
     if state.safe is None or state.state not in {BudgetState.OPEN, BudgetState.GRACE}:
         return None

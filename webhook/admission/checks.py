@@ -1,4 +1,4 @@
-"""Finds the faults of GPU pods outside their GPU requests, by the same checks for pods and for pod templates."""
+"""Collects all faults of GPU pods, in their GPU requests and elsewhere, by the same checks for pods and templates."""
 
 from __future__ import annotations
 
@@ -197,7 +197,10 @@ def _faults_of_length(spec: dict[str, Any], root: Path) -> list[Fault]:
 
 
 def _faults_of_mounts(spec: dict[str, Any], reading: PodReading) -> list[Fault]:
-    """Returns a fault for each mount of another volume at the path where FairGPU's usage volume will be mounted."""
+    """Returns a fault for each mount of another volume at the path where FairGPU's usage volume will be mounted.
+
+    Only containers that have GPU keys are examined.
+    """
     faults: list[Fault] = []
     for container in reading.containers + reading.init:
         field, index = container.path[-2:]

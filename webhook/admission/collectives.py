@@ -189,6 +189,8 @@ def _launcher(words: list[str], names: tuple[str, ...]) -> tuple[str, list[str]]
 def _option(words: list[str], names: tuple[str, ...]) -> str | None:
     """Returns the value of an option, written as `--name value` or `--name=value`; None if the option is not given.
 
+    The value is empty if the option is the last word.
+
     Args:
         words: the words that follow the program in its command line.
         names: the spellings of the option.

@@ -44,11 +44,13 @@ _OWNER_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9.:_-]{0,252}")
 
 
 def admit_new(subject: Subject, knowledge: Knowledge, settings: Webhook, now: float) -> Verdict:
-    """Returns the verdict on a new pod in the mode `share`; a pod without a GPU stays as it is.
+    """Returns the verdict on a new pod in the mode `share`; a pod without GPU keys stays as it is.
+
+    A pod whose GPU keys request no GPU, such as `nvidia.com/gpu: 0`, only loses these keys.
 
     Args:
         subject: the request of the admission review, with the pod.
-        knowledge: budgets, namespaces and priority classes as last observed.
+        knowledge: budgets, permissions of namespaces and priority classes as last observed.
         settings: the webhook's settings.
         now: the present time, in seconds of the monotonic clock.
     """
@@ -247,7 +249,7 @@ def creator(subject: Subject) -> str:
     If a person or a service account of the pod's own namespace sends the request, the creator is that user: they could
     name any controller in the pod's ownerReferences, and so attribute the use to somebody else. If another account of
     Kubernetes sends the request, such as a service account in kube-system or in an operator's namespace, the creator is
-    the controller in the ownerReferences; if they name none, it is the account.
+    the controller in the ownerReferences; if they name none in the form that bills allow, it is the account.
 
     Args:
         subject: the request of the admission review, with the pod.

@@ -190,7 +190,9 @@ def _container_warnings(container: dict[str, Any], path: Path) -> list[str]:
 
 
 def _foreign_gpu_warnings(resources: dict[str, Any], path: Path) -> list[str]:
-    """Returns warnings that one container asks for GPUs of other device plugins beside FairGPU's.
+    """Returns a warning if a container with a GPU of FairGPU's also has claims or GPUs of other device plugins.
+
+    The list is empty for any other container.
 
     Args:
         resources: the container's field `resources`, as JSON.

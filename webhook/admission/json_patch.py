@@ -52,7 +52,9 @@ def set_field(parent: dict[str, Any], path: str, key: str, value: Any) -> list[O
 def change_map(
     parent: dict[str, Any], path: str, key: str, values: dict[str, Any], without: tuple[str, ...]
 ) -> list[Operation]:
-    """Returns the JSON Patch operations that set and remove keys of an inner map; a missing inner map is created.
+    """Returns the JSON Patch operations that set and remove keys of an inner map.
+
+    An inner map that is missing, or is no map, is replaced by one with the wanted values, if there are any.
 
     Args:
         parent: the object that holds the inner map.

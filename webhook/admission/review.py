@@ -67,6 +67,7 @@ def answer(route: str, body: bytes, knowledge: Knowledge, settings: Webhook, now
 
     Raises:
         ReviewError: the body is not a review that can be answered.
+        UnicodeDecodeError: a container's environment or command line is not in UTF-8.
     """
     subject = decode(body)
     verdict = judge(route, subject, knowledge, settings, now)

@@ -1,7 +1,7 @@
-"""The sidecar that admission adds to each GPU pod, and the volumes that it shares with the GPU containers.
+"""The sidecar that admission adds to each GPU pod, and its volumes: of the usage files, and of the sidecar's token.
 
-It is a native sidecar (https://kubernetes.io/docs/concepts/workloads/pods/sidecar-containers/), so that Jobs complete
-with it, and it passes the Pod Security Standard `restricted`
+The sidecar is a native sidecar (https://kubernetes.io/docs/concepts/workloads/pods/sidecar-containers/), so that Jobs
+complete with it, and it passes the Pod Security Standard `restricted`
 (https://kubernetes.io/docs/concepts/security/pod-security-standards/#restricted).
 """
 

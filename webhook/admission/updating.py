@@ -2,7 +2,8 @@
 
 `kubectl apply` compares the manifest with the stored pod, finds that the dialect's keys are missing, and puts them back
 into fields that cannot change. Admission removes the restored keys if they still state the pod's own request, and
-refuses the update if they state another request. It puts back the tolerations that the manifest's list lacks.
+refuses the update if they state another request. Admission puts back those of its own tolerations that the manifest's
+list lacks, and the values of REWRITTEN_FIELDS.
 """
 
 from __future__ import annotations
@@ -101,7 +102,7 @@ def _warnings_of_choices(returning: PodReading, stored: dict[str, Any]) -> tuple
     """Returns a warning for each choice in a dialect's annotations that is not the choice at the pod's creation.
 
     Admission had removed these annotations, and a manifest that is applied again restores them. The choices of the
-    stored pod stay.
+    stored pod stay. A choice in NEEDING_PERMISSION, or one that the stored pod lacks, gives no warning.
 
     Args:
         returning: the reading of the updated pod in the dialects of other projects.

@@ -63,7 +63,8 @@ def _added_later(reading: PodReading) -> list[Fault]:
 def _validate_update(subject: Subject, settings: Webhook) -> Verdict:
     """Returns the verdict on an updated pod: the faults of the containers whose GPU keys the update changes.
 
-    Other faults do not count, so that a pod that was admitted under other settings stays updatable.
+    Other faults do not count, so that a pod that was admitted under other settings stays updatable. A pod that
+    requested no GPU before the update has no faults.
     """
     dialects = settings.dialects.reading
     before = read_pod(subject.old_item, dialects)

@@ -18,7 +18,7 @@ class Verdict:
     Attributes:
         faults: all faults of the object, at once.
         operations: JSON Patch operations on the object, in order.
-        warnings: lines that kubectl shows, for admitted objects only.
+        warnings: lines that kubectl shows. A refused pod has none; a refused workload may have some.
         audit: annotations for the API server's audit log; the server puts the webhook's name before the keys.
     """
 

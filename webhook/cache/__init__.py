@@ -1,1 +1,1 @@
-"""A webhook worker's cache of the cluster: budget states, priority classes, namespaces."""
+"""A webhook worker's cache of the cluster: budget states, permissions, priority classes, and claims without GPUs."""

@@ -54,7 +54,9 @@ class NamespacesView(_Logged):
         self._store({name: allowed for name, allowed in permissions.items() if allowed})
 
     def changed(self, kind: str, item: Json) -> None:
-        """Stores the permissions of one namespace, or removes those of a deleted one; does nothing if none changed.
+        """Stores the permissions of one namespace, or removes those of a deleted one.
+
+        The cache stays as it is if the namespace's permissions have not changed.
 
         Args:
             kind: the event: ADDED, MODIFIED or DELETED.
@@ -234,7 +236,10 @@ def follow_claims(api: KubernetesAPI, view: ClaimsView, kind: str, wait: Wait, r
 
 
 def _version_of_claims(api: KubernetesAPI) -> str:
-    """Returns the newest API version of ResourceClaims that the API server has and admission reads; empty for none."""
+    """Returns the newest API version of ResourceClaims that the API server has and admission reads; empty for none.
+
+    The result is also empty if the API server cannot be asked; that is logged.
+    """
     try:
         return resource_claims.RESOURCE.served_version(api)
     except ApiError as error:

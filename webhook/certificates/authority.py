@@ -2,7 +2,8 @@
 
 API servers first trust a new authority beside the old one. The new authority issues a certificate only after every API
 server has had time to read it. The old authority is dropped only after every replica has had time to serve the new
-certificate. Each step changes one stored object, so a process that dies between two steps leaves nothing half done.
+certificate. Each step changes one stored object; only PUBLISH changes both webhook configurations, and the next check
+completes it if it was interrupted. So a process that dies leaves nothing half done.
 """
 
 from __future__ import annotations
@@ -142,7 +143,7 @@ def _step_of_renewal(
 
 
 def first_authorities(published: Collection[bytes], settings: Certificates, now: datetime) -> Authorities:
-    """Returns the first CAs to trust: a new one, which signs certificates, and the valid ones that are trusted already.
+    """Returns the first CAs to trust: a new one, which signs certificates, and those published that have not expired.
 
     Args:
         published: the bundles of CAs in the webhook configurations, in PEM.
@@ -206,7 +207,9 @@ def pack_authorities(authorities: Authorities) -> dict[str, bytes]:
 
 
 def unpack_authorities(data: Mapping[str, bytes]) -> Authorities | None:
-    """Returns the CAs that a `Store` holds; None if their certificates or the newest one's key are missing or invalid.
+    """Returns the CAs that a `Store` holds; None if there is no certificate or no key.
+
+    The result is also None if the time of publication cannot be read. Certificates and key are not checked.
 
     Args:
         data: the bytes in the store, keyed by name.

@@ -1,1 +1,1 @@
-"""`fairgpu admit`: runs manifests through admission as the webhook would, without a cluster."""
+"""`fairgpu admit`: runs manifests through admission without a cluster, or through a running webhook."""

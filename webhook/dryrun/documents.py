@@ -58,7 +58,7 @@ class Document:
 
 
 def _read_number(text: str) -> int | float | None:
-    """Returns the number that kubectl takes an unquoted YAML value for; None if kubectl takes the value for a text."""
+    """Returns the number that kubectl takes an unquoted YAML value for; None if it takes the value for no number."""
     if text in _NO_NUMBER:
         return _NO_NUMBER[text]
     if not (_LEADING_POINT.fullmatch(text) or text[:1] in {*"+-0123456789"}):

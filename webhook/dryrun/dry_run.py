@@ -88,15 +88,18 @@ class DryRun:
         manifest: the manifest.
         namespace: the namespace in which the object would be created.
         outcome: the outcome of the object, or of its pods.
-        before: the pod as its author wrote it, as JSON.
-        after: the pod as it would be stored, as JSON.
+        before: the pod as its author wrote it, as JSON; the object, if the result is for the object as a whole.
+        after: the pod as it would be stored, as JSON; `before` if it would not be changed.
         operations: the JSON Patch operations that change `before` to `after`.
         warnings: the warnings that kubectl would show.
         message: the reason why the object or its pods would be refused or left as they are, or why the outcome is
             unknown.
-        template: the field path of the template that the pods are made from; empty for a Pod.
-        admitted: whether the object itself is admitted, whatever the outcome of its pods.
-        warned: whether the API server shows `message` as a warning when the object is applied.
+        template: the field path of the template that the pods are made from; empty for a Pod, and for an object as a
+            whole.
+        admitted: true if the result is for the pods of a template, whose object itself is admitted. False for a Pod
+            and for an object as a whole, even if these are admitted.
+        warned: if the pods of an admitted object would be refused, whether the object's review gave warnings, which
+            kubectl shows when the object is applied; `message` is usually among them. Else False.
     """
 
     manifest: Manifest
@@ -125,7 +128,8 @@ def dry_run(
         left_alone: the namespaces of which the API server sends no reviews, by the configurations' namespaceSelector.
 
     Returns:
-        A result for each template, or one for the object as a whole.
+        A result for each template. A result for the object as a whole is the only one if the object is refused or has
+        no template, and the last one if the object asks for a GPU outside its templates.
 
     Raises:
         DryRunError: the webhook gave no answer.

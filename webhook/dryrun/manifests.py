@@ -68,7 +68,10 @@ class Manifest:
 
     @property
     def pod_prefix(self) -> str:
-        """The text with which the names of the object's pods begin: the object's name and a hyphen."""
+        """The text with which the names of the object's pods begin: the object's name, and a hyphen.
+
+        Without a name it has the generateName; without either, `pod`.
+        """
         metadata = mapping(self.item.get("metadata"))
         return f"{metadata.get('name') or str(metadata.get('generateName') or 'pod').rstrip('-')}-"
 
@@ -94,7 +97,8 @@ class Manifests:
 def read_manifests(paths: list[str]) -> Manifests:
     """Reads the objects in files, in folders (not in their subfolders), and in the standard input for `-`.
 
-    A file, or a part of a file, that cannot be read gives an error; the other objects are returned all the same.
+    A file, or a part of a file, that cannot be read gives an error; the other objects are returned all the same. No
+    manifest at all is an error, too.
     """
     parts = [part for path in paths for file in _files(path) for part in _read(file)]
     objects = tuple(part for part in parts if isinstance(part, Manifest))

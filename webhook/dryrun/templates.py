@@ -93,7 +93,9 @@ def templates_of(manifest: Manifest) -> list[Template]:
 
 
 def gpus_elsewhere(manifest: Manifest, templates: list[Template]) -> tuple[str, str] | None:
-    """Returns a GPU resource that a custom resource names outside its pod templates, and its field path; None for none.
+    """Returns a GPU resource that a custom resource names outside its pod templates; None for none.
+
+    The second text is the field path of the `limits` or `requests` that have the resource.
 
     Args:
         manifest: the manifest of the custom resource.
