@@ -93,10 +93,11 @@ class Asked:
 
 
 def read_asked(pod: Mapping[str, Any], names: StackNames, dialects: DialectSettings, claims: int = 0) -> Asked | None:
-    """Returns the GPUs of other stacks that a pod asks for; None if it uses none of the names and has no claim.
+    """Returns the GPUs of other stacks that a pod asks for; None if it asks for none.
 
-    A name with the amount 0 counts as used, as it does for the admission policy fairgpu-spec. The result is also None
-    for a pod without containers, or with more than MAX_CONTAINERS containers or init containers.
+    A pod asks for GPUs if it uses one of the names, has a claim, or has an annotation of KAI with a container's GPU
+    memory. A name with the amount 0 counts as used, as it does for the admission policy fairgpu-spec. The result is
+    also None for a pod without containers, or with more than MAX_CONTAINERS containers or init containers.
 
     Args:
         pod: the pod, as JSON.
@@ -143,8 +144,8 @@ def _own_memory(
     """Returns the shares of the containers for which annotations of the pod ask for GPU memory, as KAI reads them.
 
     A share's key is the list that has the container, `containers` or `initContainers`, and the container's index in the
-    list. A container for which the annotations state only a memory limit requests that limit. A value that is no
-    quantity of memory asks for whole GPUs.
+    list. A container for which the annotations state only a memory limit requests that limit. The number of GPUs is
+    that of the annotation `kai.DEVICES`, else 1. A value that is no quantity of memory above 0 asks for whole GPUs.
     """
     shares = {}
     count = min(max(_units(annotations.get(kai.DEVICES, 1)), 1), MOST_UNITS)

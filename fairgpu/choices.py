@@ -131,7 +131,8 @@ def parse_list(text: str, item: re.Pattern[str]) -> tuple[str, ...]:
         item: the pattern that each item must match as a whole.
 
     Raises:
-        ValueError: the list has no item, more than MAX_LISTED of them, or one that does not match.
+        ValueError: the list has no item, more than MAX_LISTED, or one that does not match; or it has more than twice
+            MAX_LISTED commas.
     """
     if text.count(",") > 2 * MAX_LISTED:
         raise ValueError(f"{text.count(',')} commas")

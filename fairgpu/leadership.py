@@ -277,6 +277,7 @@ def _take_or_renew(
 
     Raises:
         ApiError: another candidate was faster, or the API server does not answer.
+        Exception: any error that `floor` raises.
     """
     if observation is None:
         number = next_term(None, floor())

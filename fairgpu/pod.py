@@ -37,7 +37,8 @@ class PodReading:
         permission_requests: the choices that need a permission of the namespace.
         strip_annotations: the dialects' keys to remove from the pod's annotations.
         faults: all faults, at once.
-        warnings: lines about keys whose effect here differs from that in their own project.
+        warnings: lines about keys whose effect here differs from that in their own project, and about annotations of
+            fairgpu.io that FairGPU does not know.
         demand: the demand of the whole pod.
     """
 
@@ -67,7 +68,10 @@ class PodReading:
 
     @property
     def has_gpu_keys(self) -> bool:
-        """Whether any container of the pod has a key of a dialect. If none has, FairGPU leaves the pod alone."""
+        """Whether any container of the pod has a key of a dialect.
+
+        If none has, and the pod has no faults, FairGPU leaves the pod alone.
+        """
         return bool(self.all_containers)
 
     @property
@@ -92,6 +96,8 @@ def read_pod(
     dialects: DialectSet = DIALECTS,
 ) -> PodReading:
     """Returns the GPU requests and choices of a pod, or of a pod template, with all its faults.
+
+    A pod whose annotations are together longer than the API server allows is not read: it has this fault alone.
 
     Args:
         pod: the pod, as JSON with `metadata` and `spec`.

@@ -38,7 +38,7 @@ class GPURequest(NamedTuple):
 
     @property
     def best_effort(self) -> bool:
-        """Whether the request has no guaranteed GPU time, and runs only while others leave the GPU idle."""
+        """Whether the request has no guaranteed GPU time, and gets only the time that others do not use."""
         return self.core_percent == 0
 
     @property

@@ -40,7 +40,7 @@ SECTIONS = ("webhook", "timekeeper", "scheduler", "nodeagent", "existing")
 
 
 class SettingsError(CommandError):
-    """A setting of a service is invalid; the message names its key, the given value and the allowed ones."""
+    """A setting is invalid, or the settings file cannot be read; the message names the key or the file, and why."""
 
 
 class Section(BaseModel):
@@ -64,8 +64,9 @@ def load_settings(
         usual: the YAML file that is read if `file` is None; it may be missing. None to read no file.
 
     Raises:
-        SettingsError: a value is of the wrong type or out of range, a key is unknown or appears twice, a section of the
-            file belongs to no service, or two servers would listen on one port.
+        SettingsError: the file cannot be read or is no YAML, a value is of the wrong type or out of range, a key is
+            unknown or appears twice, a section of the file belongs to no service, or two servers would listen on one
+            port.
     """
     read = file or (usual if usual is not None and usual.exists() else None)
     document = _read_file(read) if read else {}

@@ -54,7 +54,10 @@ class StatesCache(Protocol):
 
 
 class FollowError(RuntimeError):
-    """The timekeeper does not answer, or its CA or the token for it is missing; the message says which."""
+    """The timekeeper does not answer with states, or its CA or the token for it is missing or invalid.
+
+    The message says which of these.
+    """
 
 
 def authority_file(file: Path) -> ReadAuthority:
@@ -94,6 +97,8 @@ def authority_config_map(api: KubernetesAPI, namespace: str, name: str) -> ReadA
 def follow_authority(read: ReadAuthority, cache: StatesCache, wait: Wait) -> None:
     """Keeps the timekeeper's CA in a cache current until `wait` returns true.
 
+    If the CA cannot be read, that is logged, and the cache keeps the CA that it has.
+
     Args:
         read: returns the CA in PEM, or raises FollowError.
         cache: stores the CA.
@@ -119,6 +124,8 @@ def follow_states(
     random: Callable[[], float],
 ) -> None:
     """Keeps the budgets' states in a cache current, by long polls of the timekeeper, until `wait` returns true.
+
+    If the timekeeper does not answer, that is logged, and the cache keeps the states that it has.
 
     Args:
         settings: the timekeeper's address, and the token for requests to it.

@@ -45,14 +45,15 @@ It raises ValueError if the document is no JSON.
 
 
 class ApiError(RuntimeError):
-    """The API server refused a request, or could not be reached.
+    """The API server refused a request, could not be reached, or gave an answer that cannot be used.
 
     `str()` of the error gives the message, after the status and the reason if the API server answered.
 
     Attributes:
-        status: the HTTP status; 0 if the API server gave no answer.
-        reason: the machine-readable reason of the Status object, such as Conflict or NotFound.
-        message: the sentence of the Status object, for people.
+        status: the HTTP status of a refusal; 0 if the API server gave no answer, or one that cannot be used.
+        reason: the machine-readable reason of the Status object, such as Conflict or NotFound; if `status` is 0, a word
+            of this client, such as UNANSWERED.
+        message: the sentence of the Status object, or this client's, for people.
     """
 
     def __init__(self, status: int, reason: str, message: str) -> None:
@@ -73,7 +74,7 @@ class ApiError(RuntimeError):
 
     @property
     def unanswered(self) -> bool:
-        """Whether the API server got the request and gave no answer in time; it may have carried the request out."""
+        """Whether the request was sent and no whole answer came; the API server may have carried the request out."""
         return self.reason == UNANSWERED
 
     @property

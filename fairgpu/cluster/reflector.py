@@ -57,7 +57,10 @@ class View(Protocol):
         """
 
     def failed(self, error: ApiError) -> None:
-        """Notes that a request to the API server failed; `reflect` repeats the request."""
+        """Notes that a request to the API server, or another method of this view, failed; `reflect` tries again.
+
+        `reflect` does not call it for a resourceVersion that is too old.
+        """
 
 
 def whole(item: Json) -> Json:

@@ -140,7 +140,7 @@ class RepeatedWarnings:
 
     Any thread may call `warn`, which waits for no server. One thread calls `write`, which writes the events. If the API
     server does not take an event, `write` tries it again every RETRY_SECONDS, for up to KEPT_SECONDS, and raises no
-    error.
+    error. An event that it refuses with a status in NEVER_TAKEN is dropped at once.
     """
 
     def __init__(self, api: Creating, component: str, node: str, clock: Callable[[], float] = time.monotonic) -> None:

@@ -199,7 +199,8 @@ class Dialect:
             gets the GPU.
         other_annotations: the pod annotations that only refine a request.
         unclaimed: returns the fault of annotations that request a GPU for a container that the pod does not have. Its
-            arguments are the pod's annotations and field path. None for a dialect without such annotations.
+            arguments are the pod's annotations and field path. It is called only for `requesting_annotations`. None for
+            a dialect without such annotations.
     """
 
     name: str

@@ -165,6 +165,8 @@ def unclaimed_annotations(
 ) -> list[Fault]:
     """Returns the faults of a pod's annotations that request a GPU for a container that the pod does not have.
 
+    An annotation whose key contains a container's name gives no fault.
+
     Args:
         annotations: the pod's annotations.
         claimed: the names of the dialects that read a container of the pod. Their annotations are no faults.

@@ -1,8 +1,8 @@
 """Reads what requests of HAMi and Volcano have in common: the number of vGPUs, and the memory and cores of each.
 
 Both have the same defaults: without a count the container gets one GPU, without memory all memory of the GPU, and
-without cores no guaranteed time. An amount of 0 counts as not given. If both an amount of memory and a percentage of
-memory are given, the amount counts.
+without cores no guaranteed time. A count of 0 requests no GPU. An amount of memory of 0 counts as not given. If both an
+amount of memory and a percentage of memory are given, the amount counts.
 
 HAMi differs in two things (https://github.com/Project-HAMi/HAMi/blob/master/pkg/device/nvidia/device.go): since its
 version 2.7, 100 percent of the memory without cores is an exclusive GPU, and 0 percent counts as not given.

@@ -31,7 +31,8 @@ class Acceptor:
     wakes up first would get all of the work from then on, and the other processes none. So this process accepts one
     connection in a turn, and before each turn waits the longer, the more connections it has: up to 5 milliseconds.
 
-    If connections still wait after PATIENT_TURNS turns in a row, each turn accepts twice as many as the turn before.
+    If connections still wait after PATIENT_TURNS turns in a row, each turn accepts twice as many as the turn before, up
+    to MAX_BATCH.
     Many silent connections then do not keep a client waiting.
     """
 
@@ -103,7 +104,9 @@ class Acceptor:
 
 
 async def first_bytes(loop: asyncio.AbstractEventLoop, connection: socket.socket, seconds: float) -> bool:
-    """Waits until a client has sent its first bytes, which stay unread; returns whether they came in time.
+    """Waits until a client has sent its first bytes, which stay unread; returns False if they do not come in time.
+
+    The result is also True if the client closes the connection in time.
 
     In a TLS handshake the client sends first. A server that waits for these bytes keeps no TLS state for silent
     clients.

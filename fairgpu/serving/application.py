@@ -41,7 +41,8 @@ class Application:
     """The ASGI application of a service: the event loop answers some routes, a WSGI application in threads all others.
 
     Every body is read before a handler is called, so that the limits on bodies hold for all routes. A handler's
-    exception is logged, and answered with status 500 and a problem document that does not show the exception.
+    exception is logged, and answered with status 500 and a problem document that does not show the exception. If part
+    of the answer was sent before, the connection is closed without the rest.
 
     Attributes:
         immediate: the functions that answer without blocking, keyed by method and path. Each takes a whole body and
@@ -64,7 +65,10 @@ class Application:
         self._options = lifecycle.options
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serves one ASGI scope: a request, or the lifespan, whose events are the worker's start and end."""
+        """Serves one ASGI scope: a request, or the lifespan, whose events are the worker's start and end.
+
+        A WebSocket is closed at once.
+        """
         if scope["type"] == "lifespan":
             await self._live(receive, send)
         elif scope["type"] == "http":

@@ -116,7 +116,7 @@ async def read_body(scope: Scope, receive: Receive, max_bytes: int, seconds: flo
         scope: the request's ASGI scope.
         receive: returns the next ASGI message of the request.
         max_bytes: the longest body that is accepted.
-        seconds: the longest time in which the body must arrive.
+        seconds: the longest time for the parts of the body after the first. The server limits the wait for the first.
 
     Raises:
         BodyError: the body is longer than `max_bytes` (413) or takes longer than `seconds` to arrive (408).
@@ -192,6 +192,8 @@ async def send_response(send: Send, response: Response, *, close: bool = False) 
 
 async def send_stream(receive: Receive, send: Send, stream: Stream, *, close: bool = False) -> None:
     """Sends the parts of an answer as they come, until they end or the client leaves; then closes `stream.parts`.
+
+    An exception of `stream.parts` leaves the function; the client then gets no end of the answer.
 
     Args:
         receive: returns the next ASGI message of the request, one of which reports that the client has left.

@@ -63,7 +63,9 @@ class Progress:
 
 
 def serve_probe(host: str, port: int, registry: CollectorRegistry, healthy: Callable[[], bool]) -> WSGIServer:
-    """Serves `/metrics` and `/healthz` over plain HTTP, in threads; returns the server, which the caller shuts down.
+    """Serves `/healthz` and, at any other path, metrics over plain HTTP, in threads; returns the server.
+
+    The caller shuts the server down.
 
     Args:
         host: the address to listen on; empty for every address of the machine.

@@ -52,6 +52,8 @@ def read_chain_files(certificate: Path, key: Path) -> Chain:
 class LiveContext:
     """A server's TLS context whose certificate chain can be replaced; established connections keep the old one.
 
+    The first chain, too, must be valid: making the object raises ChainError otherwise.
+
     Attributes:
         chain: the present chain.
         context: the `ssl.SSLContext` for new connections.

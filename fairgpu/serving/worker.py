@@ -100,7 +100,8 @@ class ServingWorker(ASGIWorker):  # type: ignore[misc] # gunicorn ships no types
     async def _first_chain(self, read_chain: ReadChain) -> LiveContext:
         """Waits until the certificate chain can be read, and returns a TLS context with it.
 
-        The chain may be missing at first, since the process that issues it starts at the same time.
+        The chain may be missing at first, since the process that issues it starts at the same time. If the arbiter
+        of gunicorn ends meanwhile, raises SystemExit.
         """
         while True:
             try:
