@@ -21,7 +21,7 @@ def run_serve(arguments: argparse.Namespace) -> int:
     """Runs the node agent until a signal ends it; returns the exit status of the process.
 
     Raises:
-        CommandError: a setting is invalid.
+        CommandError: a setting is invalid, or no API server is configured.
     """
     from fairgpu.cluster.connect import connect
     from fairgpu.logs import configure_logs

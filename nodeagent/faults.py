@@ -25,7 +25,7 @@ NAME = "faults.json"
 class Faults:
     """The last fault of each of the node's GPUs, and each GPU's count of double-bit memory errors; kept in a file.
 
-    While the host has no room for the file, they are kept in memory.
+    While the host has no room for the file, they are kept in memory. A file of another form counts as empty.
     """
 
     def __init__(self, path: Path) -> None:

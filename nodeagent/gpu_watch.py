@@ -51,7 +51,8 @@ class Node:
         records: returns the records of all containers that are alive or starting.
         pods: returns the node's pods as JSON.
         uuids: returns the uuids of the GPUs that the node offers.
-        sample: returns the driver's figures of the GPU with a uuid, and of the processes on it.
+        sample: returns the driver's figures of the GPU with a uuid, and of the processes on it. Raises OSError if the
+            driver does not answer.
         unread: returns the pod's uid and the name of each container whose record cannot be read. Such a container may
             be running.
     """

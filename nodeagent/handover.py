@@ -103,7 +103,7 @@ def held_by_another(path: Path, pid: int) -> bool:
         pid: the id of the given process, which must not hold the lock of any other file.
 
     Raises:
-        OSError: the file cannot be opened or created.
+        OSError: the file cannot be opened or created, or LOCKS cannot be read.
     """
     descriptor = lock(path)
     if descriptor is not None:

@@ -16,7 +16,7 @@ class Mirror:
 
     Attributes:
         notify: called after each change of the objects.
-        notify_of_failure: called with the error after a request to the API server failed.
+        notify_of_failure: called with the error after a request to the API server, or the mirror itself, failed.
         notify_of_confirmation: called when the mirror is known to be current.
     """
 

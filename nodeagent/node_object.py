@@ -1,4 +1,4 @@
-"""Writes the agent's Node: the inventory, the capacity of resources that no device plugin offers, and the taints."""
+"""Writes the agent's Node: the inventory, the capacity beside the device plugin's slots, and the startup taint."""
 
 from __future__ import annotations
 
@@ -71,9 +71,9 @@ def read_node(node: Json) -> Json:
 
 
 def write_node(api: KubernetesAPI, node: Json, offered: Inventory, pods: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Writes the inventory, the capacity and the taints of a Node to the API server, as far as they must change.
+    """Writes the inventory and the capacity of a Node to the API server, and removes the startup taint, where needed.
 
-    A call that writes the inventory or the capacity leaves the taints to the next call, since its writes have made
+    A call that writes the inventory or the capacity leaves the taint to the next call, since its writes have made
     another version of the Node.
 
     Args:

@@ -299,7 +299,7 @@ def asked(uuid: str) -> Callable[[], DriverSample]:
     """Returns a function that asks NVML for the figures of the GPU with this uuid.
 
     NVML is opened at the function's first call, and again at the next call after opening failed. The function raises
-    OSError if NVML fails.
+    OSError if NVML fails, and ImportError if the package nvidia-ml-py is not installed.
     """
     opened: list[Nvml] = []
 

@@ -125,7 +125,11 @@ class PageWriter:
     def keep(self) -> None:
         """Starts the process that writes the pages if it does not run, and ends it if it hangs.
 
-        If the process has ended by itself, the call logs that, and starts another.
+        If the process has ended by itself, the call logs that, and starts another. A process that waits for the lock of
+        another writer does not count as hanging.
+
+        Raises:
+            OSError: the process cannot be started.
         """
         if self._process is not None and self._process.poll() is None:
             self._end_one_that_hangs(self._process)

@@ -275,7 +275,8 @@ class Writer:
     def look(self) -> None:
         """Runs one round: reads an input file if it has changed, and writes the pages that are due.
 
-        A round checks only one of the two files, in turn, since such a system call takes long after a sleep.
+        A round checks only one of the two files, in turn, since the system call for a check takes long after a sleep.
+        After a change of `schedule.json`, the same round also checks the figures.
         """
         quiet = self._round % QUIET_EVERY == 0
         self._round += 1

@@ -106,6 +106,9 @@ def process_names(proc: Path = PROC) -> dict[int, bytes]:
     """Returns the name of each process of the host, keyed by process id, so that a program can be found by its name.
 
     The kernel cuts a program's name at 15 bytes. A program may change its own name.
+
+    Raises:
+        OSError: the folder `proc` cannot be read.
     """
     found = {}
     folder = os.open(proc, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -193,7 +193,7 @@ def run(page: Path, source: Path, stop: threading.Event, clock: Callable[[], int
 
     Raises:
         OSError: a file cannot be read or written at the start.
-        ValueError: the containers file is invalid at the start.
+        ValueError: the containers file is invalid at the start, or has a number for which the page has no room.
     """
     version = _version(source)  # before it is read: a later change shows
     uuid, containers = read_containers(source)

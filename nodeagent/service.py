@@ -166,7 +166,11 @@ class Agent:
         )
 
     def run(self) -> None:
-        """Runs the agent until `stop` is called; first waits for the end of another agent of this node, if one runs."""
+        """Runs the agent until `stop` is called; first waits for the end of another agent of this node, if one runs.
+
+        Raises:
+            OSError: the host refuses the agent's files, or the port of the metrics is taken.
+        """
         files.void_after_boot(self._folders, BOOT_ID.read_text().strip())
         settings = self._settings
         probe = serve_probe(settings.metrics_host, settings.metrics_port, self._registry, self._progress.lasts)
@@ -241,7 +245,7 @@ class Agent:
         keep_running(name, part, self._stop.wait, self._measures.part_failures.labels(name).inc)
 
     def stop(self) -> None:
-        """Stops the agent. Containers go on with the turns of the last schedule pages."""
+        """Makes `run` return soon. Containers go on with the turns of the last schedule pages."""
         self._stop.set()
         self._woken.set()
         self._node_due.set()

@@ -75,7 +75,8 @@ def read_settings(environ: Mapping[str, str], named: Path | None) -> Nodeagent:
         named: the settings file; None for the usual file, which need not exist.
 
     Raises:
-        CommandError: a setting is invalid, the node has no name, or the kubelet cannot reach the metrics.
+        CommandError: the file cannot be read, a setting is invalid, the node has no name, or the kubelet cannot reach
+            the metrics.
     """
     settings = load_settings(Settings, environ, named, USUAL_FILE).nodeagent
     if not settings.node:

@@ -75,7 +75,7 @@ class StartEnvironment:
             the page writer's input, which is made of them.
         made: returns the pod's uid and the name of each container that the runtime has made and that has not ended, as
             far as the runtime shows it.
-        made_starts: returns the folder of each start by whose CDI spec such a container was made.
+        made_starts: returns the folder of each start by whose CDI spec the runtime has made a container.
         wait: sleeps for a number of seconds.
         booted: returns when the host booted, by its present clock.
     """
@@ -121,7 +121,8 @@ class Starter:
         pod has ended.
 
         Raises:
-            OSError: the host has no room for the page writer's input; the records are read nevertheless.
+            OSError: the host has no room for the page writer's input, or refuses to remove a file; the records are read
+                nevertheless.
         """
         with self._lock:
             for found in files.read_records(self._folders):
@@ -204,6 +205,9 @@ class Starter:
         There are two reasons. A runtime reads all specs anew after each change, so that many specs delay each start.
         And a kubelet that has restarted starts containers again without asking the agent, until the device plugin has
         registered with it: without the spec, such a start fails.
+
+        Raises:
+            OSError: the host refuses to remove a spec.
         """
         unused = files.with_spec(self._folders, self.records())
         if not unused:
@@ -246,7 +250,7 @@ class Starter:
 
         Raises:
             OSError: the host has no room for the page writer's input; the ended containers' files are removed
-                nevertheless.
+                nevertheless. Or the host refuses to remove a CDI spec; the files of its container then stay.
         """
         made = self._environment.made()
         candidates = ended(self.records(), self._environment.pods.all())

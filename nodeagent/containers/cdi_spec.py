@@ -26,7 +26,7 @@ KINDS = {"env": str, "additionalGids": int}
 
 
 class VendorSpecError(ValueError):
-    """Raised if the vendor's CDI specs do not have exactly one entry for a GPU; the message says what they have."""
+    """Raised if the vendor's CDI specs do not have exactly one valid entry for a GPU; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -109,8 +109,8 @@ def vendor_edits(
 def joined(edits: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """Returns several `containerEdits` of CDI specs as one: all entries in order, each once.
 
-    Of a variable of the environment, the last value wins. Two GPUs of one container bring the same libraries: some
-    runtimes refuse a library that is mounted twice.
+    Of a variable of the environment, and of `intelRdt`, the last value wins. Keys beside these and LISTS are left out.
+    Two GPUs of one container bring the same libraries: some runtimes refuse a library that is mounted twice.
     """
     result: dict[str, Any] = {}
     variables: dict[str, str] = {}

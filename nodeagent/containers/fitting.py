@@ -39,7 +39,9 @@ class OverlapError(ValueError):
 
 
 def check_devices(shares: Iterable[DeviceShare], offered: Mapping[str, Device]) -> None:
-    """Checks that each GPU of a container exists, is healthy, and is at least as large as the container's part of it.
+    """Checks that each GPU of a container exists, is healthy, and offers as much memory as the allocation says.
+
+    The memory must suffice for the container's part, and for the size of the whole GPU that the allocation states.
 
     Args:
         shares: the container's parts of GPUs, according to its allocation.

@@ -140,7 +140,8 @@ def write(folders: Folders, record: Record, vendor: Sequence[tuple[str, Mapping[
 
     Raises:
         OSError: the host has no room, or refuses, or the shim is not there; no file of this start remains, and the
-            container's record stays that of the earlier start.
+            container's record stays that of the earlier start. Schedule pages that were made stay.
+        ValueError: the record does not fit the configuration file.
     """
     folder, container = folders.start(record), folders.container(record)
     before = _read(container / RECORD)
@@ -186,9 +187,14 @@ def _present(shim: Path | None) -> Path:
 def remove(folders: Folders, record: Record, keep: Record | None = None) -> None:
     """Removes a container's files from the host; its CDI spec first, so that no container starts with missing files.
 
+    Other files that the host refuses to remove stay, without an error.
+
     Args:
         keep: the record of a container of the same pod that has the slots now. If it has the same CDI spec, the spec
             stays. None if there is no such container.
+
+    Raises:
+        OSError: the host refuses to remove the CDI spec.
     """
     if keep is None or keep.cdi_device != record.cdi_device:
         remove_spec(folders, record)
@@ -197,7 +203,10 @@ def remove(folders: Folders, record: Record, keep: Record | None = None) -> None
 
 
 def remove_unread(folders: Folders, uid: str, container: str) -> None:
-    """Removes the folder of a container whose record cannot be read, given its pod's uid and its name."""
+    """Removes the folder of a container whose record cannot be read, given its pod's uid and its name.
+
+    Files that the host refuses to remove stay, without an error.
+    """
     folder = folders.of_container(uid, container)
     shutil.rmtree(folder, ignore_errors=True)
     _remove_if_empty(folder.parent)
@@ -210,14 +219,22 @@ def with_spec(folders: Folders, known: Iterable[Record]) -> list[Record]:
 
 
 def remove_spec(folders: Folders, record: Record) -> None:
-    """Removes a container's CDI spec, which is named after the slots in the container's record."""
+    """Removes a container's CDI spec, if there is one; it is named after the slots in the container's record.
+
+    Raises:
+        OSError: the host refuses.
+    """
     folders.spec(record).unlink(missing_ok=True)
 
 
 def remove_earlier_starts(folders: Folders, record: Record) -> None:
     """Removes the files of a container's starts before the one in its record.
 
-    Processes that have these files mounted can still use them.
+    Processes that have these files mounted can still use them. Files that the host refuses to remove stay, without an
+    error.
+
+    Raises:
+        OSError: the container's folder cannot be read.
     """
     for path in folders.container(record).iterdir():
         if path.is_dir() and path.name != str(record.start):
@@ -254,13 +271,18 @@ def _cut(ledger: str) -> bool:
 
 
 def remove_unknown(folders: Folders, known: Sequence[Record], unread: Iterable[Path] = ()) -> list[Path]:
-    """Removes the folders and CDI specs of unknown containers, and half-written files; returns the removed paths.
+    """Removes the folders and CDI specs of unknown containers, and half-written files; returns their paths.
+
+    A folder that the host refuses to remove stays, and its path is returned all the same.
 
     A container is known if its record is among `known`. The CDI specs of all other containers are removed, even if
     their folders stay: a spec is needed only until its container is made, and is written again before the next start.
 
     Args:
         unread: the folders of containers whose records cannot be read. They stay: the containers may run.
+
+    Raises:
+        OSError: the host refuses to remove a CDI spec or a half-written file.
     """
     removed = []
     specs = {folders.spec(record) for record in known}
@@ -305,7 +327,11 @@ def install_shim(folders: Folders, library: Path) -> Path:
 
 
 def make_page(path: Path) -> None:
-    """Creates the file of a GPU's schedule page, filled with zeros, if it is missing, so that it can be mounted."""
+    """Creates the file of a GPU's schedule page, filled with zeros, if it is missing, so that it can be mounted.
+
+    Raises:
+        OSError: the host refuses.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     PageFile(path).close()
 

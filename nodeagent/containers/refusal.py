@@ -20,7 +20,7 @@ class Cause(StrEnum):
     UNUSABLE_DEVICE = "unusable_device"
     """The GPU is gone, fenced, or smaller than the allocation says."""
     OVERLAP = "overlap"
-    """Other containers hold a part of the allocation."""
+    """Other containers hold a part of the allocation, or the same slots."""
     NOT_PREPARED = "not_prepared"
     """The node could not write the container's files."""
 

@@ -207,7 +207,7 @@ def claim(pod: Mapping[str, Any], container: str, slots: frozenset[str], node: s
     Raises:
         PlacementRefusedError: the pod has no allocation or one that cannot be read, or the allocation is of another
             node; or it does not give the container as many different GPUs as the container's limits and slots say, or
-            it gives another part of one of them than the limits say.
+            it gives another part of one of them than the limits say, or more than MAX_DEVICES GPUs.
     """
     identity = identity_of(pod)
     allocation = _allocation(pod["metadata"], identity)

@@ -114,7 +114,7 @@ def configuration(info: Mapping[str, str], cdi_folder: Path) -> RuntimeConfigura
 
 
 def _plain(folder: Path) -> str:
-    """Returns a folder's path with /run in place of /var/run, which is a link to it, so that paths can be compared."""
+    """Returns a folder's path without a leading /var, to compare paths: /var/run is a link to /run."""
     return str(folder).removeprefix("/var")
 
 

@@ -172,7 +172,9 @@ class Nvidia:
             changed: called after each error, but for those that programs cause themselves.
 
         Raises:
-            OSError: this driver reports no events. Method `offer` still finds faults, from the GPUs' counters.
+            OSError: NVML does not answer, or reports no events or no more of them. Method `offer` still finds faults,
+                from the GPUs' counters.
+            DriverReplacedError: as for `offer`.
         """
         nvml = self._library()
         try:
@@ -284,7 +286,7 @@ def offered(
 ) -> Offer:
     """Returns the GPUs to offer, and the reasons to withhold the others.
 
-    A GPU is offered if it can be shared and the specs of NVIDIA's toolkit have an entry for it.
+    A GPU is offered if it can be shared, has memory, and has an entry in the specs of NVIDIA's toolkit.
 
     Args:
         driver: the version of NVIDIA's driver, for the inventory.

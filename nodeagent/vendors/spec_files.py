@@ -74,8 +74,8 @@ class SpecFiles:
         """Reads the files; returns the vendor's specs, and which files cannot be read.
 
         If a file changed in the last SETTLED_SECONDS, or is no document and changed in the last KEPT_SECONDS, its
-        earlier content counts. The first call waits for such files, at most FIRST_SECONDS, since no earlier content of
-        them is known. A file that was removed or cannot be opened does not count.
+        earlier content counts, if any is known. The first call waits for such files, at most FIRST_SECONDS, since no
+        earlier content of them is known. A file that was removed or cannot be opened does not count.
         """
         if self._is_first:
             self._is_first = False
