@@ -89,8 +89,8 @@ def may(access: AccessControl, action: Action) -> Caller:
     Raises:
         UnauthenticatedError: the request has no valid token.
         ForbiddenError: the caller lacks the right.
-        IdentityUnavailableError: the API server cannot be asked now.
-        TooManyRequestsError: the caller has asked too often.
+        IdentityUnavailableError: the caller's identity or rights cannot be checked now.
+        TooManyRequestsError: the caller, or the client's address, has caused too many reviews.
     """
     return require(access, bearer_token(request.headers.get("Authorization")), action, request.remote_addr or "")
 

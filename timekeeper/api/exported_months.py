@@ -70,6 +70,7 @@ class ExportedMonths:
             MonthUnavailableError: a file is missing, cannot be read, is not the one that was written, or may contradict
                 the store.
             ProblemError: the window needs more than MOST_MONTHS files.
+            FoldedHoursError, TooManySumsError: the sums cannot take the usage (see `UsageSums.add`).
             redis.RedisError: the store does not answer.
         """
         if window.start >= self.kept_from(now):

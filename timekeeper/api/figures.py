@@ -86,7 +86,7 @@ class Book:
         return page[:limit]
 
     def namespaces(self) -> list[str]:
-        """Returns the namespaces that a budget names, or in which a pod was ever metered."""
+        """Returns the names, sorted, of the namespaces whose payers over time the store holds."""
         return reading.namespaces(self._client)
 
     def budget(self, name: str) -> Summary | None:
@@ -100,7 +100,7 @@ class Book:
         """Returns the figures of the account that pays for a namespace.
 
         Returns:
-            None if no budget names the namespace and no pod in it was ever metered.
+            None if the store knows no payer of the namespace, or holds no readable figures of the account.
         """
         accounts = self._accounts_of(namespace)
         return self.budget(accounts[-1]) if accounts else None
@@ -110,7 +110,7 @@ class Book:
         return reading.unused_state(self._client)
 
     def has_paid_for(self, account: str, namespace: str) -> bool:
-        """Returns whether an account pays for a namespace, or ever did."""
+        """Returns whether an account pays for a namespace, or did, by the readable payers in the store."""
         return account in self._accounts_of(namespace)
 
     def has_taken(self, account: str, kind: str, name: str) -> bool:
@@ -146,6 +146,7 @@ class Book:
 
         Raises:
             BadCursorError: `after` is not an id.
+            StoreError: Redis does not run the script, or a value of packed older entries cannot be read.
         """
         if after and not _ENTRY_ID.fullmatch(after):
             raise BadCursorError(after)
@@ -154,7 +155,8 @@ class Book:
     def sessions(self, namespace: str, after: str, limit: int) -> list[SessionFigures]:
         """Returns a page of open sessions, sorted by uid.
 
-        Sessions that have just ended or cannot be read are left out, so a page may be short though more pages follow.
+        Sessions that have just ended or cannot be read are left out, and the next sessions take their places: a page
+        with fewer than `limit` sessions is the last one.
 
         Args:
             namespace: the namespace of the sessions; empty for all namespaces.

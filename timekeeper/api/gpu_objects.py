@@ -393,7 +393,7 @@ class GPUFeed:
     """
 
     def __init__(self, wake: Callable[[], None] = lambda: None) -> None:
-        """Makes an empty feed; `wake` is called after changes, in any thread."""
+        """Makes an empty feed; each call of `reach` calls `wake`, in any thread."""
         self._wake = wake
         self._lock = threading.Lock()
         self._nodes: dict[str, GPUNode] = {}
@@ -772,7 +772,9 @@ class GPUWatches:
     async def lines(
         self, kind: str, number: int | None, version: str, namespace: str, seconds: float, *, bookmarks: bool
     ) -> AsyncGenerator[bytes]:
-        """Yields the events of a watch, each a line of JSON, until the time is up or the worker ends.
+        """Yields the events of a watch, one or more lines of JSON at a time, until the time is up or the worker ends.
+
+        Each event is one line. If some changes are not remembered any more, the watch ends with an event ERROR.
 
         Events that are sent together are a batch. All events of a batch but the last have the resourceVersion from
         before the batch, so that a client whose watch breaks in the middle of a batch gets the whole batch again.

@@ -162,13 +162,17 @@ def order_object(kind: str, name: str, spec: Json) -> Json:
 
 
 class OrderStore(Protocol):
-    """Stores the objects of one kind of orders: GPUGrants or GPUCorrections."""
+    """Stores the objects of one kind of orders: GPUGrants or GPUCorrections.
+
+    Both methods may raise ApiError or SourceError, if the API server or the folder fails or refuses.
+    """
 
     def create(self, item: Json) -> Json:
         """Stores the object of a new order; returns it as stored.
 
         Raises:
             ExistsError: an object of that name exists.
+            ProblemError: no order is accepted in the timekeeper's mode.
         """
 
     def read(self, name: str) -> Json | None:
@@ -456,7 +460,7 @@ class FolderOrders:
 
         Raises:
             ExistsError: an order of that name exists.
-            SourceError: the file cannot be written.
+            SourceError: the file cannot be written, or budgets.yaml cannot be read.
         """
         name = item["metadata"]["name"]
         if self._written_by_hand(name) is not None:
@@ -483,7 +487,7 @@ class FolderOrders:
         """Returns the object of the order with this name from the folder's files; None if there is none.
 
         Raises:
-            SourceError: the file cannot be read.
+            SourceError: the order's file, or budgets.yaml, cannot be read.
         """
         try:
             order: Json = json.loads(self._file(name).read_text(encoding="utf-8"))

@@ -96,7 +96,11 @@ class ReportExecutor:
         self._thread = ThreadPoolExecutor(1, "take-reports")
 
     async def take(self, submissions: Sequence[Submission]) -> Sequence[IntakeOutcome | Exception]:
-        """Stores reports; returns the outcome or the error of each, in the same order."""
+        """Stores reports; returns the outcome or the error of each, in the same order.
+
+        Raises:
+            redis.RedisError, StoreUnavailableError: Redis does not answer; some reports may have been written.
+        """
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._reports.take, submissions)
 
     def close(self) -> None:

@@ -1,4 +1,8 @@
-"""The WSGI routes of the REST API: budgets, ledger, sessions, orders, usage, access, and the page's files."""
+"""The WSGI routes of the REST API.
+
+They serve budgets, the ledger, sessions, orders, usage, access, the API's description, the ancestor's API, and the
+dashboard's files of other versions.
+"""
 
 from __future__ import annotations
 
@@ -149,6 +153,8 @@ def access_of(
 ) -> AccessAnswer:
     """Returns the answer about a caller's rights: the namespaces whose budget the caller may read.
 
+    The list of namespaces is empty, and complete, if the caller may read all budgets.
+
     The answer is not complete if there are more than MAX_TRIED namespaces, or if trying them takes longer than
     TRYING_SECONDS or reaches the limit of the caller's requests.
 
@@ -160,6 +166,7 @@ def access_of(
     Raises:
         IdentityUnavailableError: the API server cannot be asked.
         TooManyRequestsError: the caller has asked too often, before any namespace was tried.
+        redis.RedisError: the store does not answer.
     """
     grants = access.permits(caller, Action("create", GPU_GRANTS))
     if access.permits(caller, Action("list", GPU_BUDGETS)):
@@ -203,7 +210,7 @@ HOT = (
     ("/readyz", "GET"),
     ("/", "GET"),
 )
-"""The routes that the event loop serves itself."""
+"""The routes that the event loop serves itself, without those of the dashboard's other files."""
 
 
 def build_flask(parts: Dependencies) -> Flask:

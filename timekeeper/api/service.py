@@ -144,6 +144,9 @@ class Service:
         """Returns the certificate chain that the server presents now; makes or renews the certificates if that is due.
 
         The certificate of the Redis that FairGPU's manifests bring is also made or renewed, if that Redis is used.
+
+        Raises:
+            ChainError: a stored certificate of the REST API cannot be read, written or used.
         """
         chain = read_chain(self._environment.vault, self._names, utc_now)
         if self._keeps_store_certificate:

@@ -382,6 +382,7 @@ class WholeUsage:
         Raises:
             redis.RedisError: the store does not answer.
             StoreError: the store refuses.
+            FoldedHoursError, TooManySumsError: the sums cannot take the usage (see `UsageSums.add`).
         """
         for number, accounts in divided(payers(self.assignments)).items():
             key = (number, sums.aggregate)
@@ -537,6 +538,7 @@ def find(
         redis.RedisError: the store does not answer.
         StoreError: the store refuses.
         FoldedHoursError: the query asks for shorter steps than those in which the store still keeps the usage.
+        TooManySumsError: the answer needs more sums than a query may have.
     """
     check_format(client)
     divided_window = Steps(steps(query.window, query.step))

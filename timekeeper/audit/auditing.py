@@ -83,6 +83,8 @@ def check_period(snapshot: Snapshot) -> Iterator[Difference]:
 def check(snapshot: Snapshot, context: AuditContext) -> list[Difference]:
     """Returns the differences between stored and recomputed figures in one period of one account.
 
+    If the bounds of the period are wrong, its sessions and its published figures are not checked.
+
     Args:
         snapshot: the period as the store holds it.
         context: the inputs beside the snapshot: payers, prices, the cluster and the rules of billing.
@@ -171,7 +173,7 @@ class Audit:
     Attributes:
         at: the instant at which the audit began.
         accounts: the number of audited accounts.
-        sessions: the number of audited sessions.
+        sessions: the number of stored amounts of sessions in the audited periods.
         entries: the number of audited ledger entries.
         differences: every figure that differs from its expected value.
         missing: the requested accounts that do not exist or lack the requested period.

@@ -33,7 +33,7 @@ A price is the GPU-seconds that are charged for a second of a whole GPU.
 
 
 def read_price_list(text: str | bytes | None) -> PriceList:
-    """Parses the store's price list; returns an empty list if it is missing or unreadable.
+    """Parses the store's price list; returns an empty mapping if the list is missing or unreadable.
 
     Args:
         text: the JSON text; None if the store has none.

@@ -58,7 +58,7 @@ def read_snapshots(client: Store, wanted: Mapping[str, int], *, whole_ledger: bo
             before the period began are missed; only a wrong clock writes such entries.
 
     Raises:
-        StoreError: Redis does not run the script.
+        StoreError: Redis does not run the script, or a value of packed ledger entries cannot be read.
     """
     answers = run(client, [_call(name, start, ATTEMPTS[0].rows) for name, start in wanted.items()])
     for (name, start), answer in zip(wanted.items(), answers, strict=True):
@@ -78,7 +78,7 @@ def payers_of(client: Store, namespaces: Sequence[str]) -> dict[str, Changes]:
 
 
 def left_on_nodes(client: Store, payers: Mapping[str, Changes], nodes: Container[str]) -> list[SessionRecord]:
-    """Returns the open sessions on the given nodes that the store keeps under accounts of former payers.
+    """Returns the open sessions on the given nodes that the store keeps under any account that is a former payer.
 
     Args:
         payers: keyed by namespace, its payers in order of time; all but the last one are former payers.

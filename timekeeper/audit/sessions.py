@@ -181,7 +181,9 @@ class Moment:
 
 
 def check_sessions(snapshot: Snapshot, payers: Mapping[str, Changes], moment: Moment) -> Iterator[Difference]:
-    """Checks that each session has exactly one valid record, and the amount that follows from it; yields differences.
+    """Checks that each session has exactly one valid record, and that its amount follows from it; yields differences.
+
+    Amounts are checked only of sessions that are billed by time alone.
 
     Args:
         snapshot: the period whose sessions are checked.

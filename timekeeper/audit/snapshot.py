@@ -92,7 +92,7 @@ class Snapshot:
 
     @property
     def exists(self) -> bool:
-        """Whether the account ever had the period of this snapshot."""
+        """Whether the store holds the period of this snapshot."""
         return bool(self.sums) or str(self.start) in self.periods
 
     @property

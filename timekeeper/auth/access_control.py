@@ -279,7 +279,7 @@ class AccessControl(Protocol):
         Raises:
             UnauthenticatedError: the token is not valid.
             IdentityUnavailableError: the reviewer cannot be asked now.
-            TooManyRequestsError: the caller has asked too often.
+            TooManyRequestsError: the caller, or the address, has caused too many reviews.
         """
 
     def permits(self, caller: Caller, action: Action, /) -> bool:
@@ -287,7 +287,7 @@ class AccessControl(Protocol):
 
         Raises:
             IdentityUnavailableError: the reviewer cannot be asked now.
-            TooManyRequestsError: the caller has asked too often.
+            TooManyRequestsError: the caller has caused too many reviews.
         """
 
 
@@ -357,7 +357,7 @@ class CachingAccessControl:
 
         Raises:
             IdentityUnavailableError: the reviewer cannot be asked now.
-            TooManyRequestsError: the caller has asked too often.
+            TooManyRequestsError: the caller has caused too many reviews.
         """
         verdict = self._verdicts.get((caller, action), self._clock())
         if verdict is None:
@@ -386,7 +386,7 @@ def require(access: AccessControl, token: str, action: Action, origin: str = "")
         UnauthenticatedError: the token is not valid.
         ForbiddenError: the caller lacks the right.
         IdentityUnavailableError: the reviewer cannot be asked now.
-        TooManyRequestsError: the caller has asked too often.
+        TooManyRequestsError: the caller, or the address, has caused too many reviews.
     """
     caller = access.authenticate(token, origin)
     if not access.permits(caller, action):

@@ -6,7 +6,8 @@ stands for every namespace and for the cluster scope:
     - {subject: alice, namespace: team-a, verbs: [get]}
     - {subject: admin, namespace: "*", verbs: [get, list, create]}
 
-A person's token is a JWT of the audience fairgpu-timekeeper and the issuer below whose `sub` is the subject.
+A rule allows its verbs on every resource. A person's token is a JWT of the audience fairgpu-timekeeper and the issuer
+ISSUER; its `sub` is the subject.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class Rule(BaseModel):
     verbs: Annotated[list[str], Field(min_length=1)]
 
     def permits(self, subject: str, action: Action) -> bool:
-        """Returns whether the rule allows a person this action.
+        """Returns whether the rule allows a person this action; the action's resource and name do not matter.
 
         Args:
             subject: the person, as in the token's `sub`.
@@ -65,7 +66,7 @@ class FolderAccessControl:
 
         Raises:
             UnauthenticatedError: the token is not signed with a key of the folder, or not valid.
-            IdentityUnavailableError: the keys cannot be read.
+            IdentityUnavailableError: no keys could be read yet.
         """
         try:
             key_id = str(jwt.get_unverified_header(token).get("kid"))
@@ -82,7 +83,7 @@ class FolderAccessControl:
         """Returns whether a rule of access.yaml allows the caller this action.
 
         Raises:
-            IdentityUnavailableError: the file cannot be read.
+            IdentityUnavailableError: the file is missing, unreadable or invalid.
         """
         return any(rule.permits(caller.name, action) for rule in read_rules(self._access))
 
@@ -91,7 +92,7 @@ def read_rules(file: Path) -> list[Rule]:
     """Returns the rules in a file access.yaml.
 
     Raises:
-        IdentityUnavailableError: the file is missing or invalid; the message names the field.
+        IdentityUnavailableError: the file is missing, unreadable or invalid; the message names an invalid field.
     """
     try:
         return _RULES.validate_python(yaml_text.load(file.read_text(encoding="utf-8")) or [])

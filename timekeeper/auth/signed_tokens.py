@@ -2,7 +2,7 @@
 
 A JSON Web Key Set is RFC 7517's; the API server serves its own at /openid/v1/jwks
 (https://kubernetes.io/docs/tasks/configure-pod-container/configure-service-account/#service-account-issuer-discovery).
-The keys are fetched again when a token names an unknown key.
+The keys are fetched again when a token names an unknown key, or when they are older than MAX_AGE_SECONDS.
 
 The kubelet projects a token into a pod. It is a JWT (RFC 7519) of the API server with the claim `kubernetes.io` naming
 namespace, pod and uid
@@ -96,7 +96,7 @@ class KeySet:
         return self._keys.get(key_id)
 
     def knows(self, key_id: str) -> bool:
-        """Returns whether the last fetch returned a key with this id."""
+        """Returns whether the last successful fetch returned a usable key with this id."""
         return key_id in self._keys
 
     def wants_refresh(self, key_id: str) -> bool:
@@ -138,12 +138,13 @@ class KeySet:
 
 
 def usable_keys(document: Mapping[str, Any]) -> dict[str, PyJWK]:
-    """Returns the keys of a JSON Web Key Set whose algorithm for signatures is allowed, keyed by their id.
+    """Returns the keys of a JSON Web Key Set that may sign tokens, keyed by their id.
 
-    A key without an id is left out.
+    A key is left out if it has no id, is not for signatures, or has an algorithm outside ALGORITHMS; the result may be
+    empty.
 
     Raises:
-        PyJWTError: the document contains no usable key.
+        PyJWTError: the document contains no key that PyJWT can read.
     """
     return {
         key.key_id: key
@@ -197,7 +198,7 @@ class PodTokens:
         return self._keys.wants_refresh(_key_id(token))
 
     def has_key(self, token: str) -> bool:
-        """Returns whether the last fetch returned the key that a token names.
+        """Returns whether the last successful fetch returned the key that a token names.
 
         Raises:
             UnauthenticatedError: the text is no JWT.
@@ -295,8 +296,11 @@ class PodAuthenticator:
     async def __call__(self, authorization: str | None) -> PodIdentity:
         """Returns the pod that sent an Authorization header.
 
+        Args:
+            authorization: the header's value; None if there is none.
+
         Raises:
-            UnauthenticatedError: the token is not valid.
+            UnauthenticatedError: the header has no token, or its token is not valid.
             IdentityUnavailableError: there are no keys yet.
         """
         token = bearer_token(authorization)

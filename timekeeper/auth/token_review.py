@@ -18,10 +18,11 @@ from timekeeper.auth.signed_tokens import LEEWAY_SECONDS, Issuer, KeySet
 
 
 def is_forged(token: str, keys: KeySet) -> bool:
-    """Returns whether a token names the cluster's issuer, but has an invalid signature or has expired.
+    """Returns whether a token names the cluster's issuer, but no key of the issuer signed it or it is not valid now.
 
-    The issuer's keys are fetched first if that is due. The result is False for tokens of other issuers (OpenID Connect,
-    static files), and as long as no keys are known: the API server decides on such tokens.
+    A token without an expiry is never valid. The issuer's keys are fetched first if that is due. The result is False
+    for tokens of other issuers (OpenID Connect), for texts that are no JWT, and as long as no keys are known: the API
+    server decides on such tokens.
     """
     try:
         header = jwt.get_unverified_header(token)
@@ -58,7 +59,10 @@ KEYS = "/openid/v1/jwks"
 
 
 class ClusterReviewer:
-    """Authenticates callers and decides their rights by asking the API server at each call; it has no cache."""
+    """Authenticates callers and decides their rights by asking the API server; it has no cache.
+
+    At each call the API server is asked, except about a forged token of the cluster's own issuer.
+    """
 
     def __init__(self, api: KubernetesAPI, keys: KeySet, *, own_audience_alone: bool = False) -> None:
         """Makes a reviewer over an API server.
@@ -78,8 +82,9 @@ class ClusterReviewer:
         accepted, too.
 
         Raises:
-            UnauthenticatedError: the token is forged, or the API server does not accept it.
-            IdentityUnavailableError: the API server cannot be asked.
+            UnauthenticatedError: the token is forged or expired, is for another audience, or is not accepted by the API
+                server.
+            IdentityUnavailableError: the API server refuses the review, or does not answer.
         """
         if is_forged(token, self._keys):
             raise UnauthenticatedError("the token is not valid: it is forged or expired")
@@ -110,7 +115,7 @@ class ClusterReviewer:
         """Returns whether the API server allows the caller an action.
 
         Raises:
-            IdentityUnavailableError: the API server cannot be asked.
+            IdentityUnavailableError: the API server refuses the review, or does not answer.
         """
         attributes = {"group": names.DOMAIN, "verb": action.verb, "resource": action.resource}
         attributes |= {"namespace": action.namespace} if action.namespace else {}

@@ -185,7 +185,7 @@ def takes_gzip(accept_encoding: str) -> bool:
 
 
 def holds(if_none_match: str, etag: str) -> bool:
-    """Returns whether an If-None-Match header contains an entity tag, by weak comparison."""
+    """Returns whether an If-None-Match header is `*` or contains an entity tag, by weak comparison."""
     tags = [tag.strip().removeprefix("W/") for tag in if_none_match.split(",")]
     return "*" in tags or etag.removeprefix("W/") in tags
 

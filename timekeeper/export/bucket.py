@@ -36,7 +36,8 @@ Found = TypeVar("Found")
 class Bucket:
     """A bucket of S3 or a compatible store, in which exported months are files.
 
-    Only files with the configured prefix belong to it. Credentials and CAs are read again for each request.
+    Only files with the configured prefix belong to it. Credentials and CAs are read again for each request. Every
+    method may raise ExportError.
     """
 
     def __init__(self, name: str, settings: BucketSettings) -> None:
@@ -45,7 +46,7 @@ class Bucket:
         self._place = f"bucket {name}"
 
     def names(self) -> list[str]:
-        """Returns the names of all files in the bucket, without the prefix."""
+        """Returns the names of all files directly under the prefix, sorted and without the prefix."""
 
         def run(store: S3Store) -> list[str]:
             return sorted(item["path"] for item in obstore.list_with_delimiter(store)["objects"])

@@ -91,14 +91,15 @@ class Destination(Protocol):
 class Folder:
     """A folder for the files of exported months, such as a mounted volume.
 
-    Only one process at a time can write to the folder: while it writes, it holds a lock on a file in the folder.
+    Only one process at a time can write to the folder: while it writes, it holds a lock on a file in the folder. Every
+    method may raise ExportError.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def names(self) -> list[str]:
-        """Returns the names of all files in the folder."""
+        """Returns the sorted names of all files in the folder, among them the lock and temporary files."""
         try:
             return sorted(file.name for file in self._folder.iterdir() if file.is_file())
         except OSError as error:
@@ -142,6 +143,7 @@ class Folder:
         Raises:
             ChangedError: the present file has another tag than `replacing`.
             DeposedError: `may_write` returned False.
+            ExportError: another process is writing to the folder, or the folder cannot be written.
         """
         try:
             with self._locked():

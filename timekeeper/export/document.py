@@ -159,7 +159,7 @@ def content_sha256(body: bytes) -> str:
         body: the file's bytes, compressed.
 
     Raises:
-        DocumentError: the file is not compressed as `write` does it.
+        DocumentError: the file is not compressed with gzip, or is truncated.
     """
     digest = hashlib.sha256()
     try:

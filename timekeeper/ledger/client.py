@@ -47,7 +47,7 @@ _SERVER_ERRORS = (BusyLoadingError, ClusterDownError, MasterDownError, OutOfMemo
 
 
 class StoreError(RuntimeError):
-    """Redis refused a change, and no part of the change was made."""
+    """Redis refused a call, and the call changed nothing."""
 
 
 class StoreUnavailableError(StoreError):
@@ -82,7 +82,7 @@ class OverdrawnError(StoreError):
 
 
 class FencedError(StoreError):
-    """A leader with a higher fencing token has written to the store: this leader was replaced and must stop."""
+    """The store knows a later leader or a later term: this leader was replaced and must stop."""
 
 
 _REFUSALS: Mapping[str, type[StoreError]] = {
@@ -171,7 +171,8 @@ def run_for_each(
 def put(client: Store, fencing_token: int | None, command: str, key: str, arguments: Sequence[str | int]) -> None:
     """Runs a Redis command that writes to a key shared by all accounts, even if the store has no free memory.
 
-    Many arguments are divided over several calls; without arguments nothing is sent.
+    Many arguments are divided over several calls, of which some may be done before an error; without arguments nothing
+    is sent.
 
     Args:
         fencing_token: the leader's fencing token; None for a write that any process may do.

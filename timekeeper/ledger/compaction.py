@@ -1,7 +1,7 @@
 """Removes and compacts old data of accounts: periods, months, sessions' amounts, hours of use, and empty accounts.
 
-Each change is one script call on one account. Every function may raise StoreError, if the store refuses the change or
-does not answer, and redis.RedisError, if it does not answer.
+Each change of an account's keys is one script call. Every function may raise StoreError, if the store refuses the
+change or does not answer, and redis.RedisError, if it does not answer.
 """
 
 from __future__ import annotations
@@ -294,6 +294,9 @@ def fold_hours(client: Store, fencing_token: FencingToken, account: str, before:
         before: nanoseconds since 1970. A month that ended a day or longer before this instant is closed: folding hours
             of that month counts as a late change.
         edges: the starts and ends of the account's periods, in order, in nanoseconds since 1970.
+
+    Raises:
+        FoldedError: a packed value cannot be read.
     """
     names = keys.AccountKeys(account)
     stored = _stored_hours(client, names)
@@ -323,6 +326,9 @@ def pack_hours(client: Store, fencing_token: FencingToken, account: str, before:
 
     One call packs hours that have about MOST_ROWS rows together. The caller repeats the call after False: more hours
     are due, or the hours changed while they were read and none was packed.
+
+    Raises:
+        FoldedError: a packed value cannot be read.
     """
     names = keys.AccountKeys(account)
     stored = _stored_hours(client, names)

@@ -66,7 +66,7 @@ def ask_each(client: Store, question: Callable[[redis.Redis], Answer]) -> list[A
 
 
 def identity(client: Store) -> tuple[str, bool]:
-    """Returns the ids of the runs of the store's servers as one text, and whether the store has ever had a leader.
+    """Returns the ids of the runs of the store's servers as one text, and whether the store has a fencing token.
 
     The text changes if data may be lost: a restarted server has another run_id, and a promoted replica has another
     run_id and another replication id (https://redis.io/docs/latest/commands/info/).
@@ -111,12 +111,14 @@ MARK_SECONDS = 10 * 365 * 86400
 def replicated(
     client: Store, fencing_token: FencingToken, seconds: float, accounts: Sequence[str] | None = None
 ) -> bool:
-    """Returns whether a replica of each server of the store holds all writes from before this call.
+    """Waits until a replica of each server of the store holds all writes from before this call; returns True then.
 
-    A server without replicas counts as if a replica held them. Redis's command WAIT covers only writes of its own
-    connection (https://redis.io/commands/wait). The writes in question may have used another connection, or come from
-    an earlier attempt. Therefore this call writes a key and waits for that write: replicas apply writes in the server's
-    order, and a replica with the key has every earlier write.
+    The result is False if that is not known in time. A server without replicas counts as if a replica held them.
+
+    Redis's command WAIT covers only writes of its own connection (https://redis.io/commands/wait). The writes in
+    question may have used another connection, or come from an earlier attempt. Therefore this call writes a key and
+    waits for that write: replicas apply writes in the server's order, and a replica with the key has every earlier
+    write.
 
     Args:
         fencing_token: the value that the key gets; nothing reads it.

@@ -387,6 +387,7 @@ def pack_ledger(client: Store, fencing_token: FencingToken, account: str, before
     Raises:
         StoreError: the store refused the change, or Redis does not answer.
         SegmentError: the entries that were packed last cannot be read.
+        KeyError, ValueError: an entry that is not packed yet cannot be read.
         redis.RedisError: Redis does not answer.
     """
     names = keys.AccountKeys(account)

@@ -57,7 +57,8 @@ class Exports:
     """The export records of all months, keyed by the month, such as 2026-11.
 
     Attributes:
-        changes: the number of changes to each month that came after the month was closed.
+        changes: the number of changes to each month that came after the month was closed; UNKNOWN if the stored number
+            cannot be read. A month without such a change may be absent.
         written: the record of each month's exported file.
     """
 
@@ -66,6 +67,8 @@ class Exports:
 
     def is_confirmed(self, month: str) -> bool:
         """Returns whether a month has an exported file, and has had no late change since that file was written.
+
+        The result is False if the number of the month's late changes cannot be read.
 
         Args:
             month: the month, such as 2026-11.
@@ -178,6 +181,7 @@ def month_rows(client: Store, window: Window) -> Iterator[tuple[str, Sequence[Ro
 
     Raises:
         StoreError: the store refused to read.
+        RecordError, FoldedError: the record of an open session, or a packed value, cannot be read.
     """
     assignments: Mapping[str, Assignments] = reading.assignments(client)
     names = reading.account_names(client)

@@ -181,7 +181,7 @@ class AccountKeys:
     """The names of the Redis keys that hold one account's data.
 
     Attributes:
-        account: the account's name, which is the keys' hash tag.
+        account: the account's name, which is the keys' hash tag. An empty name, or one with a `}`, raises ValueError.
     """
 
     account: str

@@ -1,4 +1,8 @@
-"""Reads accounts, ledgers, sessions, the records that all accounts share, and the published states of namespaces."""
+"""Reads accounts, ledgers, sessions, the records that all accounts share, and the published states of namespaces.
+
+Every function that takes a client may raise redis.RedisError. For a stored value that cannot be read, it raises one of
+the errors in codec.UNREADABLE, unless its docstring states another error or result.
+"""
 
 from __future__ import annotations
 
@@ -293,13 +297,13 @@ def readable_sessions(records: Mapping[Any, Any]) -> dict[str, Session]:
 
 
 def assigned_namespaces(client: Store) -> list[str]:
-    """Returns the names of the namespaces that ever had a payer."""
+    """Returns the names of the namespaces whose payers over time the store holds."""
     names: Any = client.hkeys(keys.NAMESPACES)
     return [as_text(name) for name in names]
 
 
 def count_namespaces(client: Store) -> int:
-    """Returns the number of namespaces that ever had a payer."""
+    """Returns the number of namespaces whose payers over time the store holds."""
     return int(client.hlen(keys.NAMESPACES))
 
 
@@ -340,7 +344,7 @@ def unreadable_payers(client: Store) -> dict[str, tuple[str, str]]:
 
 
 def namespaces(client: Store) -> list[str]:
-    """Returns the names of the namespaces that ever had a payer, sorted."""
+    """Returns the names of the namespaces whose payers over time the store holds, sorted."""
     return sorted(as_text(name) for name in client.hkeys(keys.NAMESPACES))
 
 
@@ -440,7 +444,7 @@ def past(client: Store) -> Instant | None:
 def used(client: Store, uids: Sequence[str]) -> list[int | None]:
     """Returns the GPU time that each pod's reports state as used, in microGPU-seconds, in the order of `uids`.
 
-    A pod without reports has None.
+    A pod has None if it has no reports, or if their stored total cannot be read.
 
     Raises:
         StoreError: Redis does not answer, or does not run the script.
@@ -464,6 +468,9 @@ def orders_by_name(texts: Mapping[Any, Any]) -> dict[str, OrderEntry]:
 
     Args:
         texts: the stored text of each order, keyed by name; both are text or bytes.
+
+    Raises:
+        ValueError, TypeError: a text is not that of an order.
     """
     return {as_text(name): OrderEntry(*map(int, as_text(text).split(" "))) for name, text in texts.items()}
 
@@ -473,6 +480,9 @@ def credits_by_name(texts: Mapping[Any, Any]) -> dict[str, Credit]:
 
     Args:
         texts: the stored text of each credit, keyed by name; both are text or bytes.
+
+    Raises:
+        ValueError: a text is not that of a credit.
     """
     result = {}
     for key, text in texts.items():
@@ -580,7 +590,7 @@ def load_accounts(
             later periods are read, too: a clock that was ahead has opened these. None counts all stored periods.
 
     Raises:
-        ValueError: a stored value of an account cannot be read.
+        ValueError, TypeError: a stored value of an account cannot be read.
     """
     accounts = []
     for start in range(0, len(names), BATCH):

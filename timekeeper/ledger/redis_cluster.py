@@ -1,8 +1,8 @@
 """A Redis Cluster behind the calls of a single Redis: commands by key, and pipelines whose keys lie in several slots.
 
 redis-py's own pipelines for a cluster refuse EVALSHA, and repeat failed commands one by one: a thousand calls to a node
-that hangs would wait a thousand times. A pipeline of this module makes one round trip to each node, and at most one
-more if a node has changed.
+that hangs would wait a thousand times. A pipeline of this module makes one round trip to each node. It repeats a
+round trip only if a node or the place of a slot has changed.
 """
 
 from __future__ import annotations

@@ -94,7 +94,7 @@ def write_report_limits(
     Limits that the store holds stay, because earlier reports were priced by them. They are replaced if use is billed
     now and was not before, or the reverse. GPU time that an earlier version of FairGPU stored without a bound is
     reduced to the most that the session can have used. Nothing is written for a session whose limits or phases a later
-    leader has written.
+    leader has written, or whose stored reports are broken; the latter is logged.
 
     Args:
         limits: the limits, keyed by the session's uid.
@@ -119,6 +119,8 @@ def write_report_limits(
 
 def end_reports(client: Store, uids: Sequence[str], seconds: int = REPORT_SECONDS) -> None:
     """Deletes the stored reports of closed sessions, except the last report's time and the total GPU time.
+
+    A failure on the reports of one session is logged and not raised.
 
     Args:
         uids: the sessions' uids.
@@ -145,7 +147,7 @@ def close_and_read(
             reports are closed.
 
     Returns:
-        Each session's reports; None if the store holds no readable limits for it.
+        Each session's reports, in order; None if the store holds no readable limits for the session.
 
     Raises:
         StoreError: Redis does not answer, or does not run the script.
@@ -198,14 +200,18 @@ class Submission:
 
 
 class IntakeOutcome(Enum):
-    """The outcome of a pod's report: TAKEN if it was written to the store, otherwise the reason why it was not."""
+    """The outcome of a pod's report: TAKEN if it was accepted, otherwise the reason why it was not."""
 
     TAKEN = "taken"
-    """The report was written."""
+    """The report was written; only as a proof of life, if the store has no limits for the pod's reports. A proof of
+    life that comes too early changes nothing.
+    """
     OLDER = "older"
     """A later report of the same start was taken before. Nothing changed."""
     EARLY = "early"
-    """The pod's previous report was taken less than the intake's `pause` ago. Nothing changed."""
+    """The pod's previous report was taken less than the intake's `pause` ago, or other processes kept writing reports
+    of the pod. Nothing changed.
+    """
     FULL = "full"
     """The store has no memory left for reports. Nothing changed."""
     NOT_RUNNING = "not-running"

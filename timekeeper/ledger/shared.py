@@ -1,7 +1,8 @@
 """Writes the records that all accounts share: payers, prices, budgets, open sessions and published states.
 
 Every function may raise StoreError, if the store refuses or does not answer, and redis.RedisError, if it does not
-answer. A function that takes a fencing token raises FencedError once the store has given a token to a later leader.
+answer. A function that takes a fencing token raises FencedError once the store has given a token to a later leader;
+`publish_states` raises it once a later leader has published states.
 """
 
 from __future__ import annotations

@@ -46,6 +46,9 @@ def read_totals(sums: Sequence[Any], *, new: bool = False) -> PeriodTotals:
         sums: the values of the period's fields total, granted, gone, exhausted, struck and terms (see ledger/keys.py),
             then the account's version.
         new: whether the script created the account or applied the order.
+
+    Raises:
+        ValueError: a value cannot be read.
     """
     total, granted, finalized, exhausted, previous_spent, terms, version = as_texts(sums)
     allowance, _, rollover = terms.partition(" ")

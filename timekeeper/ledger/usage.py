@@ -1,6 +1,6 @@
 """Reads the usage of accounts, each as of one moment; a large account is read in pieces, by short commands.
 
-Every function may raise redis.RedisError.
+Every function that takes a client may raise redis.RedisError.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class Bounds(NamedTuple):
     """The limits of what one run of a script reads of one account's use.
 
     Attributes:
-        rows: the most rows of hours.
-        packed: the most bytes of packed values.
+        rows: the most rows of hours; the last hour is read whole.
+        packed: the most bytes of packed values; the last value is read whole.
         sessions: the most open sessions.
     """
 
@@ -197,7 +197,8 @@ def reported(client: Store, sessions: Sequence[Running]) -> dict[str, int | None
     """Returns the GPU time in the reports of each session, in microGPU-seconds, keyed by uid; None without reports.
 
     Raises:
-        redis.RedisError: the store does not answer.
+        StoreError: Redis does not answer, or does not run the script.
+        RecordError: the record of a session cannot be read.
     """
     uids = [running.session.uid for running in sessions]
     return dict(zip(uids, used(client, uids), strict=True))
@@ -385,6 +386,7 @@ def accounts_usage(
 
     Raises:
         StoreError: the store refused to read.
+        RecordError, FoldedError: the record of an open session, or a packed value, cannot be read.
     """
     chunks = [accounts[start : start + READ_AT_ONCE] for start in range(0, len(accounts), READ_AT_ONCE)]
     for answers, counts in _one_ahead([partial(_read, client, chunk, within, read_before, view) for chunk in chunks]):

@@ -35,11 +35,15 @@ class LedgerAction(StrEnum):
     OPEN = "open"
     """Stores the session's record as open, in place of any earlier record."""
     POST = "post"
-    """Posts the unposted part of the amount as a ledger entry."""
+    """Posts the unposted part of the amount as a ledger entry, if it is not 0. Replaces the session's record if the
+    item has one.
+    """
     MOVE = "move"
-    """Posts as POST does; the session continues under another account."""
+    """Posts as POST does, and removes the session's record; the session continues under another account."""
     CLOSE = "close"
-    """Posts as POST does; the session has ended, and its pod is still on the API server."""
+    """Posts as POST does, even an amount of 0, and stores the record as closed; the session has ended, and its pod is
+    still on the API server.
+    """
     FINALIZE_PERIOD = "finalize_period"
     """Posts as MOVE does; the pod is deleted, so that only this store and checkpoints know of the session."""
     FINALIZE = "finalize"
@@ -213,7 +217,9 @@ def take_fencing_token(client: Store, term: int, holder: str = "") -> int:
 def open_periods(
     client: Store, fencing_token: FencingToken, now: Instant, openings: Sequence[Opening]
 ) -> list[PeriodTotals | StoreError]:
-    """Opens periods of accounts, and creates the accounts that the store does not hold.
+    """Opens periods of accounts, and creates the accounts that the store does not hold; an open period stays as it is.
+
+    An account that is missing but was stored before (see `Opening.was_stored`) is refused with StoreEmptyError.
 
     Returns:
         For each period, in order, its totals, or the error that refused to open it.
@@ -247,6 +253,8 @@ def write_settlements(
     client: Store, revision: Revision, now: Instant, settlements: Sequence[SettlementBatch]
 ) -> list[PeriodTotals | StoreError]:
     """Sets the amounts of sessions in periods of accounts.
+
+    A finalized amount also stays if it would be finalized again, and a closed one if the action posts nothing.
 
     Args:
         revision: the revision of this settlement; a stored amount that has the same revision or a later one stays.
@@ -347,7 +355,9 @@ class GrantEntry:
 
 @dataclass(frozen=True, slots=True)
 class CorrectionEntry:
-    """A correction of what an account's period has spent. The store applies a correction of one name only once.
+    """A correction of what an account's period has spent.
+
+    The store applies a correction of one name to an account only once.
 
     Attributes:
         account: the account's name.
@@ -521,6 +531,7 @@ def restore(client: Store, fencing_token: FencingToken, now: Instant, wanted: Re
 
     Raises:
         StoreError: the store refused the change, or Redis does not answer.
+        ValueError: the period's totals cannot be read.
     """
     account, period = keys.AccountKeys(wanted.account), wanted.period
     sums, amounts = account.period(period), account.amounts(period)

@@ -268,7 +268,7 @@ MAX_TERMINATION_SECONDS = 600
 
 
 class SourceError(RuntimeError):
-    """A write to the API server failed; it may be tried again.
+    """A request to the API server failed; it may be tried again.
 
     Unless a subclass says more, the API server failed or did not answer.
     """
@@ -455,6 +455,9 @@ class Source(Protocol):
 
         An account without a GPUBudget has a document under its name, in the form of a GPUBudget's status. The other
         documents hold further figures of the books, such as prices.
+
+        Raises:
+            SourceError: the API server refuses, fails or does not answer.
         """
 
     def write_checkpoints(self, shard: int, checkpoints: dict[str, Json]) -> None:

@@ -19,9 +19,9 @@ def cluster_source(settings: TimekeeperSettings, api: KubernetesAPI | None, fold
     """Returns the source of pods and budgets: the API server, or a folder if there is no API server.
 
     Args:
-        settings: the timekeeper's settings; in the mode look, the source writes no pod.
+        settings: the timekeeper's settings; in the mode look, no pod of the API server is written.
         api: the API server; None for the folder.
-        folder: the folder in place of the API server; not used if `api` is given.
+        folder: the folder in place of the API server, None for the present folder; not used if `api` is given.
     """
     own = settings.own_resources
     if api is None:

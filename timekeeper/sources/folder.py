@@ -4,10 +4,12 @@
     pods/UID.json       Pod objects as the API server would return them; removing the file deletes the pod
     nodes/NAME.json     Node objects, by whose labels pods of other stacks are metered
     claims/NAME.json    ResourceClaim objects, and in slices/ ResourceSlice objects, for the same purpose
-    quotas/NAME.json    ResourceQuota objects, of which those on FairGPU's own resources are read
+    quotas/NAME.json    ResourceQuota objects
     grants/NAME.json    GPUGrant objects that were made through the REST API, and in corrections/ GPUCorrection objects
     status/*.json       statuses that the timekeeper writes, and reads back with the objects
     events.jsonl        events that the timekeeper writes
+
+Claims, slices and quotas are read only if pods of other stacks are metered.
 
 A file is read again when it changes. Writers must write a new file and rename it, so that no file is read half-written.
 """
@@ -42,7 +44,10 @@ _log = structlog.get_logger()
 
 
 class FolderSource:
-    """A folder of one machine in place of the API server: its files are the objects that are watched and written."""
+    """A folder of one machine in place of the API server: its files are the objects that are watched and written.
+
+    A write may also raise OSError.
+    """
 
     def __init__(self, folder: Path, now: Callable[[], Instant], own: OwnResources = None) -> None:
         """Makes a source that has read nothing yet.

@@ -103,7 +103,7 @@ def may_hold(pod: Json, own: OwnResources) -> bool:
     """Returns whether a pod may hold a part of a GPU by another stack: by an extended resource, by a claim, or by KAI.
 
     The mirror of pods keeps such a pod; `deciding.decide` says later what the pod holds. KAI's pods are recognised by
-    KAI's annotations and by the name of their scheduler. A pod for whose extended resource kube-scheduler made a claim
+    KAI's annotations or by the name of their scheduler. A pod for whose extended resource kube-scheduler made a claim
     counts whatever the name of the resource is: a DeviceClass chooses that name.
 
     Args:
@@ -753,6 +753,10 @@ class KubernetesSource:
 
         The API server refuses the write if the pod has another uid now than when it was read, or no longer has the gate
         at the same index.
+
+        Raises:
+            ChangedMeanwhileError: the pod as it was read has no such gate, or the API server refuses for this reason.
+            SourceError: the write failed for another reason.
         """
         metadata = pod["metadata"]
         gates = (pod.get("spec") or {}).get("schedulingGates") or []
@@ -773,8 +777,9 @@ class KubernetesSource:
         finalizer at the same index.
 
         Raises:
-            ChangedMeanwhileError: the pod as it was read has no such finalizer.
-            SourceError: the API server refuses the write, or does not answer.
+            ChangedMeanwhileError: the pod as it was read has no such finalizer, or the API server refuses for this
+                reason.
+            SourceError: the write failed for another reason.
         """
         metadata = pod["metadata"]
         finalizers = metadata.get("finalizers") or []
@@ -871,7 +876,10 @@ class KubernetesSource:
     def read_checkpoints(self) -> dict[str, Json]:
         """Returns the checkpoint documents in the ConfigMaps of all shards, keyed by name.
 
-        An unreadable ConfigMap counts as empty.
+        A missing or unreadable ConfigMap counts as empty.
+
+        Raises:
+            SourceError: the API server refuses, fails or does not answer.
         """
         checkpoints: dict[str, Json] = {}
         for shard in range(CHECKPOINT_SHARDS):
@@ -928,7 +936,7 @@ class KubernetesSource:
             request: sends the request; may raise ApiError.
 
         Raises:
-            ChangedMeanwhileError: there is no such object, or it has another version.
+            ChangedMeanwhileError: there is no such object, it has another version, or the API server answers 422.
             ExistsError: an object of that name exists.
             RefusedError: a schema, a policy or a webhook refuses this write.
             SourceError: the API server failed or did not answer.

@@ -172,6 +172,9 @@ class BudgetsView:
 
         Args:
             items: the ConfigMap alone; empty if there is none.
+
+        Raises:
+            ApiError: no statuses are known yet, and they cannot be read.
         """
         with self._lock:
             if self._statuses is None:
@@ -325,7 +328,9 @@ class LookingSource(KubernetesSource):
         raise _refused()
 
     def write_budget_status(self, name: str, status: Json, version: str = "") -> None:  # noqa: ARG002 - lines have none
-        """Writes a budget's status to a ConfigMap, and removes the statuses of budgets that no longer exist.
+        """Writes a budget's status to the ConfigMap of statuses, and removes the statuses of budgets that are gone.
+
+        The ConfigMap is created if there is none.
 
         Args:
             version: ignored, since budgets in a ConfigMap have no version.
