@@ -27,7 +27,7 @@ class Admitted:
     """The result of a pod's admission.
 
     Attributes:
-        pod: the pod as it would be stored, as JSON.
+        pod: the pod as JSON: as it would be stored or, if it is refused, as the webhook has changed it so far.
         refusal: the reason why the pod is refused; empty if it is admitted.
         warnings: lines for the pod's author.
     """
@@ -38,7 +38,7 @@ class Admitted:
 
 
 class Admission:
-    """A client of the webhook that plays the API server: it calls the mutating route first, then the validating one."""
+    """A client of the webhook that plays the API server: it calls the mutating route and then the validating one."""
 
     def __init__(self, port: int, ca_pem: str) -> None:
         self._port = port
@@ -53,6 +53,8 @@ class Admission:
 
     def create(self, namespace: str, manifest: Json) -> Admitted:
         """Has both webhooks review the creation of a pod; returns the result. Nothing is stored.
+
+        If the mutating webhook refuses the pod, the validating one is not asked.
 
         Args:
             namespace: the namespace in which the pod would be created.

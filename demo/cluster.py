@@ -64,6 +64,7 @@ class Cluster:
 
         Raises:
             StepError: the node has no room for the pod.
+            PodError: the pod requests no GPU by FairGPU's resources, or its request is impossible.
         """
         fleet, waiting = self._chooser.fleet, read_waiting(pod)
         rows = np.arange(fleet.size)
@@ -106,6 +107,7 @@ class Cluster:
 
         Raises:
             StepError: the node has no room for the pod.
+            PodError: the pod requests no GPU by FairGPU's resources, or its request is impossible.
         """
         now = datetime.now(UTC).strftime(TIME_FORMAT)
         bound = copy.deepcopy(pod)
@@ -122,7 +124,7 @@ class Cluster:
         return bound
 
     def finish(self, pod: Json) -> Json:
-        """Ends all containers of a pod successfully, and writes its file; returns a copy of the pod that has ended."""
+        """Ends all main containers of a pod successfully, and writes its file; returns a copy of the ended pod."""
         now = datetime.now(UTC).strftime(TIME_FORMAT)
         ended = {"terminated": {"exitCode": 0, "reason": "Completed", "finishedAt": now}}
         statuses = [{"name": item["name"], "state": ended} for item in pod["spec"]["containers"]]

@@ -31,6 +31,7 @@ def run(keep: str | None) -> int:
 
     Raises:
         CommandError: the folder to keep exists already.
+        OSError: the folder cannot be made.
     """
     screen = Screen()
     with ExitStack() as stack:

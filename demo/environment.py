@@ -69,7 +69,11 @@ class Environment:
         self.sidecars.append(child)
 
     def command(self, *arguments: str) -> None:
-        """Runs a command of `fairgpu` with these arguments, and shows the command and its output."""
+        """Runs a command of `fairgpu` with these arguments, and shows the command and its output.
+
+        Raises:
+            StepError: the command failed.
+        """
         run_client(self.screen, self.client_environment(), arguments)
 
     def watch(self, *states: BudgetState) -> Reading:
@@ -119,7 +123,7 @@ class Environment:
         """Returns the team's budget as the timekeeper has it now.
 
         Raises:
-            StepError: the timekeeper does not answer.
+            StepError: the timekeeper refuses, or does not answer.
         """
         return read_budget(self.server(), BUDGET, NAMESPACE)
 
@@ -127,7 +131,7 @@ class Environment:
         """Returns the number of the team's open sessions.
 
         Raises:
-            StepError: the timekeeper does not answer.
+            StepError: the timekeeper refuses, or does not answer.
         """
         try:
             return len(transport.get(self.server(), f"/v1/sessions?namespace={NAMESPACE}")["sessions"])

@@ -18,6 +18,9 @@ def start_redis(children: Children, folder: Path) -> str:
     Args:
         children: the processes, to which Redis is added.
         folder: the folder in which the folder `redis` is made, with the data and the socket.
+
+    Raises:
+        StepError: Redis does not answer in time, or a child process has ended.
     """
     place = folder / "redis"
     place.mkdir(mode=0o700)

@@ -33,6 +33,8 @@ BUSY = {
 def work(gpus: Gpus, pod: Json, usage: Path) -> None:
     """Starts the work of a bound pod on the played GPUs, which write its usage into the pod's usage volume.
 
+    Each container uses its first GPU alone.
+
     Args:
         gpus: the played GPUs.
         pod: the bound pod, as JSON with its allocation.
@@ -48,6 +50,8 @@ def work(gpus: Gpus, pod: Json, usage: Path) -> None:
 
 def start_sidecar(children: Children, archive: Path, pod: Json, token: str, volumes: Path) -> Child:
     """Starts a pod's sidecar with the environment that admission gave it, as a kubelet would; returns the process.
+
+    Only the files and the interval between reports, here one second, differ from that environment.
 
     Args:
         children: the processes, to which the sidecar is added.
@@ -83,7 +87,7 @@ def end_sidecars(children: Children, sidecars: list[Child]) -> None:
 
 
 def cost(pod: Json) -> int:
-    """Returns the cost of an ended pod in microGPU-seconds, computed from the pod's own times and allocation alone."""
+    """Returns an ended pod's cost at price 1 in microGPU-seconds, from the pod's own times and allocation alone."""
     status = pod["status"]
     statuses = [*status["containerStatuses"], *status.get("initContainerStatuses", [])]
     ends = [item["state"]["terminated"]["finishedAt"] for item in statuses]

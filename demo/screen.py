@@ -41,7 +41,7 @@ class Reading:
         state: the budget's state.
         available: the allowance and grants of the period, in microGPU-seconds.
         spent: the cost of the pods' reservations in the period, in microGPU-seconds.
-        used: the GPU time that the sidecars reported, in microGPU-seconds.
+        used: the GPU time that the sidecars reported in sessions that are open, in microGPU-seconds.
         rate: the cost of the running reservations, in microGPU-seconds a second.
     """
 
@@ -149,7 +149,11 @@ class Meter:
         self._printed = 0.0
 
     def show(self, reading: Reading) -> None:
-        """Shows the newest reading of the budget; if the state has changed, prints it as a line that stays."""
+        """Shows the newest reading of the budget; if the state has changed, prints it as a line that stays.
+
+        Outside a terminal, a reading without a change is printed only once PLAIN_SECONDS have passed since the last
+        line.
+        """
         line = Padding.indent(_line(reading), 3)
         changed = reading.state is not self._state
         self._state = reading.state

@@ -35,7 +35,10 @@ def start_services(environment: Environment) -> None:
 
 
 def serve(environment: Environment) -> None:
-    """Starts Redis, the timekeeper and the webhook, and builds the sidecar's archive. Prints no heading."""
+    """Starts Redis, the timekeeper and the webhook, and waits until they answer; builds the sidecar's archive.
+
+    It prints no heading.
+    """
     folder, children = environment.folder, environment.children
     folder.prepare(start_redis(children, folder.root))
     settings = ["--standalone", str(folder.root)]

@@ -116,7 +116,7 @@ def read_budget(server: Server, budget: str, namespace: str) -> Reading:
         namespace: the namespace whose sessions count as the budget's use.
 
     Raises:
-        StepError: the timekeeper does not answer.
+        StepError: the timekeeper refuses, or does not answer.
     """
     try:
         found = transport.get(server, f"/v1/budgets/{budget}")
@@ -148,6 +148,7 @@ def run_client(screen: Screen, environment: Mapping[str, str], arguments: Sequen
 
     Raises:
         StepError: the command failed.
+        TimeoutExpired: the command has not ended within COMMAND_LIMIT_SECONDS.
     """
     shown = shlex.join(("fairgpu", *arguments))
     screen.command(shown)
