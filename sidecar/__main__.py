@@ -12,7 +12,7 @@ from sidecar.settings import CA, SettingsError, from_environment
 
 
 def main() -> int:
-    """Runs the sidecar until SIGTERM; returns the exit status 0, or 2 if the environment is invalid."""
+    """Runs the sidecar until SIGTERM or SIGINT; returns the exit status 0, or 2 if the environment is invalid."""
     try:
         settings = from_environment(os.environ)
         context = tls_context(settings.ca_pem)

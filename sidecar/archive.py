@@ -29,6 +29,8 @@ _TIMESTAMP = (1980, 1, 1, 0, 0, 0)  # the same sources give the same bytes
 def build(target: Path) -> None:
     """Writes the sidecar to a path as one zip archive that Python runs; missing folders on the path are created.
 
+    This module, which only builds the archive, is left out of it.
+
     The sidecar runs as `python -I -S`, which finds modules in an archive, but not in the folder of a script.
     """
     package = Path(__file__).parent

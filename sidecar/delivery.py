@@ -24,19 +24,21 @@ class Accepted(NamedTuple):
     """The outcome of a report that the timekeeper took.
 
     Attributes:
-        interval_seconds: the time until the next report, as the timekeeper's answer sets it; None if it sets none.
+        interval_seconds: the time until the next report, as the timekeeper's answer sets it; None if it sets none that
+            can be read.
     """
 
     interval_seconds: float | None
 
 
 class Refused(NamedTuple):
-    """The outcome of a report that did not arrive or was refused.
+    """The outcome of a report that was refused, not sent, or not answered. An unanswered report may have arrived.
 
     Attributes:
         reason: the reason, for the log.
-        status: the HTTP status; None if there was no answer.
-        retry_after_seconds: the least time until the next report, as the answer demands it; None if it demands none.
+        status: the HTTP status; None if there was no whole answer, or the report was not sent.
+        retry_after_seconds: the least time until the next report, as the answer demands it in whole seconds; None if it
+            demands none, or in another form.
     """
 
     reason: str
@@ -55,6 +57,7 @@ def tls_context(ca_pem: str) -> ssl.SSLContext:
 
     Raises:
         ssl.SSLError: the text contains no usable certificate.
+        TypeError: the text has a character that is not ASCII.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -146,7 +149,7 @@ _MIB = 2**20
 
 
 def encode(boot: str, sequence: int, tallies: Mapping[str, Tally], *, last: bool = False) -> bytes:
-    """Returns a report of GPU usage in JSON, with at most MAX_DEVICES devices in all.
+    """Returns a report of GPU usage in JSON. Devices beyond MAX_DEVICES over all containers are left out.
 
     Args:
         boot: identifies this start of the sidecar.

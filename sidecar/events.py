@@ -8,7 +8,7 @@ import time
 
 
 def emit(level: str, event: str, **fields: str | float | None) -> None:
-    """Writes one line of the log; a closed pipe is ignored, since a lost log must not stop the sidecar.
+    """Writes one line of the log; an OSError is ignored, since a lost log must not stop the sidecar.
 
     Args:
         level: `info`, `warning` or `error`.

@@ -68,7 +68,8 @@ def delay_after_early(pace: Pace, random: Random, retry_after_seconds: float | N
     Args:
         pace: the present pace.
         random: returns a number in [0, 1).
-        retry_after_seconds: the least wait that the timekeeper's answer demands; None if it demands none.
+        retry_after_seconds: the least wait that the timekeeper's answer demands, of which at most 300 s count; None if
+            it demands none.
     """
     wait = pace.interval_seconds * (1 + _JITTER * random())
     return wait if retry_after_seconds is None else max(wait, clamp(retry_after_seconds))
@@ -84,8 +85,8 @@ def delay(pace: Pace, random: Random, retry_after_seconds: float | None = None) 
     Args:
         pace: the present pace.
         random: returns a number in [0, 1).
-        retry_after_seconds: the least wait after a failure, as the timekeeper's answer demands it; None if it demands
-            none.
+        retry_after_seconds: the least wait after a failure, as the timekeeper's answer demands it, of which at most
+            300 s count; None if it demands none.
     """
     if pace.failures == 0:
         return pace.interval_seconds * (1 + _JITTER * (2 * random() - 1))

@@ -111,14 +111,14 @@ class UsageRecord(NamedTuple):
 
 
 def decode(raw: bytes) -> UsageRecord | None:
-    """Decodes a usage record; returns None for bytes that are empty or all zero, as before the first GPU work.
+    """Decodes a usage record; returns None for no bytes or SIZE bytes of zero, as before the first GPU work.
 
     Args:
         raw: the content of a container's usage file.
 
     Raises:
         TornRecordError: the checksum does not match; reading again may help.
-        UsageError: the record has another size, magic or version, a field is out of bounds, or a device appears twice.
+        UsageError: the record has another size, magic or version, a field is invalid, or a device appears twice.
     """
     if not raw or (len(raw) == SIZE and not any(raw)):
         return None
@@ -189,6 +189,8 @@ _NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-")
 
 def container_names(root: str) -> tuple[str, ...]:
     """Returns the names of the containers that have a folder in the usage volume, sorted, at most MAX_CONTAINERS.
+
+    Of the volume's entries, at most MAX_FOLDER_ENTRIES are looked at, in the order in which the system lists them.
 
     Args:
         root: the folder of the pod's usage volume.
