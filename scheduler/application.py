@@ -152,7 +152,10 @@ def _follow_cluster(
 
 
 class Acts(Protocol):
-    """A function that returns whether this replica may act: answer kube-scheduler, and change objects."""
+    """A function that returns whether this replica may act: answer kube-scheduler, and change objects.
+
+    It may act while it leads, once it has read all nodes and pods.
+    """
 
     def __call__(self, seconds: float = 0.0) -> bool:
         """Returns True if this replica may act now and its leader Lease lasts for `seconds` or longer; else False."""
@@ -174,7 +177,7 @@ class Routes:
         """Answers kube-scheduler's call `filter` with the names of the nodes on which a pod can be placed.
 
         Returns:
-            Status 200 with the nodes, 400 for a body that cannot be read, or 503 if this replica does not lead.
+            Status 200 with the nodes, 400 for a body that cannot be read, or 503 if this replica must not act (`Acts`).
         """
         started = time.perf_counter()
         if not self._acts():
@@ -190,7 +193,8 @@ class Routes:
         """Answers kube-scheduler's call `prioritize` with a score from 0 to 10 for each node.
 
         Returns:
-            Status 200 with the scores, 400 for a body that cannot be read, or 503 if this replica does not lead.
+            Status 200 with the scores, 400 for a body that cannot be read, or 503 if this replica must not act
+                (`Acts`).
         """
         started = time.perf_counter()
         if not self._acts():
@@ -207,7 +211,7 @@ class Routes:
         """Answers kube-scheduler's call `preempt` with the pods to evict from each node so that a pod can be placed.
 
         Returns:
-            Status 200 with the pods, 400 for a body that cannot be read, or 503 if this replica does not lead.
+            Status 200 with the pods, 400 for a body that cannot be read, or 503 if this replica must not act (`Acts`).
         """
         started = time.perf_counter()
         if not self._acts():
@@ -228,7 +232,7 @@ class Routes:
 
         Returns:
             Status 200 with an error text that is empty if the pod is bound, 400 for a body that cannot be read, or 503
-            if this replica does not lead.
+            if this replica must not act (`Acts`).
         """
         started = time.perf_counter()
         if not self._acts():

@@ -37,8 +37,8 @@ class Figures:
         refused: the number of nodes whose inventory is invalid.
         shared: the number of nodes that offer a device that another node offers as well.
         gpus: the number of devices on which containers may be placed.
-        held: the sum of the parts of devices that pods hold, in GPUs: each part counts by the larger of its shares of
-            GPU time and memory.
+        held: how much of the devices is held or reserved, in GPUs: of each device, the larger of the held shares of its
+            GPU time and its memory.
         waiting: the number of pods that wait for a node.
         fragmented: the number of waiting pods for which some node has enough free in sum, but in parts on several GPUs.
         gangs: the number of gangs that are not placed, keyed by state, one of GANG_STATES.

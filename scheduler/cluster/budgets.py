@@ -12,7 +12,7 @@ class BudgetEffect(Enum):
     """The effect of a budget's state on the pods of its namespaces: whether the extender places them."""
 
     IN_BUDGET = "in budget"
-    """The budget has money, its state has no effect, or its state was never known."""
+    """The budget has money, its state has no effect on pods, or the timekeeper has never answered."""
     OVER = "over budget"
     """The pod is placed only if no pod within budget waits."""
     HELD = "held"
@@ -27,7 +27,7 @@ class Budgets:
 
     Attributes:
         version: a number that grows with each change of a budget's effect or name, or of the default state.
-        any_over: whether any budget has the effect BudgetEffect.OVER.
+        any_over: whether any budget, or the default state, has the effect BudgetEffect.OVER.
         confirmed_at: when the timekeeper last confirmed the states, in monotonic seconds; None before the first time.
         timekeeper_ca: the CA certificate, in PEM, that signed the timekeeper's certificate; empty until it is known.
     """

@@ -159,7 +159,7 @@ def excerpt(kind: type) -> Callable[[bytes], Any]:
     """Returns a function that decodes JSON and keeps only the fields that a TypedDict lists.
 
     A document in which a field has another type than in the TypedDict is decoded with all its fields. The function
-    raises ValueError for bytes that are not JSON.
+    raises ValueError for bytes that are not JSON, and RecursionError for JSON that is nested too deeply.
 
     Args:
         kind: the TypedDict, such as `PodList`.

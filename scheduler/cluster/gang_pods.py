@@ -76,9 +76,10 @@ class Gang:
         awaited: the uids of the pods for which kube-scheduler made no bind call during the last hold. Before the next
             hold, kube-scheduler must ask about each of them.
         nodes: for each pod's uid, the nodes that kube-scheduler last named for the pod.
-        refusal: the reason why the last attempt to place the gang failed; None before one has failed.
+        refusal: the reason of the last failed attempt to place the gang; None before one has failed, and once no pod of
+            the gang waits.
         forecast: the last computed reason why an attempt would fail, with an empty text if it would not; None before
-            the first computation.
+            the first computation, and once no pod of the gang waits.
     """
 
     waiting: dict[str, WaitingPod] = field(default_factory=dict)
@@ -155,7 +156,10 @@ class GangPods:
         return gang.hold
 
     def end_hold(self, key: GangKey) -> None:
-        """Removes the present hold of a gang's devices, if there is one. The caller frees the devices."""
+        """Removes the present hold of a gang's devices, if there is one.
+
+        The caller frees the devices and completes `Hold.outcome`.
+        """
         self.of(key).hold = None
         self._held.discard(key)
         self._drop_if_empty(key)
@@ -187,7 +191,7 @@ class GangPods:
             self._join(note.uid, GangKey(note.namespace, *note.gang)).done.add(note.uid)
 
     def wait(self, pod: WaitingPod) -> Gang | None:
-        """Adds a waiting pod to its gang; returns the gang, or None for a pod that names none."""
+        """Adds a pod to its gang as waiting, even if it was placed; returns the gang, None for a pod without one."""
         if pod.gang is None:
             return None
         gang = self._join(pod.uid, GangKey(pod.namespace, *pod.gang))
@@ -196,7 +200,7 @@ class GangPods:
         return gang
 
     def remove(self, uid: str) -> None:
-        """Removes the pod with this uid, which was deleted or has ended, from its gang."""
+        """Removes the pod with this uid from its gang and the gang's hold, if it is in one."""
         key = self._of_pod.pop(uid, None)
         if key is None:
             return

@@ -108,16 +108,16 @@ class PodNote:
     Attributes:
         uid, namespace, name: identify the pod.
         holding: the part of its node that it holds; None if it is not bound, or has ended.
-        starts: the parts of devices that it holds, in one tuple for each main container, since these start
-            independently. A single tuple has all parts if the pod has one main container, or an init container has
+        starts: the parts of devices that it holds, in one tuple for each main container with devices, since these
+            start independently. A single tuple has all parts if at most one main container, or an init container, has
             devices.
         fault: the reason why its allocation does not count; empty for a sound allocation or none.
-        waits: the pod with its request, if kube-scheduler has tried to place it and found no node; else None.
+        waits: the pod with its request, if kube-scheduler may place it, has tried to, and found no node; else None.
         ended: whether it holds nothing and never will: it has ended, or was deleted before it was bound.
         done: whether it has ended with success.
         gang: its gang's name and number of pods; None if it has none.
         member: the pod with its request, if it belongs to a gang and kube-scheduler may place it; else None.
-        placeable: the message of its condition fairgpu.io/Placeable; empty if it has none.
+        placeable: the message of its condition fairgpu.io/Placeable; empty if it has none or is bound.
         earmark: the value of its annotation fairgpu.io/earmark; empty if it has none or is bound.
         reclaim_at: when the scheduler will evict it, as its annotation says (RFC 3339); empty if it has no notice.
         leaving: whether it was deleted, and is ending.
@@ -267,7 +267,7 @@ def _starts(
     other. They wait for init containers: if one of these has devices, a single tuple has all parts.
 
     Args:
-        containers: the shares of each main container.
+        containers: the shares of each main container that has devices.
         pieces: the parts of devices that the pod holds in all.
         has_init: whether an init container has devices.
     """

@@ -37,6 +37,9 @@ class Prospects:
     def have_a_place(self, pods: Sequence[WaitingPod], offers: int, sites: int) -> bool:
         """Returns whether some pods, which are placed together, would have a place if all other pods ended.
 
+        It also returns True if the search for devices of several containers reached its limit, so that no answer is
+        known.
+
         Args:
             pods: one pod, or the pods of a gang.
             offers: a number that grows when the devices of nodes change.

@@ -1,10 +1,11 @@
 """The state by which the extender decides: the fleet, kept current by watches, and its reservations for pods.
 
 kube-scheduler asks about the next pod before it binds the last one, and the API server shows a Binding a little later
-than it was made. So a pod's devices are reserved from the answer of filter on. They are freed once the API server shows
-the pod's allocation, once the pod ends, or if no bind has come for HOLD_SECONDS. After a Binding was sent, they stay
-reserved until the watch shows the Binding. If the watch has not shown it after SETTLE_SECONDS, the pod is read from the
-API server, and the devices are freed if it is not bound.
+than it was made. So a pod's devices are reserved from the answer of filter on. Once the API server shows the pod's
+allocation, the allocation holds the devices in place of the reservation. The devices are freed once the pod ends, or if
+no bind has come for HOLD_SECONDS. After a Binding was sent, they stay reserved until the watch shows the Binding. If
+the watch has not shown it after SETTLE_SECONDS, the pod is read from the API server, and the devices are freed if it is
+not bound.
 """
 
 from __future__ import annotations
@@ -96,7 +97,9 @@ EARMARKED = "earmark/"
 
 
 class State:
-    """All that the scheduler's decisions need, in memory: nodes, pods, reservations and budgets. Thread-safe.
+    """All that the scheduler's decisions need, in memory: nodes, pods, reservations and budgets.
+
+    It is thread-safe if a caller holds `lock` for each decision. Not every method takes the lock itself.
 
     Some attributes are numbers that grow with each change of one kind: a reader who compares one with its earlier value
     sees whether there was such a change.
@@ -113,7 +116,8 @@ class State:
         gang_seconds: the seconds for which devices are held for all pods of a gang.
         offers: grows when a node's inventory is stored or removed.
         frees: grows when the API server shows that a pod that held devices has ended.
-        keeps: grows when an earmark is made or dropped, or `release_unbound` frees a reservation.
+        keeps: grows when an earmark is made or dropped, `release_unbound` frees a reservation, or the devices that are
+            held for a gang are freed.
         yields: grows when pods of spent budgets need no longer wait for some pods within budget (`lowest_in_budget`).
         blind: whether the watch of pods has failed, and has delivered nothing since: ends of pods are not seen.
         sites: grows when a node's labels, taints, limit of pods or other resources change.
@@ -218,7 +222,10 @@ class State:
             self.sites += self._sites.pop(name, None) is not None
 
     def put_pod(self, note: PodNote) -> None:
-        """Stores the facts about a pod; once it is bound, its allocation replaces its reservation and its earmark."""
+        """Stores the facts about a pod, or removes the pod if it has ended.
+
+        Once the pod is bound, its allocation replaces its reservation and its earmark.
+        """
         with self.lock:
             self._gone.pop(note.uid, None)
             self._pods[note.uid] = note
@@ -555,7 +562,9 @@ class State:
         return np.fromiter(map(self.fleet.rows.get, names, repeat(-1)), np.int64, len(names))
 
     def fitting(self, pod: WaitingPod, rows: Ints) -> Ints:
-        """Returns the indexes in the fleet of the nodes on which a pod's request fits now.
+        """Returns the indexes in the fleet of the nodes on which the GPUs that a pod requests are free now.
+
+        Processor time and memory of the nodes are not checked.
 
         Args:
             rows: the indexes in the fleet of the nodes to look at; the answer has some of them.
@@ -612,7 +621,7 @@ class State:
         return None if row is None else self.reserve(pod, row, now)
 
     def reserve(self, pod: WaitingPod, row: int, now: float) -> Reservation | None:
-        """Reserves devices on one node for a pod, in place of the pod's earlier reservation.
+        """Reserves devices on one node for a pod; the pod's earlier reservation is removed in any case.
 
         Args:
             row: the node's index in the fleet.
@@ -705,9 +714,10 @@ class State:
         return sent
 
     def bind_ended(self, uid: str, now: float) -> None:
-        """Sets the reservation of the pod with this uid to end SETTLE_SECONDS after `now`, in monotonic seconds.
+        """Sets the time at which the outcome of the Binding of the pod with this uid is looked up (`doubtful`).
 
-        In this time the watch can show whether the pod was bound.
+        It is SETTLE_SECONDS after `now`, in monotonic seconds. If the watch shows the pod as bound before that time,
+        the outcome is not looked up.
         """
         kept = self._reservations.get(uid)
         if kept is not None:
@@ -740,7 +750,7 @@ class State:
     def release_unbound(self, uid: str) -> None:
         """Frees the reservation of the pod with this uid, which was not bound.
 
-        The conditions of waiting pods are then written anew.
+        `keeps` grows, so that `keep_waking` looks at the waiting pods again.
         """
         self.keeps += uid in self._reservations
         self.forget(uid)

@@ -81,7 +81,7 @@ class AllocationFaults:
         self._overlapping: set[str] = set()
 
     def look(self, uid: str) -> None:
-        """Checks the allocation of the pod with this uid, and reports a fault that it has not reported yet.
+        """Checks the allocation of the pod with this uid, and reports its fault if the pod was not faulty before.
 
         A pod whose allocation is sound again is forgotten, so that a later fault is reported.
         """
@@ -276,8 +276,9 @@ class NodesView:
         _log.warning("nodes cannot be watched", error=str(error))
 
     def _put(self, item: Json) -> None:
-        """Stores a node's labels and taints (`Site`) and, if its inventory or capacity has changed, its devices.
+        """Stores a node's `Site` and, if its inventory or allocatable cpu or memory has changed, its devices.
 
+        It reports an invalid inventory, and a device that another node offers as well, in the log and by an event.
         Other fields change all the time, such as the times of a kubelet's conditions, and have no effect.
         """
         name = item["metadata"]["name"]

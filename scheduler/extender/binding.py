@@ -1,9 +1,10 @@
 """Binds a pod: sends one Binding with the pod's uid and its allocation, and finds out its outcome.
 
 A Binding that the API server refuses was not made, and its devices are free. After a time-out or a 5xx, the Binding may
-have been made, or may still be made. So the same Binding is posted again until an answer is definite, and the devices
-are held meanwhile. A refusal that follows a time-out or a 5xx is about the last attempt alone: the devices stay held
-until the earlier attempts are over. A Binding names the pod's uid, so that it never binds another pod of the same name
+have been made, or may still be made. So the same Binding is posted again until an answer is definite or its time is
+over, and the devices are held meanwhile. A refusal that follows a time-out or a 5xx is about the last attempt alone:
+the devices stay held until the earlier attempts are over. A Binding names the pod's uid, so that it never binds
+another pod of the same name
 (https://github.com/kubernetes/kubernetes/blob/v1.34.2/pkg/registry/core/pod/storage/storage.go).
 
 Each attempt is sent only while this replica leads for longer than the API server may work on the attempt. So no Binding
@@ -95,10 +96,10 @@ class Fate(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Attempts:
-    """The attempts to post one Binding, the last of which failed.
+    """The attempts to post one Binding, none of which is known to have bound the pod.
 
     Attributes:
-        error: the API server's answer to the last attempt; None if the attempts ended since this replica no longer led.
+        error: the error of the last attempt; None if no further attempt was sent since this replica no longer led.
         open: whether an attempt, of this bind or an earlier one, may still succeed: it had no definite answer.
     """
 
@@ -114,14 +115,18 @@ class Attempts:
 def bind(
     state: State, pods: Pods, arguments: BindArguments, clock: Clock, leads: Callable[[], bool], deadline: float
 ) -> None:
-    """Binds a pod to a node, with the devices of its reservation there.
+    """Binds a pod to a node, with the devices of its reservation there; reserves devices if it has none there.
+
+    If it is certain after the attempts that the pod is not bound, the reservation is removed. If it is not certain, the
+    devices stay reserved, and `settle` finds out the outcome.
 
     Args:
         state: the scheduler's state, with the pod's reservation.
         pods: the client of the API server.
         arguments: kube-scheduler's request: the pod and the node.
         leads: returns whether this replica leads for the next ATTEMPT_SECONDS.
-        deadline: the time after which nothing is sent any more, in seconds of the clock.
+        deadline: the end of the time for the bind, in seconds of the clock. A call after it sends nothing, and no
+            second or later attempt is sent after it.
 
     Raises:
         BindError: the pod is not bound, or it is unknown whether it is.
@@ -169,7 +174,8 @@ def settle(state: State, pods: Pods, now: float, failed: Callable[[], None] = la
 
     It reads each pod of `State.doubtful` from the API server. If the pod is bound, it stores what the pod holds. No
     attempt at such a Binding is under way any more, so the API server's present answer is final. The answer is ignored
-    if the pod was bound anew, or the watch has shown the pod, after the read began.
+    if, after the read began, the extender has sent the Binding again, or the watch has shown that the pod is bound or
+    gone. If the read fails, the pod's devices stay reserved, and the next call reads the pod again.
 
     Args:
         state: the scheduler's state, with the reservations.
@@ -206,12 +212,13 @@ def _settle(state: State, pods: Pods, kept: Reservation) -> None:
 def _reserved(state: State, pods: Pods, arguments: BindArguments, path: str, clock: Clock) -> tuple[Reservation, bool]:
     """Returns the pod's reservation on the node, and whether an earlier Binding of the pod may be under way.
 
-    The reservation has the allocation to send. If `filter` made no reservation, one is made now. `path` is the pod's
-    path in the API.
+    The reservation has the allocation to send. If the pod has no reservation on the node, one is made now. `path` is
+    the pod's path in the API.
 
     Raises:
-        BindError: the devices are not free, the budget keeps the pod back, the pod is gone or cannot be read, or it is
-            not known whether the pod is bound.
+        BindError: the devices are not free, the node cannot take the pod any more, the budget keeps the pod back, the
+            devices for its gang were freed, the pod is gone or cannot be read, or it is not known whether the pod is
+            bound.
     """
     uid = arguments.pod_uid
     with state.lock:
@@ -292,9 +299,9 @@ def _binding(arguments: BindArguments, text: str) -> Json:
 def _post(
     pods: Pods, binding: Json, clock: Clock, leads: Callable[[], bool], deadline: float, *, doubted: bool
 ) -> Attempts | None:
-    """Posts a Binding until the answer is definite, or the deadline has passed.
+    """Posts a Binding until the answer is definite, the deadline has passed, or this replica no longer leads.
 
-    Returns the failed attempts, or None if the pod is bound.
+    It also returns if the process ends. Returns the failed attempts, or None if the pod is bound.
 
     Args:
         pods: the client of the API server.
@@ -332,7 +339,8 @@ def _fate(pods: Pods, path: str, arguments: BindArguments, text: str, failed: At
 
     Another Binding has bound the pod if the pod has another node or another allocation. For any other pod, the second
     value is None. The pod is read only if the last attempt was refused for certain. If it was not, the failed attempts
-    decide: the outcome is UNKNOWN if one of them may still succeed, and else NOT_BOUND.
+    decide: the outcome is UNKNOWN if one of them may still succeed, and else NOT_BOUND. If the pod cannot be read, the
+    outcome is UNKNOWN.
 
     Args:
         pods: the client of the API server.

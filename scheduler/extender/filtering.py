@@ -76,6 +76,9 @@ def filter_nodes(state: State, arguments: FilterArguments, now: float) -> Filter
     node alone. If the pod has soft preferences among nodes and no gang, all nodes that fit are returned, and nothing is
     reserved. If no node fits, the result has a reason for each node.
 
+    It first frees the reservations of all pods whose time limit has passed, and the pod's own earlier reservation. It
+    keeps the reservation of a pod whose Binding was sent, and of a pod for whose gang devices are held.
+
     Args:
         arguments: kube-scheduler's question: the pod and the nodes.
         now: the present time, in seconds of a monotonic clock.

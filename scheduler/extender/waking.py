@@ -99,7 +99,10 @@ class Conditions:
     measures: Measures
 
     def write(self, pod: WaitingPod, text: str) -> bool:
-        """Writes `text` into a pod's condition; returns False if the write must be tried again, else True."""
+        """Writes `text` into a pod's condition; returns False if the write must be tried again.
+
+        It returns True if the text was written, or if the API server has refused the write for good.
+        """
         outcome = _patch(self.api, pod, text, self.stamp())
         self.measures.condition(outcome)
         return outcome != "failed"

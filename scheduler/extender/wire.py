@@ -198,7 +198,7 @@ class BindResult(msgspec.Struct, rename="pascal", frozen=True):
     """The answer to kube-scheduler's call `bind`.
 
     Attributes:
-        error: the reason why the pod is not bound; empty if it is bound.
+        error: the reason why the pod is not bound, or that this is not known; empty if it is bound.
     """
 
     error: str = ""

@@ -137,7 +137,7 @@ def cause(size: int, fitting: int) -> str:
 
     Args:
         size: the number of its pods.
-        fitting: the number of its pods that fit at once.
+        fitting: the number of its pods that fit at once or, after a hold, that kube-scheduler placed in time.
     """
     return f"gang: {fitting} of {size} fit"
 
@@ -145,7 +145,8 @@ def cause(size: int, fitting: int) -> str:
 def explain_member(state: State, pod: WaitingPod, rows: Ints) -> str:
     """Returns why a pod waits because of its gang; empty if the gang fits now. No devices are reserved.
 
-    The text is also empty if the gang needs no more pods, or devices are held for it already.
+    The text is also empty if the gang needs no more pods, if the pod has a reservation, or if devices are held for the
+    gang and none of its pods is missing.
 
     Args:
         state: the scheduler's state; the caller holds its lock.

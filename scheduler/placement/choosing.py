@@ -141,6 +141,9 @@ def _decided(figures: Floats, device: Ints | None = None) -> _Computed:
 class Chooser:
     """Chooses nodes and devices for requests, among the nodes of a fleet.
 
+    A request fits on a node if its containers get devices there. Processor time and memory of nodes are not checked:
+    kube-scheduler checks these.
+
     Attributes:
         fleet: the nodes with the free parts of their devices.
         worth: the learned figures that say which free parts are most useful to later requests. None before the first
@@ -173,9 +176,10 @@ class Chooser:
     def gains(self, request: Request) -> Floats:
         """Returns the gain of each node for a request, in the fleet's order: the larger the gain, the better the node.
 
-        The gain of a node is the change in the worth of its free parts if it takes the request. With the placement
-        `spread` the gain is the mean free percent of the node's GPUs. With `topology` the links between devices count
-        before the worth. The gain is NONE if the request does not fit, or the search for devices reached its limit.
+        The gain of a node is the change in the worth of its free parts if it takes the request, in steps of
+        STEP_PERCENT; before the first learning it is 0. With the placement `spread` the gain is the mean free percent
+        of the node's GPUs. With `topology` the links between a container's devices count before the worth. The gain is
+        NONE if the request does not fit, or the search for devices reached its limit.
         """
         return self._refreshed(request).of_row
 

@@ -191,11 +191,11 @@ class Fleet:
         return self._held.get(uid)
 
     def holders(self, name: str) -> dict[str, Holding]:
-        """Returns the parts that pods hold of the node of this name, keyed by the pods' uids."""
+        """Returns the parts that are held of the node of this name, keyed by the uid or other text that `hold` took."""
         return dict(self._of_node.get(name, {}))
 
     def count(self, name: str) -> int:
-        """Returns how many pods hold a part of the node of this name."""
+        """Returns the number of parts that are held of the node of this name (`holders`)."""
         return len(self._of_node.get(name, {}))
 
     def copy(self) -> Fleet:

@@ -82,7 +82,7 @@ class Tries:
 
     Attributes:
         left: the number of tries that may still be used.
-        cut: the number of searches that ended without an answer because no try was left.
+        cut: above 0 once a search has ended early because no try was left. `assign` adds 1 for each such search.
     """
 
     left: int

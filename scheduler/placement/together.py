@@ -188,7 +188,7 @@ class _Search:
         return kept if len(kept) <= MAX_ROWS else kept[:half] + kept[-half:]
 
     def _shape(self, row: int) -> bytes:
-        """Returns bytes that are equal for nodes on which every request has the same choices."""
+        """Returns bytes for a node: nodes with equal bytes offer each request the same choices, links not compared."""
         fleet = self._chooser.fleet
         arrays = (fleet.cls, fleet.core, fleet.memory, fleet.slots, fleet.offered, fleet.cpu, fleet.host)
         own = row.to_bytes(8) if self._by_uuid else b""

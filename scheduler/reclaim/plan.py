@@ -424,6 +424,8 @@ class _Planner:
     ) -> list[int] | None:
         """Returns the victims on a device whose eviction makes room there for one GPU of a need; None if none does.
 
+        It returns no victims if the GPU fits without an eviction.
+
         Args:
             need: the waiting pod's need.
             row: the index of the node in the fleet.

@@ -140,7 +140,8 @@ class Reclaimer:
     """Evicts pods so that waiting pods within their budget get devices.
 
     Attributes:
-        acts: returns whether this replica may act; called before each write, since a step may outlast the leader Lease.
+        acts: returns whether this replica may act; called before each Eviction and each write of an annotation, since a
+            step may outlast the leader Lease.
     """
 
     def __init__(
@@ -176,7 +177,8 @@ class Reclaimer:
         """Does all that is due now: makes plans, writes earmarks and notices, and evicts pods whose notice has passed.
 
         If the settings do not enable reclaim, it only withdraws earmarks and notices that an earlier replica has
-        written.
+        written. If the budgets' states are unknown or older than STATES_SECONDS, it makes no plan, gives no notice and
+        evicts no pod.
         """
         with self._state.lock:
             earmarks = dict(self._state.earmarks)
@@ -507,7 +509,10 @@ class Reclaimer:
         return self._nodes_left_out.get(uid) or self._state.left_out(uid)
 
     def _pods_to_place(self) -> Iterator[list[WaitingPod]]:
-        """Yields the waiting pods within their budget that have no reservation or earmark; those of a gang together."""
+        """Yields the waiting pods within their budget that have no reservation or earmark; those of a gang together.
+
+        The pods of a gang that lacks pods are left out.
+        """
         state = self._state
         with state.lock:
             waiting = [one.pod for one in state.waiting.in_order()]
@@ -657,7 +662,7 @@ class Reclaimer:
     def _annotate(self, pod: WaitingPod | PodNote, key: str, value: str | None) -> bool:
         """Writes a pod's annotation through the pod's status subresource, or removes it if `value` is None.
 
-        Returns False if this replica must not act, or the API server has refused the write; else True.
+        Returns False if this replica must not act, or the write has failed; else True.
         """
         if not self.acts():
             return False

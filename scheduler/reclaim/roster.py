@@ -47,7 +47,7 @@ class Pieces(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Holders:
-    """The running pods that may be evicted, as arrays with an item for each pod.
+    """The running pods that hold devices and may be evicted, as arrays with an item for each pod.
 
     Attributes:
         uids: the pods' uids.
@@ -109,7 +109,7 @@ class Roster:
         self._unsettled: set[int] = set()
 
     def read(self, fleet: Fleet, running: Callable[[str], Running | None]) -> Holders:
-        """Returns the running pods of a fleet that may be evicted.
+        """Returns the running pods of a fleet that hold devices and may be evicted.
 
         Args:
             fleet: the nodes and the parts that pods hold of them; always the same fleet.

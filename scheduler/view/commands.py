@@ -1,4 +1,4 @@
-"""The commands `fairgpu top`, `inspect` and `why`: the API server is asked once, with the kubeconfig."""
+"""The commands `fairgpu top`, `inspect` and `why`: they read the cluster once, with the rights of the kubeconfig."""
 
 from __future__ import annotations
 
@@ -84,7 +84,10 @@ def run_inspect(arguments: argparse.Namespace) -> int:
 
 
 def run_why(arguments: argparse.Namespace) -> int:
-    """Prints why a pod waits for a node: each cause, with the nodes that it concerns and its remedy; returns 0.
+    """Prints a pod's stage and the messages about it and, if it waits for a node, why; returns 0.
+
+    The reasons are the causes that keep the pod from nodes, each with the number of these nodes and its remedy; with
+    `-v` also with their names.
 
     Raises:
         CommandError: the pod or the cluster cannot be read.

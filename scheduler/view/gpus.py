@@ -17,14 +17,17 @@ Row = dict[str, Any]
 def node_rows(cluster: Cluster) -> list[Row]:
     """Returns one JSON object for each node that offers GPUs, as `fairgpu top` prints them.
 
-    `held` is in GPUs: each pod's part of a GPU counts by the larger of its shares of time and memory. `corePercent` and
-    `memoryPercent` are the held parts of the GPU time and the memory of all the node's GPUs, from 0 to 100.
+    `held` is in GPUs: each GPU counts by the larger of the held shares of its time and its memory. `corePercent` and
+    `memoryPercent` are the held parts of the GPU time and the memory of all the node's GPUs, in percent. Devices that
+    are kept for a waiting pod count as held.
     """
     return [_node_row(cluster, node) for node in _nodes(cluster)]
 
 
 def gpu_rows(cluster: Cluster, name: str = "") -> list[Row]:
-    """Returns one JSON object for each GPU with the pods on it, as `fairgpu inspect` prints them.
+    """Returns one JSON object for each GPU, with or without pods on it, as `fairgpu inspect` prints them.
+
+    A pod for which a part of the GPU is kept counts as on it; its name then ends in `(kept for it)`.
 
     Args:
         name: the node's name; empty for all nodes.

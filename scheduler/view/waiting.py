@@ -135,7 +135,8 @@ def _time(event: Json) -> str:
 def reasons_of(cluster: Cluster, pod: Json) -> list[Reason]:
     """Returns the causes that keep a pod from each node that offers GPUs; none if the pod fits on one of them.
 
-    The list is also empty if no node offers GPUs. kube-scheduler checks the taints, affinity, processor time and memory
+    The list is also empty if no node offers GPUs. For a pod that FairGPU cannot place at all, the list has one
+    reason, without nodes. kube-scheduler checks the taints, affinity, processor time and memory
     of nodes, which are not among the causes.
     """
     try:
@@ -160,7 +161,7 @@ def reasons_of(cluster: Cluster, pod: Json) -> list[Reason]:
 
 
 def fitting_nodes(cluster: Cluster, pod: Json) -> list[str]:
-    """Returns the names of the nodes on which the GPUs that a pod asks for are free now."""
+    """Returns the names of the nodes on which the GPUs that a pod asks for are free now; none for an invalid pod."""
     try:
         waiting = read_waiting(pod)
     except PodError:
