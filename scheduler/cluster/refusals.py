@@ -9,7 +9,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice
 
 import msgspec
 import numpy as np
@@ -77,6 +76,9 @@ class Refusals:
     def __init__(self, chooser: Chooser) -> None:
         self._chooser = chooser
         self._refusals: OrderedDict[tuple[Request, bytes], Refusal] = OrderedDict()
+        # The refusals asked for last, whose JSON may be kept. The keys are their ids: those of `_refusals` are slow to
+        # hash.
+        self._recent: OrderedDict[int, Refusal] = OrderedDict()
         self._names = chooser.fleet.names[:0].copy()
         self._texts: OrderedDict[tuple[str, Hashable], msgspec.Raw] = OrderedDict()
 
@@ -150,6 +152,7 @@ class Refusals:
     def _keep(self, key: tuple[Request, bytes], refusal: Refusal) -> None:
         self._refusals[key] = refusal
         self._refusals.move_to_end(key)
-        # One that moves to the end moves at most one other out of the last MAX_ENCODED.
-        for other in islice(reversed(self._refusals.values()), MAX_ENCODED, MAX_ENCODED + 1):
-            other.forget_encoded()
+        self._recent[id(refusal)] = refusal
+        self._recent.move_to_end(id(refusal))
+        if len(self._recent) > MAX_ENCODED:
+            self._recent.popitem(last=False)[1].forget_encoded()
