@@ -52,8 +52,9 @@ class GangRefusal:
     It comes from an attempt to place the gang, or from a forecast: an attempt that reserves no devices.
 
     Attributes:
-        text: the reason why the gang cannot be placed; empty if it can.
-        versions: the version of the fleet (`Fleet.version`), and that of the nodes' other properties (`State.sites`).
+        text: the reason; empty if the gang could be placed.
+        versions: the contents of the fleet (`Fleet.contents`), and the version of the nodes' other properties
+            (`State.sites`).
         rows: the indexes of the nodes that were tried, as the bytes of an array.
         uids: the uids of the gang's waiting pods.
     """

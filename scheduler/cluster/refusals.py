@@ -32,7 +32,7 @@ class Refusal:
     """The reasons why a request fits on none of a set of nodes.
 
     Attributes:
-        version: the version of the fleet (`Fleet.version`) for which the reasons hold.
+        contents: the contents of the fleet (`Fleet.contents`) for which the reasons hold.
         texts: the reasons, each once.
         lasting: for each text, whether the reason would still hold if other pods ended.
         cause: for each node, in the fleet's order, the index of its text; -1 for nodes that were not asked about.
@@ -40,7 +40,7 @@ class Refusal:
         fragmented: whether some node has enough free in sum, but in parts on several GPUs.
     """
 
-    version: int
+    contents: int
     texts: tuple[str, ...]
     lasting: tuple[bool, ...]
     cause: npt.NDArray[np.int8]
@@ -126,7 +126,7 @@ class Refusals:
 
     def _present(self, key: tuple[Request, bytes]) -> Refusal | None:
         kept = self._refusals.get(key)
-        if kept is None or kept.version != self._chooser.fleet.version:
+        if kept is None or kept.contents != self._chooser.fleet.contents:
             return None
         self._keep(key, kept)
         return kept
@@ -143,7 +143,7 @@ class Refusals:
         names = fleet.names[: fleet.size]
         if not np.array_equal(self._names, names):
             self._names = names.copy()
-        refusal = Refusal(fleet.version, texts, lasting, cause, self._names, fragmented)
+        refusal = Refusal(fleet.contents, texts, lasting, cause, self._names, fragmented)
         self._keep(key, refusal)
         if len(self._refusals) > MAX_KEPT:
             self._refusals.popitem(last=False)

@@ -331,18 +331,19 @@ class State:
 
     @contextmanager
     def without(self, uids: list[str]) -> Iterator[None]:
-        """Frees, during a with block, the devices that are kept for the waiting pods with these uids.
-
-        So the block can place another pod on these devices. After the block they are kept again, except for a waiting
-        pod that has got a reservation.
-        """
+        """Frees the devices that are kept for the pods with these uids in a with block; then keeps them again."""
+        before = self.fleet.contents
         for uid in uids:
             self.fleet.release(f"{EARMARKED}{uid}")
+        freed = self.fleet.contents
         try:
             yield
         finally:
+            unchanged = self.fleet.contents == freed
             for uid in uids:
                 self._hold_earmark(uid)
+            if unchanged:
+                self.fleet.contents = before
 
     def _mark(self, note: PodNote) -> None:
         """Stores whether a pod that holds devices is being deleted, and whether it has a notice of its eviction."""

@@ -163,12 +163,12 @@ def explain_member(state: State, pod: WaitingPod, rows: Ints) -> str:
         return missing
     asked = rows.tobytes(), frozenset(gang.waiting)
     known = gang.forecast
-    if known is None or (known.versions, known.rows, known.uids) != ((state.fleet.version, state.sites), *asked):
+    if known is None or (known.versions, known.rows, known.uids) != ((state.fleet.contents, state.sites), *asked):
         chosen = _first([pod], gang.waiting.values(), size - len(gang.placed))
         parts = [Part(one.uid, one.request, rows if one is pod else state.allowed(one.rules)) for one in chosen]
         places, fitting = place_together(state.chooser, parts)
         text = "" if places else cause(size, len(gang.placed) + fitting)
-        known = gang.forecast = GangRefusal(text, (state.fleet.version, state.sites), *asked)
+        known = gang.forecast = GangRefusal(text, (state.fleet.contents, state.sites), *asked)
     return known.text
 
 
@@ -208,12 +208,12 @@ def _try(state: State, key: GangKey, pod: WaitingPod, rows: Ints, now: float) ->
     gang = state.gangs.of(key)
     asked, size = (rows.tobytes(), frozenset(gang.waiting)), gang.size(key)
     known = gang.refusal
-    if known is not None and (known.versions, known.rows, known.uids) == ((state.fleet.version, state.sites), *asked):
+    if known is not None and (known.versions, known.rows, known.uids) == ((state.fleet.contents, state.sites), *asked):
         return known.text
     fitting = _hold(state, key, gang, pod, now)
     if fitting == size:
         return ""
-    gang.refusal = GangRefusal(cause(size, fitting), (state.fleet.version, state.sites), *asked)
+    gang.refusal = GangRefusal(cause(size, fitting), (state.fleet.contents, state.sites), *asked)
     return gang.refusal.text
 
 

@@ -6,6 +6,8 @@ with the number of pods. If a node changes, only its row is computed again.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -72,6 +74,7 @@ class Fleet:
         places: the row and column of each device, keyed by the device's uuid.
         classes: the device classes; the first is that of a column without a device.
         version: a number that grows with each change.
+        contents: a number that is equal at two times only if nodes and holdings were the same at both.
         changed: the version at which each row changed last.
         emptied: the version at which a node was last removed from each row; 0 if none was.
         cls: the class of each device, as an index into `classes`.
@@ -94,7 +97,7 @@ class Fleet:
         self.names: npt.NDArray[np.object_] = np.full(FIRST_ROWS, "", np.object_)
         self.places: dict[str, tuple[int, int]] = {}
         self.classes: list[DeviceClass] = [DeviceClass("", 0)]
-        self.version = 0
+        self.version = self.contents = 0
         self.link_sets: list[tuple[tuple[tuple[int, ...], ...], tuple[int | None, ...]]] = []
         self._class_ids: dict[DeviceClass, int] = {self.classes[0]: NO_CLASS}
         self._link_ids: dict[tuple[tuple[tuple[int, ...], ...], tuple[int | None, ...]], int] = {}
@@ -184,7 +187,16 @@ class Fleet:
         self.core[there], self.idle[self.offered], self.memory[:] = 100, 100, self.total
         self.slots[rows] = slots[:, None] * there[rows]
         self.version += 1
-        self.changed[rows] = self.version
+        self.changed[rows] = self.contents = self.version
+
+    @contextmanager
+    def unchanged(self) -> Iterator[None]:
+        """Keeps `contents` as it is. The with block must end with the nodes and holdings with which it began."""
+        before = self.contents
+        try:
+            yield
+        finally:
+            self.contents = before
 
     def held_by(self, uid: str) -> Holding | None:
         """Returns the part of a node that the pod with this uid holds; None if it holds nothing."""
@@ -265,7 +277,7 @@ class Fleet:
 
     def _mark(self, row: int) -> None:
         self.version += 1
-        self.changed[row] = self.version
+        self.changed[row] = self.contents = self.version
 
     def _new_row(self) -> int:
         if self._free_rows:

@@ -58,7 +58,8 @@ def place_together(chooser: Chooser, parts: Sequence[Part]) -> tuple[dict[str, P
     """
     before, chooser.tries = chooser.tries, chooser.tries or Tries(MAX_SETS)
     try:
-        return _place_together(chooser, parts)
+        with chooser.fleet.unchanged():
+            return _place_together(chooser, parts)
     finally:
         chooser.tries = before
 

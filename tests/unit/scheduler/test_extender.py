@@ -185,6 +185,18 @@ def test_a_no_that_was_given_before_is_answered_without_a_look_at_the_nodes(monk
     assert first.failed_and_unresolvable_nodes.keys() == {"n0", "n1", "gone"}
 
 
+def test_a_no_is_still_known_after_a_question_about_a_pod_for_which_devices_are_kept() -> None:
+    state, kept, other = state_of("n0"), pod("kept", gpus=2), pod("other", core=100)
+    state.earmark(read_waiting(kept), Earmark("n0", (Piece("n0-0", 50, 500, 1),), (), 0))
+    ask(state, other)
+    request = read_waiting(other).request
+    refusal = state.refusals.of(request, np.array([0]))
+    assert not ask(state, kept).node_names
+    assert state.refusals.of(request, np.array([0])) is refusal
+    state.drop_earmark("uid-kept")
+    assert ask(state, other).node_names == ["n0"]
+
+
 def test_a_set_of_nodes_that_was_recognised_is_looked_up_again_once_one_offers_devices() -> None:
     state = state_of("n0")
     assert ask(state, pod("a", core=100), names=["n0", "n1"]).node_names == ["n0"]

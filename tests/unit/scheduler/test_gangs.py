@@ -100,6 +100,17 @@ def test_no_pod_of_a_gang_is_placed_before_all_of_them_fit() -> None:
     assert answer(state, pod("alone", core=100)) == "n0"
 
 
+def test_a_gang_that_does_not_fit_keeps_the_answers_to_all_other_pods_known() -> None:
+    state, one, other = state_of("n0", "n1"), gang_of(3, "one"), gang_of(3, "other")
+    single = pod("single", core=100, gpus=2)
+    created(state, *one, *other, single)
+    texts = [answer(state, item) for item in (one[0], single, other[0])]
+    refusal, searched = state.refusals.of(read_waiting(single).request, np.array([0, 1])), state.fleet.version
+    assert [answer(state, item) for item in (one[1], single, other[1])] == texts
+    assert state.refusals.of(read_waiting(single).request, np.array([0, 1])) is refusal
+    assert state.fleet.version == searched
+
+
 def test_while_a_gang_is_held_its_devices_are_nobody_elses() -> None:
     state, pods = state_of("n0", "n1"), gang_of(2)
     created(state, *pods)
