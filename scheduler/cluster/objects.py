@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -71,6 +72,11 @@ class _Allocation(msgspec.Struct):
 
 _ALLOCATION = msgspec.json.Decoder(_Allocation)
 
+_SHORT = re.compile(r"Insufficient |Too many pods|\b(gpu(-\w+)?|gang|budget): ")
+"""The causes in kube-scheduler's reason why a pod waits that name something short: its own
+(https://github.com/kubernetes/kubernetes/blob/v1.34.2/pkg/scheduler/framework/plugins/noderesources/fit.go), and those
+that the extender has answered."""
+
 
 @dataclass(frozen=True, slots=True)
 class WaitingPod:
@@ -86,6 +92,8 @@ class WaitingPod:
         gang: its gang's name and number of pods; None if it has none.
         high_priority: whether its author chose a high task priority.
         rules: the part of its spec that decides on which nodes it may run.
+        waits_for_others: whether it waits for a volume, a resource claim or other pods alone, by the last reason of
+            kube-scheduler's own.
     """
 
     uid: str
@@ -99,6 +107,7 @@ class WaitingPod:
     gang: Gang | None = None
     high_priority: bool = False
     rules: Rules = ANYWHERE
+    waits_for_others: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +176,7 @@ def read_waiting(pod: Json) -> WaitingPod:
         )
     choices = read_choices(mapping(metadata.get("annotations"))).choices
     containers, init = _asking(reading)
+    rules = rules_of(spec)
     cpu_milli, host_mib = host_demand(spec)
     placement = choices.placement or Placement.PACK
     request = Request(
@@ -187,7 +197,8 @@ def read_waiting(pod: Json) -> WaitingPod:
         created=str(metadata.get("creationTimestamp", "")),
         gang=choices.gang,
         high_priority=choices.task_priority == HIGH_PRIORITY,
-        rules=rules_of(spec),
+        rules=rules,
+        waits_for_others=rules.only_where_named and _lacks_nothing(mapping(pod.get("status"))),
     )
 
 
@@ -392,10 +403,21 @@ def _may_be_placed(spec: Json) -> bool:
 
 
 def _is_unschedulable(status: Json) -> bool:
-    return any(
-        one.get("type") == "PodScheduled" and one.get("reason") == "Unschedulable"
-        for one in mappings(status.get("conditions"))
-    )
+    return _unschedulable(status) is not None
+
+
+def _lacks_nothing(status: Json) -> bool:
+    """Whether kube-scheduler has found no node for a pod, and its reason names nothing that is short on a node."""
+    reason = _unschedulable(status)
+    return bool(reason) and _SHORT.search(reason or "") is None
+
+
+def _unschedulable(status: Json) -> str | None:
+    """Returns kube-scheduler's reason why it has found no node for a pod; None if it has not said that."""
+    for one in mappings(status.get("conditions")):
+        if one.get("type") == "PodScheduled" and one.get("reason") == "Unschedulable":
+            return str(one.get("message") or "")
+    return None
 
 
 def _placeable(status: Json) -> str:

@@ -773,8 +773,9 @@ class State:
 
         A pod of a spent budget is placed only if its priority is lower than that (`budget_block`).
 
-        Three kinds of pods do not count: those that would fit on no node that their rules allow even if all other pods
-        ended, those whose gang would not fit then, and those whose gang still lacks pods.
+        Four kinds of pods do not count: those that would fit on no node that their rules allow even if all other pods
+        ended, those whose gang would not fit then, those whose gang still lacks pods, and those that wait for a volume,
+        a resource claim or other pods alone (`WaitingPods.lowest_first`).
         """
         known = (self.budgets.version, self.waiting.version, self.offers, self.sites, self.gangs.membership)
         if self._lowest[0] != known:

@@ -46,7 +46,7 @@ class WaitingPods:
     """The pods that wait for a node, since the extender or kube-scheduler has found none for them.
 
     Attributes:
-        version: a number that grows with each pod that comes or goes.
+        version: a number that grows with each pod that comes or goes, or begins or ceases to wait for devices.
     """
 
     def __init__(self) -> None:
@@ -73,6 +73,7 @@ class WaitingPods:
             if _place(known.pod) != _place(pod):
                 self._drop_place(known.pod)
                 insort(self._order, _place(pod))
+            self.version += known.pod.waits_for_others != pod.waits_for_others
             shows_fit = known.shows_fit or (text == FITS and not known.text)
             self._pods[pod.uid] = replace(known, pod=pod, shows_fit=shows_fit)
 
@@ -101,6 +102,7 @@ class WaitingPods:
         self.add(pod)
         one = self._pods[pod.uid]
         outdated = one.text == FITS or one.shows_fit
+        self.version += not one.answer and pod.waits_for_others
         self._pods[pod.uid] = replace(one, answer=answer, fragmented=fragmented, kept_from=kept_from, outdated=outdated)
         self._refused.add(pod.uid)
         if outdated:
@@ -178,7 +180,10 @@ class WaitingPods:
         return [self._pods[uid] for _, _, uid, _ in self._order]
 
     def lowest_first(self, counts: Callable[[str], bool]) -> Iterator[WaitingPod]:
-        """Yields the waiting pods of some namespaces with their requests, the lowest priority first.
+        """Yields the pods of some namespaces that wait for devices, with their requests, the lowest priority first.
+
+        A pod that waits for a volume, a resource claim or other pods alone, and that the extender has not refused, does
+        not wait for devices.
 
         Args:
             counts: returns whether the pods of a namespace are wanted.
@@ -187,8 +192,9 @@ class WaitingPods:
         for _, _, uid, namespace in reversed(self._order):
             if namespace not in known:
                 known[namespace] = counts(namespace)
-            if known[namespace]:
-                yield self._pods[uid].pod
+            one = self._pods[uid]
+            if known[namespace] and (one.answer or not one.pod.waits_for_others):
+                yield one.pod
 
     def _drop_place(self, pod: WaitingPod) -> None:
         del self._order[bisect_left(self._order, _place(pod))]

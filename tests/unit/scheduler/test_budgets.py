@@ -505,6 +505,24 @@ def test_a_pod_that_no_node_may_take_keeps_nobody_waiting_until_one_may(rule: di
     ) == ["q"]
 
 
+def test_a_pod_that_waits_for_a_volume_keeps_nobody_waiting_until_it_lacks_devices() -> None:
+    def waits(text: str) -> dict[str, Any]:
+        reason = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": text}
+        claims = of("rich", "claims", core=100, volumes=[{"persistentVolumeClaim": {"claimName": "c"}}])
+        return claims | {"status": {"conditions": [reason]}}
+
+    state = state_of("n0")
+    unbound = waits("0/1 nodes are available: pod has unbound immediate PersistentVolumeClaims.")
+    learn(state, BudgetState.OVER, "spent")
+    state.put_pod(read_note(unbound))
+    assert ask(state, of("spent", "p", core=10)).node_names == ["n0"]
+    state.put_pod(read_note(waits("0/1 nodes are available: 1 Insufficient fairgpu.io/gpu-core.")))
+    assert ask(state, of("spent", "q", core=10)).node_names == []
+    assert woken_by(state, lambda: state.put_pod(read_note(unbound))) == ["q"]
+    assert ask(state, unbound).node_names == []
+    assert ask(state, of("spent", "r", core=10)).node_names == []
+
+
 def test_pods_are_shown_when_an_inventory_gives_them_room_in_order_of_class_and_age() -> None:
     state, waking_api = state_of("n0"), WakingApi()
     for name, priority, created in (("young", 1000, "T2"), ("low", 0, "T0"), ("old", 1000, "T1")):
