@@ -38,7 +38,11 @@ def place_member(state: State, pod: WaitingPod, rows: Ints, now: float) -> tuple
     """
     key = _key(pod)
     gang = state.gangs.of(key)
-    gang.nodes[pod.uid] = state.fleet.set_of(rows)
+    named = state.fleet.set_of(rows)
+    if pod.uid in gang.nodes and gang.nodes[pod.uid].bits != named.bits:
+        # The last attempt kept the pod from some of these nodes, or placed it on others.
+        gang.refusal = None
+    gang.nodes[pod.uid] = named
     gang.awaited.discard(pod.uid)
     kept = state.reservation(pod.uid)
     if kept is not None and kept.placed.node in state.fleet.names[rows]:
@@ -257,10 +261,18 @@ def _first(first: Sequence[WaitingPod], others: Iterable[WaitingPod], count: int
 def _rows_of(state: State, gang: Gang, pod: WaitingPod, asked: WaitingPod) -> Ints:
     """Returns the indexes in the fleet of the nodes on which a pod of a gang may be placed.
 
-    kube-scheduler asks about the pod `asked` now. The answer has the nodes that kube-scheduler named for `pod` and, if
-    both pods request the same, the nodes that it named for `asked`. If kube-scheduler named no nodes for them yet, the
-    answer has the nodes that the rules of `pod` allow.
+    These are the nodes that kube-scheduler last named for it. kube-scheduler asks about the pod `asked` now: if both
+    request the same, the nodes that it named for `asked` count as well, as far as the rules of `pod` allow them. They
+    do not count for a pod whose node other pods or volumes decide on. If it named none for either, the answer has all
+    nodes that the rules of `pod` allow.
     """
-    uids = {pod.uid, asked.uid} if pod.request == asked.request else {pod.uid}
-    known = [state.fleet.within(gang.nodes[uid]) for uid in uids if uid in gang.nodes]
-    return np.flatnonzero(np.logical_or.reduce(known)) if known else state.allowed(pod.rules)
+    own, others = gang.nodes.get(pod.uid), gang.nodes.get(asked.uid)
+    if pod.request != asked.request or (own is not None and pod.rules.only_where_named):
+        others = None
+    if own is None and others is None:
+        return state.allowed(pod.rules)
+    rows = np.zeros(state.fleet.size, np.bool_)
+    if others is not None:
+        rows[state.allowed(pod.rules)] = True
+        rows &= state.fleet.within(others)
+    return np.flatnonzero(rows if own is None else rows | state.fleet.within(own))

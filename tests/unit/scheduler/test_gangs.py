@@ -111,6 +111,41 @@ def test_a_gang_that_does_not_fit_keeps_the_answers_to_all_other_pods_known() ->
     assert state.fleet.version == searched
 
 
+@pytest.mark.parametrize("asked_before", [False, True])
+def test_a_gang_holds_nothing_where_a_pod_may_not_go_though_another_of_its_pods_may(*, asked_before: bool) -> None:
+    state, free, bound = state_of("n0", gpus=2), pod("a", gang="train/2"), pod("b", gang="train/2")
+    state.put_node(node("n1", 1))
+    fill(state.fleet, "n1-0", core=80)
+    for name in ("n0", "n1"):
+        state.put_site(Site(name, {"name": name}, pods=10))
+    bound["spec"]["nodeSelector"] = {"name": "n1"}
+    created(state, free, bound)
+    if asked_before:
+        assert answer(state, bound, ["n1"]) == "gang: 0 of 2 fit"
+    assert answer(state, free, ["n0"]) == "gang: 1 of 2 fit"
+    assert state.reserved() == set()
+
+
+def test_a_gang_holds_nothing_for_a_pod_with_a_volume_but_where_kube_scheduler_named_it() -> None:
+    claim = [{"persistentVolumeClaim": {"claimName": "c"}}]
+    state, pods = state_of("n0", gpus=2), [pod(name, gang="train/2", volumes=claim) for name in ("a", "b")]
+    state.put_node(node("n1", 1))
+    fill(state.fleet, "n1-0", core=80)
+    created(state, *pods)
+    assert answer(state, pods[1], ["n1"]) == "gang: 0 of 2 fit"
+    assert answer(state, pods[0], ["n0"]) == "gang: 1 of 2 fit"
+    assert state.reserved() == set()
+
+
+def test_a_gang_is_tried_again_once_kube_scheduler_names_other_nodes_for_one_of_its_pods() -> None:
+    state, small, large = state_of("n0", "n1"), pod("a", core=30, gang="train/2"), pod("b", core=60, gang="train/2")
+    created(state, small, large)
+    fill(state.fleet, "n1-0", core=50)
+    assert answer(state, large, ["n1"]) == "gang: 0 of 2 fit"
+    assert answer(state, small, ["n0"]) == "gang: 1 of 2 fit"
+    assert answer(state, large, ["n0"]) == "n0"
+
+
 def test_while_a_gang_is_held_its_devices_are_nobody_elses() -> None:
     state, pods = state_of("n0", "n1"), gang_of(2)
     created(state, *pods)
