@@ -262,13 +262,9 @@ class Reclaimer:
         with state.lock:
             if state.budgets.effect(pods[0].namespace) is not BudgetEffect.IN_BUDGET:
                 return _Fall("its budget is spent")
-            victims = [
-                (pod, note)
-                for pod, earmark in some
-                for uid in earmark.victims
-                if (note := state.note(uid)) is not None and note.holding
-            ]
-            kept = next(filter(None, (self._why_kept(pod, note) for pod, note in victims)), "")
+            named = sorted({uid for _, earmark in some for uid in earmark.victims})
+            victims = [note for uid in named if (note := state.note(uid)) is not None and note.holding]
+            kept = next(filter(None, (self._why_kept(some, note) for note in victims)), "")
             if kept:
                 return _Fall(kept)
             if victims and not settings.enabled:
@@ -288,9 +284,13 @@ class Reclaimer:
         until = min(earmark.until for _, earmark in some)
         return None if self._clocks.wall() < until else _Fall("the pods that were to go are still there", in_vain=True)
 
-    def _why_kept(self, pod: WaitingPod, victim: PodNote) -> str:
-        """Returns why `victim` must no longer be evicted for a waiting pod; empty if it is still to be evicted."""
-        if self._in_budget(victim) and (victim.high_priority or not pod.high_priority):
+    def _why_kept(self, some: Sequence[tuple[WaitingPod, Earmark]], victim: PodNote) -> str:
+        """Returns why `victim` may no longer be evicted for one of these waiting pods; empty if it may still be.
+
+        Of the pods of a gang, one whose earmark names the victim must be such that the victim may go for it.
+        """
+        for_high = any(pod.high_priority for pod, earmark in some if victim.uid in earmark.victims)
+        if self._in_budget(victim) and (victim.high_priority or not for_high):
             return "a pod that was to go is within its budget again"
         if not victim.labelled and not victim.leaving:
             return f"a pod that was to go has lost the label {names.POD_LABEL}, without which it is not evicted"
@@ -499,7 +499,7 @@ class Reclaimer:
     def _versions(self) -> _Versions:
         state = self._state
         cannot_go = frozenset(state.noticed()), frozenset(state.reserved())
-        return state.fleet.version, state.budgets.version, state.sites, *cannot_go
+        return state.fleet.contents, state.budgets.version, state.sites, *cannot_go
 
     def _left_out(self, uid: str) -> tuple[str, ...]:
         """Returns the names of the nodes on which no pod is evicted again for the waiting pod with this uid.

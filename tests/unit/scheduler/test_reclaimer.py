@@ -963,6 +963,18 @@ def test_where_reclaim_is_switched_off_what_is_free_already_is_kept_for_its_time
     assert kept(cluster) == {}
 
 
+def test_a_pod_within_its_budget_goes_for_a_gang_of_which_one_pod_has_high_task_priority() -> None:
+    cluster = Cluster("n0", over=())
+    cluster.runs("old", "n0", "other")
+    cluster.waits("a", core=30, gang="train/2", annotations={"fairgpu.io/task-priority": "0"})
+    cluster.waits("b", core=50, gang="train/2")
+    for _ in range(3):
+        cluster.step(1)
+    assert cluster.done == ["+earmark a", "+earmark b", "+reclaim-at old"]
+    cluster.step(60)
+    assert cluster.done[3:] == ["evict old"]
+
+
 @pytest.mark.parametrize("error", [ApiError(500, "InternalError", "no"), RuntimeError("an error that is not known")])
 def test_earmarks_of_a_gang_that_cannot_all_be_written_are_taken_back(error: Exception) -> None:
     cluster = Cluster("n0", "n1")
