@@ -52,7 +52,7 @@ class GangRefusal:
     It comes from an attempt to place the gang, or from a forecast: an attempt that reserves no devices.
 
     Attributes:
-        text: the reason; empty if the gang could be placed.
+        text: the reason why the gang cannot be placed; empty if it can.
         versions: the contents of the fleet (`Fleet.contents`), and the version of the nodes' other properties
             (`State.sites`).
         rows: the indexes of the nodes that were tried, as the bytes of an array.

@@ -331,7 +331,11 @@ class State:
 
     @contextmanager
     def without(self, uids: list[str]) -> Iterator[None]:
-        """Frees the devices that are kept for the pods with these uids in a with block; then keeps them again."""
+        """Frees, during a with block, the devices that are kept for the waiting pods with these uids.
+
+        So the block can place another pod on these devices. After the block they are kept again, except for a waiting
+        pod that has got a reservation.
+        """
         before = self.fleet.contents
         for uid in uids:
             self.fleet.release(f"{EARMARKED}{uid}")

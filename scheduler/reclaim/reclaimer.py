@@ -285,9 +285,9 @@ class Reclaimer:
         return None if self._clocks.wall() < until else _Fall("the pods that were to go are still there", in_vain=True)
 
     def _why_kept(self, some: Sequence[tuple[WaitingPod, Earmark]], victim: PodNote) -> str:
-        """Returns why `victim` may no longer be evicted for one of these waiting pods; empty if it may still be.
+        """Returns why `victim` must no longer be evicted for a waiting pod or its gang; empty if it is still to be.
 
-        Of the pods of a gang, one whose earmark names the victim must be such that the victim may go for it.
+        For a gang, it is still to be evicted if it may go for one of the gang's pods whose earmarks name it.
         """
         for_high = any(pod.high_priority for pod, earmark in some if victim.uid in earmark.victims)
         if self._in_budget(victim) and (victim.high_priority or not for_high):
