@@ -1,11 +1,12 @@
 """Do programs of others, and programs whose kernels wait, do with the shim what they do without it?
 
-Programs of frameworks (programs/) print one line for each thing that they did, and what came of it. A framework that is
-not installed has no row.
+Programs of frameworks (programs/) and of NVIDIA's runtime (../real/runtime.c) print one line for each thing that they
+did, and what came of it. A framework that is not installed has no row.
 """
 
 from __future__ import annotations
 
+import os
 import statistics
 import subprocess
 import sys
@@ -17,10 +18,16 @@ from typing import Any
 import costs
 import shares
 from deck_programs import DECK, longer
-from machine import total_bytes
-from node import BUILD, MIB, Container, Node, Share, begin_at_once
+from machine import settled_bytes, total_bytes, used_bytes
+from node import BUILD, MIB, Container, Node, Share, begin_at_once, ended
 
 PROGRAMS = Path(__file__).resolve().parent / "programs"
+RUNTIMES = ("12", "shared-12", "13", "shared-13")
+"""Releases of NVIDIA's runtime, linked in and as a library of its own."""
+RUNTIME_LAUNCHES = 40
+"""Kernels and graphs that a program of the runtime launches."""
+LAUNCHES_AT = 144
+"""Where the launches of the first GPU are in a container's usage file (usage.h)."""
 FRAMEWORKS = ("torch", "cupy", "numba", "jax")
 LONGEST_SECONDS = 90
 """A program that has not ended by then hangs."""
@@ -29,7 +36,7 @@ WAITING = [("legacy",), ("ahead", "3"), ("pairs", "10"), ("warm", "10"), ("first
 GREEN = ("green", "200")
 SLACK_US = 2000
 """The most by which a start or a wake-up may differ."""
-MATMUL_SECONDS = 8
+MATMUL_SECONDS = 5
 RUNS, TIMES = 3, 4
 """Runs of each program of the deck, and how many times as long as in the tests each is at work."""
 
@@ -107,6 +114,28 @@ def deck(folder: Path, settings: dict[str, str]) -> Iterator[dict[str, Any]]:
             yield shares.row(f"{kind}, alone", took_us, "us", f"<= {most:.0f}", met=met, context=context)
 
 
+def runtime(container: Container, name: str, *, shim: bool) -> list[str]:
+    """The lines of the runtime's program. The simulated driver ends it before the shim has a slot."""
+    given, program = costs.environment(container, shim=shim), BUILD / "tests" / f"runtime-{name}"
+    done = subprocess.run([program], env=given, capture_output=True, text=True, check=False, timeout=LONGEST_SECONDS)
+    return [*done.stdout.splitlines(), *([] if done.returncode == 0 else [f"ended {done.returncode}"])]
+
+
+def runtimes(folder: Path, settings: dict[str, str]) -> Iterator[dict[str, Any]]:
+    """Yields a row for each runtime: its calls succeed as without the shim, and each launch reaches the shim."""
+    node = Node(folder / "node", settings, driver=None)
+    for name in RUNTIMES:
+        container = node.container(name, Share(1 << 40))
+        plain, held = (runtime(container, name, shim=shim) for shim in (False, True))
+        usage = container.usage.read_bytes() if container.usage.exists() else b""
+        launches = int.from_bytes(usage[LAUNCHES_AT:][:8], "little")
+        failed = [line for line in plain if not line.endswith(" 0")]
+        met = plain == held and not failed and launches == RUNTIME_LAUNCHES
+        same = f"the same {len(plain)} lines" if plain == held else f"{plain} without, {held} with"
+        context = f"{same}; {failed} failed without; {launches} of {RUNTIME_LAUNCHES} launches counted"
+        yield shares.row(f"runtime {name}: calls as without the shim", met, "", "1", met=met, context=context)
+
+
 def framework(container: Container, name: str) -> dict[str, Any]:
     """Compares how far a framework's program gets with the shim and without."""
     lines = {}
@@ -135,6 +164,7 @@ def frameworks(folder: Path, settings: dict[str, str]) -> Iterator[dict[str, Any
         if "torch" in installed:
             yield torch_limit(container, limit)
     if "torch" in installed:
+        yield torch_taken(node.container("taken", Share(limit)))
         yield from matmuls(folder, settings)
 
 
@@ -145,6 +175,26 @@ def torch_limit(container: Container, limit: int) -> dict[str, Any]:
     held = answer == [str(limit), "OutOfMemoryError"]
     context = f"limit {limit // MIB} MiB; {' '.join(answer)}"
     return shares.row("torch: shows its limit and keeps to it", held, "", "1", met=held, context=context)
+
+
+def torch_taken(container: Container) -> dict[str, Any]:
+    """Returns the row of what the driver takes beyond the charge for a context in which cuBLAS is at work.
+
+    Raises:
+        RuntimeError: the program failed; with the end of what it said.
+    """
+    uuid, pipe = os.environ["VCUDA_TEST_UUID"], subprocess.PIPE
+    before = settled_bytes(uuid)
+    command = [sys.executable, str(PROGRAMS / "torch_product.py")]
+    given = costs.environment(container, shim=True)
+    with ended(subprocess.Popen(command, env=given, stdin=pipe, stdout=pipe, stderr=pipe, text=True)) as running:
+        assert running.stdout is not None
+        if running.stdout.readline() != "ready\n":
+            raise RuntimeError(running.communicate()[1][-300:])
+        taken, charge = used_bytes(uuid) - before, container.charged()
+    beyond = (taken - charge) / MIB
+    context = f"the driver took {taken / MIB:.0f} MiB, {charge / MIB:.0f} were charged"
+    return shares.row("taken beyond the charge by cuBLAS", beyond, "MiB", "<= 0", met=beyond <= 0, context=context)
 
 
 def matmuls(folder: Path, settings: dict[str, str]) -> Iterator[dict[str, Any]]:

@@ -17,6 +17,8 @@ from node import BEST_EFFORT, ELASTIC, Node, Share
 from shares import Tenant
 
 SOLO_WINDOWS, WINDOWS = 3, 4
+LONG_WINDOWS = 2
+"""Windows of ten seconds."""
 LATEST_SECONDS = 60.0
 """A program that has not ended so long after its time hangs."""
 CROWD = [shares.hard(70, shares.SHORT), *[Tenant(0, (shares.SHORT,), BEST_EFFORT)] * 8]
@@ -36,7 +38,7 @@ def calls(folder: Path, settings: dict[str, str]) -> Iterator[dict[str, Any]]:
             mean, plain, tail = costs.added(container, *words, processes=processes)
             context = f"{plain:,.0f} ns without; p99.9 with: {tail:,.0f} ns"
             yield costs.row(f"vcuda: {name}", mean, "ns added", goal, context)
-    yield costs.starting(container, processes=20)
+    yield costs.starting(container, processes=10)
     container.config.unlink()
     mean, plain, _ = costs.added(container, "launch", "200")
     yield costs.row("vcuda: launch without config", mean, "ns added", 5, f"{plain:,.0f} ns without")
@@ -100,7 +102,7 @@ def shares_of_time(folder: Path, settings: dict[str, str]) -> Iterator[dict[str,
     disturbed."""
     measured = Measured(folder, settings)
     for name, tenants, most, window_seconds in shares.CASES:
-        number = min(most, WINDOWS)
+        number = min(most, WINDOWS if window_seconds == 1 else LONG_WINDOWS)
         windows = measured.windows(tenants, number, int(window_seconds))
         errors = [abs(part - one.core) for window in windows for part, one in zip(window, tenants)]
         error = sum(errors) / len(errors)
