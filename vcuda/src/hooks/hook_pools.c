@@ -46,7 +46,7 @@ static CUresult from_pool(struct call *call)
     if (unlikely(pool == NULL)) {
         if (captured(call->asked) || call->pointer == NULL || call->bytes == 0)
             return allocate(call);
-        return pools_allocate(call->pool, call->bytes, allocate, release, call);
+        return pools_allocate(call->pool, call->bytes, call->asked, allocate, release, call);
     }
     CUresult result = allocate(call);
     return likely(pools_taken(pool, call->bytes)) ? result : pools_over(pool, result, release, call);

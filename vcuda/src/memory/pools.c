@@ -112,8 +112,20 @@ static int device_of(CUmemoryPool pool, int current)
     return current;
 }
 
+/* The context by which memory is allocated in the order of this stream, and its device: the current one, or the stream's own
+ * where none is current (cuda.h, cuMemAllocAsync). False: the call needs a current one, and has none. */
+static bool owner_by(CUstream stream, CUcontext *context, int *index)
+{
+    if (current_owner(context, index))
+        return true;
+    if (!stream_device(stream, context, index))
+        return false;
+    *context = device_context_for_all(*context);
+    return true;
+}
+
 /* The row to allocate by; NULL when it is not known whose memory the pool takes. */
-static struct pool *row_to_use(CUmemoryPool pool)
+static struct pool *row_to_use(CUmemoryPool pool, CUstream stream)
 {
     struct pools *all = &process()->pools;
     struct pool *row = row_of(pool);
@@ -121,7 +133,7 @@ static struct pool *row_to_use(CUmemoryPool pool)
     int index;
     if (row != NULL && __atomic_load_n(&row->context, __ATOMIC_ACQUIRE) != NULL)
         return row;
-    if (!current_owner(&context, &index))
+    if (!owner_by(stream, &context, &index))
         return NULL;
     if (row == NULL)
         index = device_of(pool, index);
@@ -431,9 +443,10 @@ static CUresult refused(CUresult (*allocate)(void *), void (*release)(void *), v
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-CUresult pools_allocate(CUmemoryPool pool, uint64_t bytes, CUresult (*allocate)(void *), void (*release)(void *), void *call)
+CUresult pools_allocate(CUmemoryPool pool, uint64_t bytes, CUstream stream, CUresult (*allocate)(void *),
+                        void (*release)(void *), void *call)
 {
-    struct pool *row = row_to_use(pool);
+    struct pool *row = row_to_use(pool, stream);
     bool charges = row != NULL && row->index != POOL_UNCHARGED, fits = false;
     if (charges) {
         look_at_use(row); /* streams have released some since it was last settled */

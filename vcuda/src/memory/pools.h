@@ -56,7 +56,8 @@ bool pools_taken(struct pool *pool, uint64_t bytes);
 
 /* An allocation that may make the pool grow: charge the growth, let `allocate` do it, settle by what the pool then has. Where
  * that is past the limit, `release` frees what was allocated, and the answer is that there is no memory. */
-CUresult pools_allocate(CUmemoryPool pool, uint64_t bytes, CUresult (*allocate)(void *), void (*release)(void *), void *call);
+CUresult pools_allocate(CUmemoryPool pool, uint64_t bytes, CUstream stream, CUresult (*allocate)(void *),
+                        void (*release)(void *), void *call);
 /* Frees an allocation by `release`, unless it failed by `result`, since the pool grew past the limit. What the driver has yet to
  * release stays charged. Returns the answer to the program. */
 CUresult pools_over(struct pool *pool, CUresult result, void (*release)(void *), void *call);
