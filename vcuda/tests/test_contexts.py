@@ -98,6 +98,14 @@ def test_small_allocations_begin_anew_after_the_context_of_the_last_ended(node: 
             assert ask("endctx")[0] == 0
 
 
+def test_the_block_that_is_set_aside_for_small_allocations_ends_with_the_context_of_the_last(node: Node) -> None:
+    container = node.container("a")
+    with container.session() as ask:
+        lines = ["init", "newctx", "alloc a 1000", "alloc b 1000", "endctx"]
+        assert [ask(line)[0] for line in lines] == [0] * len(lines)
+        assert container.charged() == node.truth("a")[0] == 0
+
+
 def test_a_context_is_charged_by_the_threads_and_multiprocessors_where_the_node_measured_none(node: Node) -> None:
     container = node.container("a", Share(context=0))
     estimate = 108 * (2048 * 1024 + 2 * MIB) + 24 * MIB

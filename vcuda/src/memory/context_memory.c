@@ -80,6 +80,7 @@ void context_memory_settle(struct context_memory *memory, bool gone)
         pacer_context_ended(memory->context);
         discharge(memory->index, memory->bytes - memory->exported);
         orphan(memory->index, memory->exported);
+        linear_context_ended(memory->index);
     } else {
         put_back(memory);
         confirm(memory->index, memory->bytes);

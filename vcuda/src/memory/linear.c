@@ -96,3 +96,10 @@ void linear_blocks(int index, int change)
 {
     __atomic_add_fetch(&process()->blocks[index], (uint32_t)change, __ATOMIC_ACQ_REL);
 }
+
+/* No small allocation may be left: the spare block is given back then, as with the last that is freed. */
+void linear_context_ended(int index)
+{
+    if (__atomic_load_n(&process()->blocks[index], __ATOMIC_ACQUIRE) == 0 && take_spare(index))
+        discharge(index, GRANULE);
+}

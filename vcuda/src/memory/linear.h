@@ -22,5 +22,7 @@ bool linear_freeing(uint64_t pointer, struct allocation *allocation);
 CUresult linear_freed(CUresult result, bool ours, const struct allocation *allocation);
 /* A row of KIND_BLOCK was removed with its context and its charge (-1), or was put back (+1). */
 void linear_blocks(int index, int change);
+/* A context has ended, and what it had of small allocations with it. */
+void linear_context_ended(int index);
 
 #endif
