@@ -76,6 +76,22 @@ def test_a_program_without_memory_finds_no_function_that_passes_the_limit(node: 
     assert run(node.container("a"), ("unusual", "unread"), virtual=False)[0] == OUT_OF_MEMORY
 
 
+@pytest.mark.parametrize("shim", [False, True])
+def test_a_thread_without_a_context_allocates_in_the_order_of_a_stream_that_has_one(node: Node, *, shim: bool) -> None:
+    assert run(node.container("a"), ("unusual", "contextless"), shim=shim, virtual=False)[0] == 0
+
+
+@pytest.mark.parametrize("refusal", [0, 1])
+def test_a_range_with_a_gap_is_unmapped_as_the_driver_says_and_no_part_of_it_before(node: Node, refusal: int) -> None:
+    """Whether NVIDIA's driver refuses it no document says."""
+    calls = node.folder / "calls"
+    container = node.container("a", SIMGPU_TRACE=str(calls))
+    if refusal:
+        container.settings["SIMGPU_FAULTS"] = f"cuMemUnmap:1:error={refusal}"
+    assert run(container, ("unusual", "gap"), virtual=False) == (0, refusal)
+    assert calls.read_text().splitlines().count("cuMemUnmap") == 1
+
+
 SEES_NO_FILES = """
 import ctypes, os, sys
 driver = ctypes.CDLL("libcuda.so.1")

@@ -61,37 +61,63 @@ EXPORT CUresult cuMemMap(CUdeviceptr pointer, size_t size, size_t offset, CUmemG
     return result;
 }
 
-/* Whether a mapping goes on behind the range, of which the driver unmaps nothing then. */
-static bool cuts_a_mapping(CUdeviceptr pointer, CUdeviceptr end)
+/* Whether the range is mappings that were noted, each whole, without a gap. */
+static bool is_of_whole_mappings(CUdeviceptr pointer, CUdeviceptr end)
 {
     struct allocation mapping;
-    while (pointer < end && allocations_find(&process()->allocations, KIND_MAPPING, pointer, &mapping)) {
-        if (mapping.extent > end - pointer)
-            return true;
+    while (pointer < end && allocations_find(&process()->allocations, KIND_MAPPING, pointer, &mapping) &&
+           mapping.extent <= end - pointer)
         pointer += mapping.extent;
-    }
-    return false;
+    return pointer == end;
+}
+
+/* A mapping that ends, and its reference to physical memory. */
+struct unmapping {
+    struct allocation mapping, physical;
+    bool ours;
+};
+
+/* Before the driver unmaps what begins here; false: no mapping that was noted. */
+static bool unmapping(CUdeviceptr pointer, struct unmapping *one)
+{
+    if (!allocations_take(&process()->allocations, KIND_MAPPING, pointer, &one->mapping))
+        return false;
+    one->ours = physical_dropping(one->mapping.owner, &one->physical);
+    return true;
+}
+
+static void unmapped(CUresult result, const struct unmapping *one)
+{
+    if (result != CUDA_SUCCESS)
+        allocations_put(&process()->allocations, &one->mapping);
+    physical_dropped(result, one->ours, &one->physical);
+}
+
+/* Of a range in which something else lies the driver decides as a whole. */
+static CUresult unmap_as_one(CUdeviceptr pointer, size_t size)
+{
+    struct unmapping one;
+    CUresult result = REAL(cuMemUnmap)(pointer, size);
+    for (CUdeviceptr at = pointer; result == CUDA_SUCCESS && at < pointer + size && unmapping(at, &one);
+         at += one.mapping.extent)
+        unmapped(result, &one);
+    return result;
 }
 
 /* The range may cover several mappings, each whole. They are unmapped one by one. */
 EXPORT CUresult cuMemUnmap(CUdeviceptr pointer, size_t size)
 {
-    struct allocation mapping, physical;
+    struct unmapping one;
     PASS_UNLESS_ACTIVE(cuMemUnmap, pointer, size);
     CUdeviceptr end = pointer + size;
-    if (cuts_a_mapping(pointer, end))
-        return REAL(cuMemUnmap)(pointer, size);
-    while (pointer < end && allocations_take(&process()->allocations, KIND_MAPPING, pointer, &mapping)) {
-        bool ours = physical_dropping(mapping.owner, &physical);
-        CUresult result = REAL(cuMemUnmap)(pointer, mapping.extent);
-        if (result != CUDA_SUCCESS)
-            allocations_put(&process()->allocations, &mapping);
-        physical_dropped(result, ours, &physical);
-        if (result != CUDA_SUCCESS)
-            return result;
-        pointer += mapping.extent;
+    if (size == 0 || !is_of_whole_mappings(pointer, end))
+        return unmap_as_one(pointer, size);
+    CUresult result = CUDA_SUCCESS;
+    for (; result == CUDA_SUCCESS && pointer < end && unmapping(pointer, &one); pointer += one.mapping.extent) {
+        result = REAL(cuMemUnmap)(pointer, one.mapping.extent);
+        unmapped(result, &one);
     }
-    return pointer < end || size == 0 ? REAL(cuMemUnmap)(pointer, end - pointer) : CUDA_SUCCESS;
+    return result == CUDA_SUCCESS && pointer < end ? unmap_as_one(pointer, end - pointer) : result;
 }
 
 EXPORT CUresult cuMemExportToShareableHandle(void *shareable, CUmemGenericAllocationHandle handle,

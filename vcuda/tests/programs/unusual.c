@@ -7,6 +7,8 @@
  *     unusual fault COUNT       a kernel fails; then so many launches, allocations, frees and questions, which all fail
  *     unusual conditional COUNT  so many launches of a graph with a loop whose body was captured, in it a choice of two bodies, each
  *                               of which allocates nothing; prints how long a launch takes at most
+ *     unusual contextless       a thread that has no current context allocates in the order of a stream
+ *     unusual gap               unmaps a range of which the beginning alone is mapped; prints the answer in place of the time
  *     unusual starved           no memory is left to the process when it makes its first context; prints what that call said
  *     unusual unread            none is left when it looks the driver's functions up; then there is, and it allocates 2 GiB
  */
@@ -234,6 +236,44 @@ static void unread(void)
     done((allocate != NULL ? allocate : CU(cuMemAlloc_v2))(&memory, (size_t)2 << 30), 0);
 }
 
+/* Memory in the order of a stream, by a thread that has no current context: the stream's context is meant (cuda.h,
+ * cuMemAllocAsync). */
+static void *allocates(void *argument)
+{
+    CUdeviceptr memory, other;
+    CUmemoryPool pool;
+    CUmemPoolProps properties = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
+    (void)argument;
+    must(CU(cuMemPoolCreate)(&pool, &properties));
+    must(CU(cuMemAllocFromPoolAsync)(&memory, 4 << 20, pool, works));
+    must(CU(cuMemAllocAsync)(&other, 4 << 20, works));
+    must(CU(cuMemFreeAsync)(memory, works));
+    must(CU(cuMemFreeAsync)(other, works));
+    if (CU(cuMemAllocFromPoolAsync)(&memory, 4 << 20, pool, NULL) != CUDA_ERROR_INVALID_CONTEXT)
+        done(CUDA_ERROR_UNKNOWN, 0);
+    return NULL;
+}
+
+static void contextless(void)
+{
+    pthread_t thread;
+    must(pthread_create(&thread, NULL, allocates, NULL) != 0);
+    must(pthread_join(thread, NULL) != 0);
+}
+
+/* A range of which the beginning alone is mapped: what the driver answers to its end, as "microseconds". */
+static uint64_t gap(void)
+{
+    CUdeviceptr range;
+    CUmemGenericAllocationHandle handle;
+    CUmemAllocationProp properties = {.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
+    must(CU(cuMemAddressReserve)(&range, 8 << 20, 0, 0, 0));
+    must(CU(cuMemCreate)(&handle, 2 << 20, &properties, 0));
+    must(CU(cuMemMap)(range, 2 << 20, 0, handle, 0));
+    must(CU(cuMemRelease)(handle));
+    return (uint64_t)CU(cuMemUnmap)(range, 8 << 20);
+}
+
 int main(int count, char **arguments)
 {
     if (count < 2)
@@ -248,6 +288,10 @@ int main(int count, char **arguments)
     uint64_t from = now_us();
     if (strcmp(arguments[1], "last") == 0)
         last();
+    else if (strcmp(arguments[1], "contextless") == 0)
+        contextless();
+    else if (strcmp(arguments[1], "gap") == 0)
+        done(CUDA_SUCCESS, gap());
     else if (strcmp(arguments[1], "stack") == 0)
         done(CUDA_SUCCESS, stack());
     else if (count == 3 && strcmp(arguments[1], "fault") == 0)
