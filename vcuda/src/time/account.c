@@ -59,7 +59,7 @@ struct parts {
 };
 
 /* Work that goes on into a later turn of its own shares that with what others began in between: the GPU goes round by
- * process, of which the other containers have one each as far as we know. */
+ * context, of which each process has one as far as others know. */
 static struct parts parts_of(int index, uint64_t begin_ns, uint64_t end_ns, uint64_t own)
 {
     struct parts parts = {0, 0, UINT64_MAX, false};
@@ -97,12 +97,14 @@ static uint64_t claim(struct ledger_device *device, uint64_t end_ns)
     return claimed < end_ns ? claimed : end_ns;
 }
 
-struct span_cost account_span(int index, uint64_t begin_ns, uint64_t end_ns, uint32_t launches, uint64_t solo_ns)
+struct span_cost account_span(int index, uint64_t begin_ns, uint64_t end_ns, uint32_t launches, uint64_t solo_ns,
+                              uint32_t beside)
 {
     struct ledger_device *device = &ledger->devices[index];
     struct vcuda_activity *published = &ledger->public.devices[index];
     uint64_t length = end_ns - begin_ns, before = claim(device, end_ns);
     struct peers at_work = peers(index);
+    at_work.count += beside;
     /* Spans are charged when they end. What began before this one and has not ended yet will find its beginning claimed. */
     uint64_t since = most_of(before, begin_ns < at_work.since ? begin_ns : at_work.since);
     if (since < begin_ns && begin_ns - since > MOST_BEFORE_NS)

@@ -17,8 +17,10 @@ struct span_cost {
 /* Charges what a process occupied from `begin` to `end` by the node's clock: whole within the turn in which it began,
  * divided by the containers at work after that. Time in which another process of the container was charged already is not
  * charged again. Nor is more than `solo_ns`, which the work would have taken alone on the GPU (0: unknown), where others may
- * have disturbed it: what runs over from another container's turn makes a span longer and is not this container's. */
-struct span_cost account_span(int index, uint64_t begin_ns, uint64_t end_ns, uint32_t launches, uint64_t solo_ns);
+ * have disturbed it: what runs over from another container's turn makes a span longer and is not this container's. `beside`:
+ * how many other contexts of the process have work in flight; the GPU goes round by context. */
+struct span_cost account_span(int index, uint64_t begin_ns, uint64_t end_ns, uint32_t launches, uint64_t solo_ns,
+                              uint32_t beside);
 
 /* Counts launches whose time was charged with others'. */
 void account_launches(int index, uint32_t launches);

@@ -176,6 +176,19 @@ uint32_t spans_contexts_beside(const struct queue *queue, uint64_t since_ns)
     return count;
 }
 
+/* Other contexts of the process that have work in flight on the queue's device. */
+static uint32_t at_work_beside(const struct queue *queue)
+{
+    const struct queue *other;
+    uint32_t count = 0;
+    for (uint32_t i = 0; (other = spans_walk(i)) != NULL; i++)
+        count += other != queue && __atomic_load_n(&other->context, __ATOMIC_ACQUIRE) != NULL &&
+                 __atomic_load_n(&other->oldest_since_ns, __ATOMIC_ACQUIRE) != 0 &&
+                 __atomic_load_n(&other->index, __ATOMIC_RELAXED) == queue->index &&
+                 __atomic_load_n(&other->for_all, __ATOMIC_RELAXED) != queue->for_all;
+    return count;
+}
+
 uint32_t spans_flows(const struct queue *queue)
 {
     uint32_t count = 0;
@@ -560,7 +573,7 @@ static void charge_span(struct queue *queue, const struct span *span, uint64_t b
     uint64_t guess = span->idled ? estimate_usual(&queue->estimate) * span->launches : 0;
     if (guess != 0)
         end = begin + least_of(guess, end - begin);
-    struct span_cost cost = account_span(queue->index, begin, end, span->launches, solo);
+    struct span_cost cost = account_span(queue->index, begin, end, span->launches, solo, at_work_beside(queue));
     uint64_t held = least_of(held_beside(queue, span, begin, end), cost.work_ns);
     cost.work_ns += span->charged_ns - held;
     if (held != 0)
@@ -595,7 +608,7 @@ static void charge_unseen(struct queue *queue, const struct span *span, uint64_t
         charge_none(queue, span);
         return;
     }
-    struct span_cost cost = account_span(queue->index, begin, end, span->launches, 0);
+    struct span_cost cost = account_span(queue->index, begin, end, span->launches, 0, at_work_beside(queue));
     uint64_t held = held_beside(queue, span, begin, end);
     cost.work_ns -= least_of(held, cost.work_ns);
     cost.work_ns += span->charged_ns;
@@ -839,7 +852,7 @@ void spans_charge_unfinished(struct queue *queue, uint64_t now_ns)
     if (end < begin + UNFINISHED_NS)
         return;
     span->charged_ns += end - begin;
-    account_span(queue->index, begin, end, 0, 0);
+    account_span(queue->index, begin, end, 0, 0, at_work_beside(queue));
     queue->cursor_ns = end;
     publish_oldest(queue);
 }

@@ -125,7 +125,7 @@ static void change_time(struct input *input, int index)
     account_contenders(index);
     if (schedule_turn_now(index, now, &turn))
         account_credit(index, &turn, now);
-    account_span(index, now - length, now, 3, take(input, 1) % 2 != 0 ? length / 2 : 0);
+    account_span(index, now - length, now, 3, take(input, 1) % 2 != 0 ? length / 2 : 0, 0);
 }
 
 static void look_after(struct input *input, int index)
