@@ -270,9 +270,9 @@ class Agent:
             self._open_or_withhold(node)
         try:
             self._starter.show()
+            self._starter.remove_used_specs()
         except OSError as error:
             self._not_published(error)
-        self._starter.remove_used_specs()
         if self._starter.has_ended_ones():
             self._collection_due.set()
 
@@ -429,7 +429,10 @@ class Agent:
             self._published = known
 
     def _not_published(self, error: OSError) -> None:
-        """Logs that the page writer's input was not written; the writer uses the last one until a round succeeds."""
+        """Logs that the host refuses to write the page writer's input, or to remove a file; the next round tries again.
+
+        The writer uses its last input until then.
+        """
         _log.warning("schedule not written", error=str(error))
 
     def _serve(self) -> None:

@@ -250,7 +250,8 @@ class Starter:
 
         Raises:
             OSError: the host has no room for the page writer's input; the ended containers' files are removed
-                nevertheless. Or the host refuses to remove a CDI spec; the files of its container then stay.
+                nevertheless. Or the host refuses to remove a CDI spec: record and files of its container then stay
+                until the next call, and those of the others are removed.
         """
         made = self._environment.made()
         candidates = ended(self.records(), self._environment.pods.all())
@@ -260,17 +261,25 @@ class Starter:
             if self._has_ended:
                 return
             over = [record for record in over if self._records.get((record.uid, record.container)) == record]
+            refusals = list[OSError]()
             for record in over:
+                has_spec = self._folders.spec(record).exists()
+                try:
+                    files.remove(self._folders, record)
+                except OSError as error:
+                    refusals.append(error)
+                    continue
                 del self._records[record.uid, record.container]
-                if self._folders.spec(record).exists():
+                if has_spec:
                     self._note_changed_spec(record)
-                files.remove(self._folders, record)
             for uid, container in self._unread_of_ended(self._environment.pods.all()):
                 if (uid, container) in made:
                     continue
                 self._unread.discard((uid, container))
                 files.remove_unread(self._folders, uid, container)
             self._environment.changed(list(self._records.values()))
+        if refusals:
+            raise refusals[0]
 
     def end(self) -> None:
         """Makes this object write no more files, since the next agent writes from now on.

@@ -114,7 +114,7 @@ class Measures:
         self._gpus = _gauge("fairgpu_scheduler_gpus", "GPUs on which containers may be placed.", registry)
         self._held = _gauge(
             "fairgpu_scheduler_held_gpus",
-            "GPUs that pods hold: each piece counts by the larger of its shares of time and memory.",
+            "GPUs that pods hold: each GPU counts by the larger of the shares of its time and memory that are held.",
             registry,
         )
         self._overlapping = _gauge(

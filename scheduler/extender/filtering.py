@@ -139,15 +139,16 @@ def budget_block(state: State, pod: WaitingPod) -> BudgetBlock | None:
 
     A budget's state may change between two calls, so a caller asks once and uses that answer throughout.
     """
-    effect, budget = state.budgets.effect_and_name(pod.namespace)
+    effect, name = state.budgets.effect_and_name(pod.namespace)
+    budget = f"the GPU budget {name}" if name else "the namespace's GPU budget"
     if effect is BudgetEffect.HELD:
-        message = f"budget: the GPU budget {budget} is spent and holds its pods until it has money again"
+        message = f"budget: {budget} is spent and holds its pods until it has money again"
         return BudgetBlock(effect, message)
     lowest = state.lowest_in_budget() if effect is BudgetEffect.OVER else None
     # kube-scheduler asks about pods of higher priority first. A pod that was admitted within its budget has the
     # priority of those that still are, so its place behind them is decided here.
     if lowest is not None and pod.priority >= lowest:
-        return BudgetBlock(effect, f"budget: the GPU budget {budget} is spent, and pods within theirs wait for GPUs")
+        return BudgetBlock(effect, f"budget: {budget} is spent, and pods within theirs wait for GPUs")
     return None
 
 

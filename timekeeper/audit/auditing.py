@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+import structlog
+
 from fairgpu.keeping import Wait
 from timekeeper.audit.charges import Changes, payer_at, read_price_list
 from timekeeper.audit.cluster import RESERVED, AuditContext, ClusterView, ReadCluster
@@ -37,7 +39,10 @@ from timekeeper.domain.sessions import MeterFrom
 from timekeeper.domain.timestamps import Instant
 from timekeeper.ledger import reading
 from timekeeper.ledger.client import Store
+from timekeeper.ledger.codec import UNREADABLE
 from timekeeper.settings import TimekeeperSettings
+
+_log = structlog.get_logger()
 
 
 def request_of(
@@ -306,7 +311,17 @@ def _audit_chunk(
         since=reading.since(client) or 0,
         left=left_on_nodes(client, payers, cluster.silent) if cluster is not None and cluster.silent else (),
     )
-    return [(snapshot, check(snapshot, context)) for snapshot in snapshots]
+    return [(snapshot, _checked(snapshot, context)) for snapshot in snapshots]
+
+
+def _checked(snapshot: Snapshot, context: AuditContext) -> list[Difference]:
+    """Returns the differences of one account. A value that no check can read is one, and ends no other's audit."""
+    try:
+        return check(snapshot, context)
+    except UNREADABLE as error:
+        _log.error("account not audited", account=snapshot.account, error=repr(error), exc_info=error)
+        reason = "the checks, which ended there"
+        return [difference(snapshot, Figure.PERIOD, "", repr(error), "values that can be read", reason)]
 
 
 def _unmetered(environment: AuditEnvironment, request: AuditRequest, cluster: ClusterView) -> Iterator[Difference]:

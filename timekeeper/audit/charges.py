@@ -41,7 +41,7 @@ def read_price_list(text: str | bytes | None) -> PriceList:
     try:
         document = json.loads(text) if text else {}
         return {model: [(int(since), Fraction(price)) for since, price in points] for model, points in document.items()}
-    except (ValueError, TypeError, AttributeError):
+    except (ValueError, TypeError, AttributeError, ArithmeticError):
         return {}
 
 

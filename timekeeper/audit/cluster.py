@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from typing import Any
 
 from fairgpu.json_values import mapping
@@ -62,7 +62,7 @@ def read_limits(spec: Json | None) -> BudgetLimits | None:
             observed=spec.get("enforcement") == "observe",
             simple=spec.get("admission", "simple") == "simple",
         )
-    except (KeyError, TypeError, InvalidOperation, TimeError):
+    except (KeyError, TypeError, ValueError, ArithmeticError, TimeError):
         return None
 
 

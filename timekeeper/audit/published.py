@@ -363,7 +363,7 @@ def _check_checkpoint(snapshot: Snapshot, sums: Sums, published: Json) -> Iterat
         if mapping(credit)
     }
     for name, text in snapshot.credits.items():
-        amount, *_, flag = text.split(" ")
+        amount, flag = text.partition(" ")[0], text.rpartition(" ")[2]
         credit = shown_credits.get((name, flag == "l"))
         if credit is not None and credit.get("microGPUSeconds") != amount:
             stored = shown(credit.get("microGPUSeconds"))

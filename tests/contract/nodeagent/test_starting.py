@@ -406,6 +406,25 @@ def test_a_pod_that_the_watch_shows_to_have_ended_is_collected_without_a_questio
     assert not node.starter.has_ended_ones()
 
 
+def test_a_spec_that_the_host_does_not_remove_keeps_no_other_container_and_is_tried_again(node: Node) -> None:
+    records = []
+    for name, slot in (("first", "slot-0"), ("second", "slot-1")):
+        node.knows(pod(name, {"main": 30}))
+        node.lists(name, "main", frozenset({slot}))
+        records.append(node.starter.prepare(frozenset({slot})))
+        node.pods.changed("DELETED", node.server.pop(name))
+    spec = node.folders.spec(records[0])
+    spec.unlink()
+    spec.mkdir()
+    with pytest.raises(OSError, match=spec.name):
+        node.starter.collect()
+    assert node.starter.records() == records[:1]
+    assert node.starter.has_ended_ones(), "it is tried again"
+    spec.rmdir()
+    node.starter.collect()
+    assert node.starter.records() == []
+
+
 @pytest.mark.parametrize("phase", [None, "Failed"], ids=["deleted by force", "marked by the pod garbage collector"])
 def test_a_container_that_outlives_its_pod_keeps_its_piece_until_it_ends(node: Node, phase: str | None) -> None:
     for name, slot in (("first", "slot-0"), ("second", "slot-1")):

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 
 import pytest
@@ -15,6 +16,7 @@ from tests.support.ledger.audited import (
     harness,
     in_amount,
     in_hash,
+    in_status,
     server,
     write_statuses,
 )
@@ -26,6 +28,7 @@ from timekeeper.domain.money import GPU_SECOND
 from timekeeper.domain.pricing import Bill
 from timekeeper.domain.timestamps import HOUR
 from timekeeper.domain.usage_folding import pack, unfold
+from timekeeper.ledger import keys
 from timekeeper.ledger.compaction import fold_hours, pack_hours
 from timekeeper.ledger.entries import pack_ledger
 
@@ -113,6 +116,41 @@ def test_a_packed_value_that_cannot_be_read_is_named_and_ends_no_audit(
     ((name, blob),) = books.client.hgetall(KEYS.folded).items()
     books.client.hset(KEYS.folded, name, damage(blob))
     assert (Figure.HOURS, name.decode()) in found(books)
+
+
+def in_any_json(key: str, field: str, name: str) -> Corruption:
+    def change(harness: LedgerHarness) -> None:
+        document = json.loads(harness.client.hget(key, field) or b"{}")
+        harness.client.hset(key, field, json.dumps({**document, name: [[0, {}]]}))
+
+    return change
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        in_hash(KEYS.credits(MONTH), "more", "broken"),
+        lambda harness: harness.client.set(keys.PRICES, '{"a": [[0, "1/0"]]}'),
+        lambda harness: harness.client.set(keys.PRICES, '{"a": [[Infinity, "1"]]}'),
+        in_status("checkpoint.pots", 5),
+        in_status("checkpoint", [1]),
+        *(
+            in_any_json(KEYS.sessions, "running", name)
+            for name in ("use", "rates", "tariff", "holds", "payers", "start")
+        ),
+        *(in_any_json(KEYS.head, "summary", name) for name in ("pots", "credits", "grace", "rate", "available")),
+    ],
+)
+def test_a_value_of_an_unexpected_form_ends_no_audit(books: LedgerHarness, damage: Corruption) -> None:
+    damage(books)
+    assert audited(books).accounts == 1
+
+
+def test_a_fault_of_a_check_is_a_difference_of_its_account(
+    books: LedgerHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("timekeeper.audit.auditing.check_hours", lambda _: int("five"))
+    assert found(books) == {(Figure.PERIOD, "")}
 
 
 STATUS_SPENT = (Figure.STATUS, "status.spent")

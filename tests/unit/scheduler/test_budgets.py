@@ -113,6 +113,13 @@ def test_a_held_budget_keeps_its_pods_from_every_node_and_lets_them_on_when_it_o
     assert ask(state, pod("a")).node_names == ["n0"]
 
 
+def test_a_default_budget_that_holds_is_named_as_the_namespaces() -> None:
+    state = state_of("n0")
+    state.budgets.learn_states(StatesDocument("e.1", True, (), BudgetState.HELD, {}), 0.0)
+    text = "budget: the namespace's GPU budget is spent and holds its pods until it has money again"
+    assert ask(state, pod("a")).failed_and_unresolvable_nodes == {"n0": text}
+
+
 class Ticking:
     """A clock whose seconds pass when somebody waits, until its end; `at` acts once an instant has come."""
 
