@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from fairgpu.states import NamespaceState, encode_charge, encode_state
 from timekeeper.controller.reconcile.context import ReconcileContext
 from timekeeper.controller.state.commitments import committed, overdue, queued
-from timekeeper.controller.state.figures import Figures, changed_states, figures, summary, unused_state
+from timekeeper.controller.state.figures import Figures, changed_states, figures, summary
 from timekeeper.domain.forecast import FINE, BurnRecord, sampled
 from timekeeper.domain.pricing import prices_in_force
 from timekeeper.domain.timestamps import Instant
@@ -82,7 +82,7 @@ def _publish_states(context: ReconcileContext, now: Instant, changed: dict[str, 
     prices = {key: float(price) for key, price in prices_in_force(books.prices, now).items()}
     texts = {namespace: compact(encode_state(state)) for namespace, state in changed.items()}
     fresh = secrets.token_hex(8)
-    unused = unused_state(books.rules.template)
+    unused = books.rules.unused
     terms = shared.Terms(
         prices,
         books.rules.unused_state.value,

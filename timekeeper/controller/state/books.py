@@ -13,7 +13,7 @@ from fairgpu.faults import Fault, show
 from fairgpu.states import BudgetState, NamespaceState
 from timekeeper.controller.state.accounts import Account, Checkpoint, default_account, default_budget, periods_to_open
 from timekeeper.controller.state.claims import ClaimView
-from timekeeper.controller.state.figures import Figures
+from timekeeper.controller.state.figures import Figures, unused_with_amounts
 from timekeeper.controller.state.observing import BudgetView, PodView
 from timekeeper.controller.state.sessions import MeteredSession
 from timekeeper.domain.budgets import OVERHEAD, Budget, BudgetError, parse_budget, unknown_fields, with_faults
@@ -103,6 +103,7 @@ class ControllerRules:
         labels: the keys of the pod labels that usage is attributed to.
         retention: how long each kind of record is kept.
         unused_state: the state of a namespace that no budget names, as long as it has had no GPU pod.
+        unused: that state with its amounts, without the namespace's name, if it has safe admission; None otherwise.
     """
 
     prices: Prices = field(default_factory=dict)
@@ -119,9 +120,11 @@ class ControllerRules:
     labels: tuple[str, ...] = ()
     retention: Retention = field(default_factory=Retention)
     unused_state: BudgetState = field(init=False)
+    unused: NamespaceState | None = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "unused_state", self.template.unused_state())
+        object.__setattr__(self, "unused", unused_with_amounts(self.template))
 
 
 @dataclass(frozen=True, slots=True)

@@ -198,7 +198,7 @@ def _safe(account: Account, figures: Figures) -> SafeAdmission | None:
     return SafeAdmission(promised, budget.default_commit // SECOND, budget.on_exhausted is OnExhausted.HOLD)
 
 
-def unused_state(template: Budget) -> NamespaceState | None:
+def unused_with_amounts(template: Budget) -> NamespaceState | None:
     """Returns the state of a namespace that no budget names and that has had no GPU pod, without the namespace's name.
 
     It has the amounts of a period in which nothing is granted or spent yet, by which safe admission judges the first
