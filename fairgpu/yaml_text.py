@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import yaml
@@ -45,7 +47,8 @@ def load(text: str | bytes) -> Any:
         ValueError: a value does not exist, such as the date `2026-02-30`.
         RecursionError: the document is nested too deeply.
     """
-    return yaml.load(text, _Loader)  # noqa: S506 - a safe loader
+    with _faults_of_pyyaml():
+        return yaml.load(text, _Loader)  # noqa: S506 - a safe loader
 
 
 def load_all(text: str | bytes) -> list[Any]:
@@ -56,4 +59,14 @@ def load_all(text: str | bytes) -> list[Any]:
         ValueError: a value does not exist, such as the date `2026-02-30`.
         RecursionError: a document is nested too deeply.
     """
-    return list(yaml.load_all(text, _Loader))
+    with _faults_of_pyyaml():
+        return list(yaml.load_all(text, _Loader))
+
+
+@contextmanager
+def _faults_of_pyyaml() -> Iterator[None]:
+    """Raises a YAMLError for the errors that PyYAML's own readers of `!!bool`, `!!timestamp` and `!!int` let out."""
+    try:
+        yield
+    except (LookupError, AttributeError, TypeError) as error:
+        raise yaml.YAMLError(f"a value is not of the type that its tag states: {error!r}") from error

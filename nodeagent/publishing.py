@@ -14,6 +14,7 @@ from nodeagent.schedule_page import Shown
 from nodeagent.turns import starts
 
 NOTICES = (names.EVICTION_AT, names.RECLAIM_AT)
+NOTICE_STEP_NS = 10**8
 LATEST_NS = (1 << 63) - 1
 """The latest notice, in ns of CLOCK_MONOTONIC, that fits into a page; the writer would refuse a GPU with a later
 one."""
@@ -80,8 +81,9 @@ def _name(record: Record) -> str:
 def notices(pods: Iterable[Mapping[str, Any]], wall: dt.datetime, monotonic_ns: int) -> dict[str, int]:
     """Returns when pods will be evicted, in ns of CLOCK_MONOTONIC, keyed by the pod's uid.
 
-    The timekeeper and the scheduler write such notices on pods; of two on one pod, the sooner counts. A notice that has
-    passed counts as now, and one after LATEST_NS as LATEST_NS.
+    The timekeeper and the scheduler write such notices on pods; of two on one pod, the sooner counts. An instant is
+    rounded to NOTICE_STEP_NS, so that a notice has the same value in each round, although the two clocks are read one
+    after the other. One before the host's start counts as NOTICE_STEP_NS, and one after LATEST_NS as LATEST_NS.
 
     Args:
         wall: the present time of the calendar.
@@ -92,9 +94,9 @@ def notices(pods: Iterable[Mapping[str, Any]], wall: dt.datetime, monotonic_ns: 
         annotations = pod["metadata"].get("annotations") or {}
         times = [at for name in NOTICES if name in annotations and (at := _time(annotations[name])) is not None]
         if times:
-            left = max(min(times) - wall, dt.timedelta())
-            at_ns = monotonic_ns + int(left.total_seconds() * 10**9)
-            found[str(pod["metadata"]["uid"])] = min(at_ns, LATEST_NS)
+            at_ns = monotonic_ns + int((min(times) - wall).total_seconds() * 10**9)
+            rounded = (at_ns + NOTICE_STEP_NS // 2) // NOTICE_STEP_NS * NOTICE_STEP_NS
+            found[str(pod["metadata"]["uid"])] = min(max(rounded, NOTICE_STEP_NS), LATEST_NS)
     return found
 
 

@@ -16,7 +16,8 @@ from timekeeper.domain.timestamps import Instant
 from timekeeper.domain.usage_folding import parse_part
 from timekeeper.ledger import keys, reading
 from timekeeper.ledger.client import Call, Store, StoreError, run, run_one
-from timekeeper.ledger.entries import entry_order
+from timekeeper.ledger.codec import UNREADABLE
+from timekeeper.ledger.entries import SegmentError, entry_order
 from timekeeper.ledger.usage import ATTEMPTS, Rest, Unread, read_rest
 
 ENTRIES_PER_PAGE = 5000
@@ -58,7 +59,7 @@ def read_snapshots(client: Store, wanted: Mapping[str, int], *, whole_ledger: bo
             before the period began are missed; only a wrong clock writes such entries.
 
     Raises:
-        StoreError: Redis does not run the script, or a value of packed ledger entries cannot be read.
+        StoreError: Redis does not run the script.
     """
     answers = run(client, [_call(name, start, ATTEMPTS[0].rows) for name, start in wanted.items()])
     for (name, start), answer in zip(wanted.items(), answers, strict=True):
@@ -180,7 +181,12 @@ def _snapshot(
     head, periods, sums, amounts, sessions, ended, *orders = (_by_key(found) for found in answer[:9])
     grants, corrections, stored_credits = orders
     after = "" if whole_ledger else f"{max(start // 1_000_000 - HOUR_MS, 0)}-0"
-    entries = tuple(_entries(client, name, start, after, _text(answer[9])))
+    entries: tuple[Entry, ...] = ()
+    fault = ""
+    try:
+        entries = tuple(_entries(client, name, start, after, _text(answer[9])))
+    except (SegmentError, *UNREADABLE) as error:
+        fault = str(error) or repr(error)
     rest, rest_of_sums = others
     parts = map(_text, _unread(start, answer).parts)
     return Snapshot(
@@ -201,6 +207,7 @@ def _snapshot(
         dict(zip(parts, rest.packed, strict=False)),  # nothing is read of hours that change all the time
         _text(answer[13]),
         _reports(client, [uid for uid, record in sessions.items() if '"tally"' in record]),
+        fault,
     )
 
 

@@ -65,6 +65,7 @@ class Snapshot:
             their hours.
         before: the total of the preceding period; empty if it is unknown.
         reports: keyed by open session, its report limits and its reports so far, as JSON, read a moment later.
+        fault: the reason why the ledger's entries cannot be read, so that `entries` is empty; empty if they can.
     """
 
     account: str
@@ -84,6 +85,7 @@ class Snapshot:
     folded: Mapping[str, bytes] = field(default_factory=dict)
     before: str = ""
     reports: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    fault: str = ""
 
     @property
     def end(self) -> int | None:

@@ -148,7 +148,17 @@ def read(body: bytes) -> Iterator[tuple[str, Row]]:
                 raise DocumentError(f"its first line is not {','.join(HEADER)}")
             for line in lines:
                 yield _plain(line[2]), _row(line, places, hours)
-    except (OSError, EOFError, zlib.error, csv.Error, ValueError, IndexError, TimeError) as error:
+    except (
+        OSError,
+        EOFError,
+        zlib.error,
+        csv.Error,
+        ValueError,
+        LookupError,
+        TypeError,
+        AttributeError,
+        TimeError,
+    ) as error:
         raise error if isinstance(error, DocumentError) else DocumentError(f"it cannot be read: {error}") from error
 
 

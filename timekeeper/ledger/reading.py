@@ -239,18 +239,27 @@ def summaries(client: Store, accounts: Sequence[str]) -> dict[str, str]:
     """Returns the published figures of accounts as JSON, keyed by account; the amount spent is the present one.
 
     `decode_summary` reads each text. The field `burn` holds the samples of recent spending. Accounts without published
-    figures are left out.
+    figures are left out; unreadable figures are an empty text.
     """
     pipeline = client.pipeline(transaction=False)
     for name in accounts:
         pipeline.hmget(keys.AccountKeys(name).head, ["summary", "burn"])
-    answers = zip(accounts, pipeline.execute(), strict=True)
-    decoded = {name: {**json.loads(text), "burn": as_text(burn or "")} for name, (text, burn) in answers if text}
+    found = {name: answer for name, answer in zip(accounts, pipeline.execute(), strict=True) if answer[0]}
+    decoded = {name: summary for name, answer in found.items() if (summary := _summary(*answer)) is not None}
     for name, summary in decoded.items():
         pipeline.hget(keys.AccountKeys(name).period(summary["period_start"]), "total")
     for summary, total in zip(decoded.values(), pipeline.execute(), strict=True):
-        summary["spent"] = int(total) if total is not None else summary["spent"]
-    return {name: json.dumps(summary) for name, summary in decoded.items()}
+        summary["spent"] = summary["spent"] if (spent := whole(total)) is None else spent
+    return dict.fromkeys(found, "") | {name: json.dumps(summary) for name, summary in decoded.items()}
+
+
+def _summary(text: bytes, burn: bytes | None) -> dict[str, Any] | None:
+    """Returns an account's published figures with the samples of its spending; None if they cannot be read."""
+    try:
+        summary = {**json.loads(text), "burn": as_text(burn or "")}
+        return summary if isinstance(summary["period_start"], int) and "spent" in summary else None
+    except (ValueError, TypeError, KeyError):
+        return None
 
 
 def open_sessions(client: Store, after: str, limit: int) -> list[tuple[str, str]]:

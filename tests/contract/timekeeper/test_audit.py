@@ -118,6 +118,17 @@ def test_a_packed_value_that_cannot_be_read_is_named_and_ends_no_audit(
     assert (Figure.HOURS, name.decode()) in found(books)
 
 
+@pytest.mark.parametrize("damage", [lambda segment: segment[:9], lambda _: b"", lambda _: b"\xff" * 40])
+def test_packed_entries_that_cannot_be_read_are_named_and_end_no_audit(
+    books: LedgerHarness, damage: Callable[[bytes], bytes]
+) -> None:
+    assert books.reconciler is not None
+    assert pack_ledger(books.client, books.reconciler.fencing_token, "a", books.now + HOUR)
+    ((name, segment),) = books.client.hgetall(KEYS.segments).items()
+    books.client.hset(KEYS.segments, name, damage(segment))
+    assert found(books) == {(Figure.LEDGER, "")}
+
+
 def in_any_json(key: str, field: str, name: str) -> Corruption:
     def change(harness: LedgerHarness) -> None:
         document = json.loads(harness.client.hget(key, field) or b"{}")

@@ -64,6 +64,17 @@ def test_an_emptied_store_starts_again_from_what_pods_that_are_gone_had_spent_un
     assert standing.finalized == 30 * GPU_SECOND
 
 
+@pytest.mark.parametrize("document", ["x", 5, [1], {"checkpoint": 5}, {"checkpoint": {"period": 5, "pots": "x"}}])
+def test_a_checkpoint_of_an_unexpected_form_keeps_no_leader_from_leading(
+    harness: LedgerHarness, document: object
+) -> None:
+    spend(harness)
+    harness.source.write_checkpoints(0, {ACCOUNT: document})
+    harness.lead(RULES)
+    harness.reconcile(10)
+    assert harness.spent(ACCOUNT) == 70 * GPU_SECOND
+
+
 def test_so_does_one_in_which_no_pod_runs_any_more(harness: LedgerHarness) -> None:
     spend(harness)
     harness.remove("runs")

@@ -79,6 +79,26 @@ def test_amounts_beyond_what_a_double_can_tell_are_exact(rest: RestServer) -> No
     assert history["spent"]["microGPUSeconds"] == str(2**53 + 1)
 
 
+@pytest.mark.parametrize("damage", ["{", "[]", "5", '{"period_start": "soon", "spent": 0}', "{}", "\udcff"])
+def test_figures_of_an_account_that_cannot_be_read_hide_no_others(
+    rest: RestServer, store: RedisServer, damage: str
+) -> None:
+    head = keys.AccountKeys("research").head
+    with store.client() as client:
+        kept = client.hget(head, "summary")
+        client.hset(head, "summary", damage.encode(errors="surrogateescape"))
+        try:
+            answer = rest.as_person("finance", "GET", "/v1/budgets")
+            alone = rest.as_person("finance", "GET", "/v1/budgets/research")
+        finally:
+            client.hset(head, "summary", kept)
+    assert answer.status == 200
+    names = [budget["name"] for budget in answer.document["budgets"]]
+    assert "serving" in names
+    assert "research" not in names
+    assert alone.status == 404
+
+
 def test_a_namespace_is_shown_what_pays_for_it(rest: RestServer) -> None:
     answer = rest.as_person("alice", "GET", "/v1/namespaces/team-a/budget").document
     assert (answer["namespace"], answer["state"], answer["budget"]["name"]) == ("team-a", "open", "research")

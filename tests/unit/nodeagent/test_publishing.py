@@ -12,7 +12,7 @@ import pytest
 
 from nodeagent.containers.folders import Folders
 from nodeagent.containers.records import GivenDevice, Record
-from nodeagent.publishing import LATEST_NS, notices, schedule, to_show
+from nodeagent.publishing import LATEST_NS, NOTICE_STEP_NS, notices, schedule, to_show
 from nodeagent.rounds import describe, first_state, step
 from nodeagent.schedule import containers_of
 from nodeagent.schedule_page import pack, shown
@@ -77,18 +77,25 @@ def test_a_page_that_shows_what_it_is_to_show_is_that_of_the_schedule() -> None:
 def test_a_clock_that_is_set_back_moves_a_notice_away_by_as_much_and_one_that_is_put_right_moves_it_back() -> None:
     pod = {"metadata": {"uid": "u1", "annotations": {EVICTION: "2026-01-01T12:00:10Z"}}}
     hour = dt.timedelta(hours=1)
-    assert notices([pod], NOW - hour, 1000) == {"u1": 1000 + 3610 * 10**9}
-    assert notices([pod], NOW, 2000) == {"u1": 2000 + 10 * 10**9}
-    assert notices([pod], NOW + hour, 3000) == {"u1": 3000}, "one that has passed counts as now"
+    start = 4000 * 10**9
+    assert notices([pod], NOW - hour, start) == {"u1": start + 3610 * 10**9}
+    assert notices([pod], NOW, start) == {"u1": start + 10 * 10**9}
+    assert notices([pod], NOW + hour, start) == {"u1": start - 3590 * 10**9}
+
+
+def test_a_notice_has_the_same_value_in_each_round_also_once_it_has_passed() -> None:
+    pod = {"metadata": {"uid": "u1", "annotations": {EVICTION: "2026-01-01T12:00:10Z"}}}
+    rounds = [(dt.timedelta(seconds=at, microseconds=7 * at), 10**12 + at * 10**9 + 900 * at) for at in range(20)]
+    assert len({notices([pod], NOW + passed, monotonic_ns)["u1"] for passed, monotonic_ns in rounds}) == 1
 
 
 @pytest.mark.parametrize(
     ("annotations", "expected"),
     [
         ({}, {}),
-        ({EVICTION: "2026-01-01T12:00:10Z"}, {"u1": 1000 + 10 * 10**9}),
-        ({EVICTION: "2026-01-01T12:00:10Z", RECLAIM: "2026-01-01T12:00:05+00:00"}, {"u1": 1000 + 5 * 10**9}),
-        ({RECLAIM: "2026-01-01T11:00:00Z"}, {"u1": 1000}),
+        ({EVICTION: "2026-01-01T12:00:10Z"}, {"u1": 10 * 10**9}),
+        ({EVICTION: "2026-01-01T12:00:10Z", RECLAIM: "2026-01-01T12:00:05+00:00"}, {"u1": 5 * 10**9}),
+        ({RECLAIM: "2026-01-01T11:00:00Z"}, {"u1": NOTICE_STEP_NS}),
         ({RECLAIM: "soon", EVICTION: "2026-01-01T12:00:10"}, {}),
         ({EVICTION: "9999-12-31T23:59:59Z"}, {"u1": LATEST_NS}),
     ],

@@ -398,9 +398,9 @@ def read_checkpoint(item: dict[str, Any], rule: PeriodRule) -> Checkpoint | None
     Args:
         rule: the rule for the budget's periods, by which the end of an older period is computed.
     """
-    status = item.get("status") or {}
-    document = status.get("checkpoint") or {}
     try:
+        status = item.get("status") or {}
+        document = status.get("checkpoint") or {}
         start = parse_instant(document.get("period"))
         time = parse_instant(document.get("time"))
         amount = int(document["closedMicroGPUSeconds"])
@@ -412,7 +412,7 @@ def read_checkpoint(item: dict[str, Any], rule: PeriodRule) -> Checkpoint | None
         period_credits = tuple(_read_credit(credit) for credit in document.get("pots") or ())
         previous_spent = int(document["previousMicroGPUSeconds"]) if "previousMicroGPUSeconds" in document else None
         version = int(document.get("version", 0))
-    except (TimeError, KeyError, TypeError, ValueError):
+    except (TimeError, KeyError, TypeError, ValueError, AttributeError, ArithmeticError):
         return None
     return Checkpoint(Period(start, end), time, amount, exhausted_at, period_credits, previous_spent, version)
 
