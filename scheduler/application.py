@@ -174,10 +174,13 @@ class Routes:
         self._binders = ThreadPoolExecutor(BINDS_AT_ONCE, "bind")
 
     def filter(self, body: bytes) -> Response:
-        """Answers kube-scheduler's call `filter` with the names of the nodes on which a pod can be placed.
+        """Answers kube-scheduler's call `filter` with the node for a pod, or the reason against each node.
+
+        Some pods get several nodes (see `filter_nodes`).
 
         Returns:
-            Status 200 with the nodes, 400 for a body that cannot be read, or 503 if this replica must not act (`Acts`).
+            Status 200 with the answer, 400 for a body that cannot be read, or 503 if this replica must not act
+                (`Acts`).
         """
         started = time.perf_counter()
         if not self._acts():

@@ -62,9 +62,11 @@ class ReclaimSettings(Section):
     notice_seconds: Annotated[float, Field(ge=0, le=86400)] = 60
     """The time between a pod's notice and its eviction."""
     placed_seconds: Annotated[float, Field(gt=0, le=3600)] = 30
-    """The time for which freed devices are kept. A node on which the pod is not placed by then is left out."""
+    """The time for which freed devices are kept for a waiting pod. If the pod is not placed there by then, later plans
+    for the pod leave out the node."""
     give_up_seconds: Annotated[float, Field(gt=0, le=86400)] = 600
-    """The longest time after their notice in which pods may end; a PodDisruptionBudget may delay one."""
+    """The time after `notice_seconds` in which the pods to evict must end, else the plan is given up. A
+    PodDisruptionBudget may delay an eviction."""
 
 
 class SchedulerSettings(Section):
@@ -91,6 +93,6 @@ def read_settings(environ: Mapping[str, str], file: Path | None) -> SchedulerSet
         file: the settings file; None for the usual file, which need not exist.
 
     Raises:
-        SettingsError: a setting is invalid.
+        SettingsError: the file cannot be read, or a setting is invalid.
     """
     return load_settings(Settings, environ, file, USUAL_FILE).scheduler

@@ -14,7 +14,8 @@ class BudgetEffect(Enum):
     IN_BUDGET = "in budget"
     """The budget has money, its state has no effect on pods, or the timekeeper has never answered."""
     OVER = "over budget"
-    """The pod is placed only if no pod within budget waits."""
+    """The pod is placed only if its priority is below that of each pod within budget that waits for devices
+    (`State.lowest_in_budget`)."""
     HELD = "held"
     """The pod is not placed."""
 

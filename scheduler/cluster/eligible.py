@@ -102,7 +102,9 @@ def rules_of(spec: Json) -> Rules:
 
 
 def others_of(amounts: Json) -> dict[str, int]:
-    """Returns the positive amounts of other resources, keyed by resource; GPUs, cpu, memory and pods are left out.
+    """Returns the positive amounts of other resources, keyed by resource; each is rounded up, and at most MOST.
+
+    FairGPU's own resources, cpu, memory and pods are left out, and so are amounts that cannot be read.
 
     Args:
         amounts: quantities keyed by resource, as in a node's status or a container's requests.

@@ -31,7 +31,7 @@ class Hold:
     """The devices that are held for pods of a gang until kube-scheduler has called `bind` for all of them.
 
     Attributes:
-        until: when the devices are freed, in monotonic seconds.
+        until: when the devices are freed if not all pods have arrived, in monotonic seconds.
         uids: the uids of the pods for which devices are held.
         arrived: the uids of those pods among them for which kube-scheduler has called `bind`. These binds continue
             once kube-scheduler has called `bind` for all of `uids`.
@@ -77,10 +77,10 @@ class Gang:
         awaited: the uids of the pods for which kube-scheduler made no bind call during the last hold. Before the next
             hold, kube-scheduler must ask about each of them.
         nodes: for each pod's uid, the nodes that kube-scheduler last named for the pod.
-        refusal: the reason of the last failed attempt to place the gang; None before one has failed, and once no pod of
-            the gang waits.
-        forecast: the last computed reason why an attempt would fail, with an empty text if it would not; None before
-            the first computation, and once no pod of the gang waits.
+        refusal: the reason of the last failed attempt to place the gang. None before one has failed, once
+            kube-scheduler names other nodes for a pod of the gang, and once the last waiting pod is seen as bound.
+        forecast: the last computed reason why an attempt would fail, with an empty text if it would not. None before
+            the first computation, and once the last waiting pod is seen as bound.
     """
 
     waiting: dict[str, WaitingPod] = field(default_factory=dict)

@@ -86,14 +86,15 @@ class WaitingPod:
         uid, namespace, name: identify the pod.
         request: the GPUs, processor time and memory that the pod needs.
         containers: the names of its GPU containers, init containers first, in the order of `Request.steps`.
-        prefers: whether it has soft preferences among nodes, which other plugins of kube-scheduler weigh.
+        prefers: whether kube-scheduler weighs several nodes for it: it has soft preferences among nodes, or the
+            placement `spread`.
         priority: the number of its priority class.
         created: when it was created (RFC 3339).
         gang: its gang's name and number of pods; None if it has none.
         high_priority: whether its author chose a high task priority.
         rules: the part of its spec that decides on which nodes it may run.
-        waits_for_others: whether it waits for a volume, a resource claim or other pods alone, by the last reason of
-            kube-scheduler's own.
+        waits_for_others: whether it waits only for what `Rules.only_where_named` names, such as a volume or other
+            pods: the last reason in kube-scheduler's condition names nothing that is short on a node.
     """
 
     uid: str
@@ -121,11 +122,13 @@ class PodNote:
             start independently. A single tuple has all parts if at most one main container, or an init container, has
             devices.
         fault: the reason why its allocation does not count; empty for a sound allocation or none.
-        waits: the pod with its request, if kube-scheduler may place it, has tried to, and found no node; else None.
+        waits: the pod with its request, if kube-scheduler may place it, has tried to, and found no node. None
+            otherwise, and for an invalid request.
         ended: whether it holds nothing and never will: it has ended, or was deleted before it was bound.
         done: whether it has ended with success.
         gang: its gang's name and number of pods; None if it has none.
-        member: the pod with its request, if it belongs to a gang and kube-scheduler may place it; else None.
+        member: the pod with its request, if it belongs to a gang and kube-scheduler may place it. None otherwise, and
+            for an invalid request.
         placeable: the message of its condition fairgpu.io/Placeable; empty if it has none or is bound.
         earmark: the value of its annotation fairgpu.io/earmark; empty if it has none or is bound.
         reclaim_at: when the scheduler will evict it, as its annotation says (RFC 3339); empty if it has no notice.
@@ -474,7 +477,8 @@ def _shares_of(text: str) -> tuple[str, dict[str, list[Share]]]:
 def _held(text: str, node: str, spec: Json) -> tuple[list[list[Share]], list[tuple[list[Share], bool]]]:
     """Returns the shares in an allocation's text: a list for each main container, and a pair for each init container.
 
-    The pair's second value is whether the init container keeps running beside the main containers.
+    Containers without shares are left out. The pair's second value is whether the init container keeps running beside
+    the main containers.
 
     Raises:
         AllocationError: the text is no allocation, or names another node or a container that the pod does not have.

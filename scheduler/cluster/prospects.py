@@ -38,7 +38,7 @@ class Prospects:
         """Returns whether some pods, which are placed together, would have a place if all other pods ended.
 
         It also returns True if the search for devices of several containers reached its limit, so that no answer is
-        known.
+        known. If only the search for nodes of several pods reached its limit, it returns False.
 
         Args:
             pods: one pod, or the pods of a gang.

@@ -20,7 +20,7 @@ from scheduler.placement.fleet import Ints
 from scheduler.placement.request import Request
 
 MAX_KEPT = 256
-"""The most kinds of requests whose refusals are kept."""
+"""The most refusals that are kept, each for a request and a set of nodes."""
 MAX_ENCODED = 32
 """The most refusals whose JSON is kept, those asked for last: with 5,000 nodes one is 0.4 MB, and made in 1 ms."""
 MAX_TEXTS = 16

@@ -350,7 +350,7 @@ class State:
                 self.fleet.contents = before
 
     def _mark(self, note: PodNote) -> None:
-        """Stores whether a pod that holds devices is being deleted, and whether it has a notice of its eviction."""
+        """Stores whether a bound pod is being deleted, and whether it has a notice of its eviction."""
         for marked, holds in ((self._noticed, bool(note.reclaim_at)), (self._leaving, note.leaving)):
             if holds and note.holding is not None:
                 marked.add(note.uid)
@@ -360,8 +360,8 @@ class State:
     def _take_earmark(self, note: PodNote) -> None:
         """Keeps the devices that the earmark of a waiting pod names, and frees those kept so far if they differ.
 
-        Without a valid earmark, and before the pod waits, no devices are kept. It also stores the nodes on which no pod
-        is evicted again for the pod, for `left_out`.
+        Without a valid earmark, and while the pod's request is not known, no devices are kept. It also stores the nodes
+        on which no pod is evicted again for the pod, for `left_out`.
         """
         pod, earmark = note.waits or note.member or self._asked.get(note.uid), None
         try:
@@ -491,7 +491,7 @@ class State:
             return f"node {note.holding.node} does not offer the GPU {gone[0]}" if gone else ""
 
     def noticed(self) -> set[str]:
-        """Returns the uids of the pods that hold devices and have a notice that the scheduler will evict them.
+        """Returns the uids of the bound pods that have a notice that the scheduler will evict them.
 
         No new plan evicts these pods.
         """
@@ -499,9 +499,9 @@ class State:
             return set(self._noticed)
 
     def leaving(self) -> set[str]:
-        """Returns the uids of the pods that hold devices and are being deleted.
+        """Returns the uids of the bound pods that are being deleted.
 
-        A plan of evictions counts their devices as free.
+        A plan of evictions counts what they hold as free.
         """
         with self.lock:
             return set(self._leaving)
@@ -620,7 +620,7 @@ class State:
             now: the present time, in seconds of a monotonic clock.
 
         Returns:
-            The reservation; None if the pod fits on none of the nodes.
+            The reservation; None if the pod fits on none of the nodes, or the search for devices reached its limit.
         """
         row = self.chooser.best(pod.request, rows)
         return None if row is None else self.reserve(pod, row, now)
@@ -633,7 +633,7 @@ class State:
             now: the present time, in seconds of a monotonic clock.
 
         Returns:
-            The reservation; None if the pod does not fit on the node.
+            The reservation; None if the pod does not fit on the node, or the search for devices reached its limit.
         """
         self.forget(pod.uid)
         placed = self.chooser.place(pod.request, row)

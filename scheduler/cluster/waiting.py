@@ -141,7 +141,8 @@ class WaitingPods:
     def not_written(self, before: Waiting, text: str) -> None:
         """Restores the earlier message of a pod's condition, since the new one could not be written.
 
-        If the pod was refused meanwhile, nothing changes, and the condition stays outdated.
+        Nothing changes if the pod waits no more, if another message was stored since, or if a refusal has made this
+        message outdated.
 
         Args:
             before: the pod as it was before `set_text`.

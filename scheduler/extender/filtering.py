@@ -70,11 +70,11 @@ class _Asked:
 
 
 def filter_nodes(state: State, arguments: FilterArguments, now: float) -> FilterResult:
-    """Returns the best node for a pod, and reserves devices there.
+    """Returns the best node for a pod, or the one on which devices are kept for it, and reserves devices there.
 
     Since the answer has a single node, kube-scheduler needs no scores, and its other extenders and plugins look at that
-    node alone. If the pod has soft preferences among nodes and no gang, all nodes that fit are returned, and nothing is
-    reserved. If no node fits, the result has a reason for each node.
+    node alone. If the pod has no gang and may choose among nodes (`WaitingPod.prefers`), all nodes that fit are
+    returned, and nothing is reserved. If no node fits, the result has a reason for each node.
 
     It first frees the reservations of all pods whose time limit has passed, and the pod's own earlier reservation. It
     keeps the reservation of a pod whose Binding was sent, and of a pod for whose gang devices are held.
@@ -232,8 +232,8 @@ def _place(state: State, pod: WaitingPod, question: _Asked, now: float) -> tuple
     """Returns the names of the nodes to answer for a pod, and the reason why the pod must wait because of its gang.
 
     There is no name if the pod fits nowhere. The reason is empty if no gang keeps the pod waiting. Most pods get one
-    node alone, on which devices are then reserved: the node of their earmark, else the best one. A pod with soft
-    preferences and without a gang gets all nodes on which it fits, and nothing is reserved.
+    node alone, on which devices are then reserved: the node of their earmark, else the best one. A pod without a
+    gang that may choose among nodes (`WaitingPod.prefers`) gets all nodes on which it fits, and nothing is reserved.
     """
     if pod.gang is not None:
         return place_member(state, pod, question.rows, now)

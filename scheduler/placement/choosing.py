@@ -216,7 +216,9 @@ class Chooser:
             gains[row] = NONE
 
     def place(self, request: Request, row: int) -> Placed | None:
-        """Returns the devices that a request gets on one node; None if it does not fit there.
+        """Returns the devices that a request gets on one node.
+
+        The result is None if the request does not fit there, or the search for devices reached its limit.
 
         Args:
             row: the node's index in the fleet.

@@ -220,8 +220,9 @@ class Fleet:
     def alike(self) -> Ints:
         """Returns a number for each row, equal for rows whose devices, in order, have the same classes and free parts.
 
-        So a computation on one of these rows holds for the others, too. The numbers are at least 0. A node's processor
-        time and memory, the links of its devices and their uuids are not compared.
+        It also compares whether each device is offered. So a computation on one of these rows holds for the others,
+        too. The numbers are at least 0. A node's processor time and memory, the links of its devices and their uuids
+        are not compared.
         """
         if len(self._alike_numbers) > 2 * len(self.nodes):
             # Most of the known contents are those of no row any more.

@@ -39,8 +39,8 @@ class Kind(NamedTuple):
     def percent_of(self, device: DeviceClass) -> int:
         """Returns the percent that a request of this kind takes of one GPU: the larger of its GPU time and its memory.
 
-        The result is NEVER, which is more than a GPU has, if the kind must not use the device, or if the device has
-        less memory than the kind needs.
+        The result is at least 1. It is NEVER, which is more than a GPU has, if the kind must not use the device, or if
+        the device has less memory than the kind needs.
 
         Args:
             device: the class of the GPU. A request for several GPUs takes this percent of each.
@@ -56,7 +56,7 @@ class Mix:
     """The requests so far, counted by kind.
 
     Attributes:
-        kinds: each kind of GPU request, and how often it was seen.
+        kinds: each kind of GPU request, and how often it was seen. Rare kinds beyond MAX_KINDS are dropped.
         pods: the number of all pods, including those without a GPU.
         cpu_milli: the processor time that all of them requested, in thousandths of a core.
     """
@@ -77,6 +77,8 @@ class MixCounter:
     def see(self, request: Request) -> None:
         """Counts one pod's request; a request of several containers counts as its largest container.
 
+        A request without a GPU counts for `Mix.pods` and `Mix.cpu_milli` alone.
+
         In a trial, each container counted as a request of its own. With four of six mixes of such pods, the scheduler
         placed 0.1 to 2 GPUs of 100 less in the trial.
         """
@@ -92,7 +94,7 @@ class MixCounter:
 
     @property
     def pods(self) -> int:
-        """The number of requests that were counted."""
+        """The number of all pods whose requests `see` has counted, including those without a GPU."""
         return self._pods
 
     def mix(self) -> Mix:
@@ -101,7 +103,7 @@ class MixCounter:
 
 
 def allowed(model: str, use: tuple[str, ...], avoid: tuple[str, ...]) -> bool:
-    """Returns whether a choice of models allows a model of GPU.
+    """Returns whether a choice of models allows a model of GPU, whatever the case of the letters.
 
     Args:
         use: the parts of names of which one must be in the model's name; empty for any model.

@@ -32,7 +32,8 @@ def overlaps(node: Node, held: Iterable[tuple[str, Sequence[Sequence[Piece]]]]) 
     """Returns each pod on a node whose part of a GPU, added to the parts of the pods bound before it, exceeds the GPU.
 
     The node agent refuses to start a container that exceeds a GPU. So the parts of that container do not count against
-    later containers, on this GPU or another. The other containers of its pod may run, and count.
+    later containers, on this GPU or another. The other containers of its pod may run, and count. Parts of GPUs that the
+    node does not offer do not count.
 
     Args:
         node: the node with its devices.

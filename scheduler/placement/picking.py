@@ -23,6 +23,9 @@ from scheduler.placement.worth import Left, Worth, device_gains, rounded
 def plain_pick(request: Request, fleet: Fleet, worth: Worth | None) -> Pick:
     """Returns a function (Pick) that scores a node's devices for a container by the request's placement, not by links.
 
+    With the placement `spread`, the emptiest device has the highest score. Otherwise it is the fullest, but for a
+    container of one GPU it is, after the first learning, the device with the largest gain.
+
     Args:
         worth: the learned figures that say which free parts are most useful; None before the first learning.
     """
@@ -122,6 +125,8 @@ def spreads_of(fleet: Fleet, rows: Ints, taken: Flags) -> Ints:
 
 def _nearest(fleet: Fleet, rows: Ints, candidates: Flags, fixed: Flags, counts: tuple[int, ...]) -> Flags:
     """Returns, for each node and device, whether the device belongs to the best linked set of that node.
+
+    On a node with too few candidates, no device does.
 
     Args:
         rows: the nodes' indexes in the fleet.

@@ -86,7 +86,7 @@ class Request:
 
     @property
     def single(self) -> Need | None:
-        """The need of the only GPU container; None if there are several, or an init container has one."""
+        """The need of the only GPU container; None if there are several or none, or if it is an init container."""
         return self.containers[0] if len(self.containers) == 1 and not self.init else None
 
 

@@ -138,9 +138,9 @@ def best_sets(
     """Returns sets of devices of a node, one for each container; the devices within each set are near to each other.
 
     No two sets have a device in common. Ways to divide the devices are compared by the worst link within any set, then
-    by the sum of all links within sets, then by the number of NUMA nodes of each set. With up to MAX_TOGETHER
-    candidates, the best way is found. With more, the sets are chosen one after the other, each the best of the devices
-    that are left.
+    by the sum of all links within sets, then by the sum of the sets' numbers of NUMA nodes. With up to MAX_TOGETHER
+    candidates, the best way is found. With more, the sets are chosen one after the other, each by `best_set` among the
+    devices that are left.
 
     Args:
         links: the links between all devices of the node, as a table.

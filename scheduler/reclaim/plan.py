@@ -303,9 +303,10 @@ class _Planner:
         return bool(victims.in_budget[at]), bool(holders.high_priority[at]), spent, holders.uids[at]
 
     def _cheapest(self, pod: PodToPlace) -> tuple[int, list[int]] | None:
-        """Returns the index of the node on which a pod's victims cost least, and the indexes of these victims.
+        """Returns the index of the cheapest node found for a pod, and the indexes of the pod's victims there.
 
-        The result is None if no victims make room.
+        It searches SEARCHED nodes at a time, by their estimated costs, until some of them have victims that make room.
+        Of these nodes it returns the one whose victims cost least. The result is None if no victims make room.
         """
         best: tuple[Cost, int, list[int]] | None = None
         order = self._in_order(pod)

@@ -297,7 +297,10 @@ class Reclaimer:
         return ""
 
     def _fit_together(self, pods: Sequence[WaitingPod]) -> bool:
-        """Whether all pods of a gang fit now without an eviction, on free devices or on those kept for them."""
+        """Whether all pods of a gang fit now without an eviction, on free devices or on those that they may take.
+
+        These are the devices that are kept for them or for pods of lower priority.
+        """
         state, fleet = self._state, self._state.fleet.copy()
         for uid in {uid for pod in pods for uid in state.lifted_for(pod)}:
             fleet.release(f"{EARMARKED}{uid}")
@@ -511,7 +514,7 @@ class Reclaimer:
     def _pods_to_place(self) -> Iterator[list[WaitingPod]]:
         """Yields the waiting pods within their budget that have no reservation or earmark; those of a gang together.
 
-        The pods of a gang that lacks pods are left out.
+        The pods of a gang are left out if it lacks pods, or if one of them has a reservation or an earmark.
         """
         state = self._state
         with state.lock:
@@ -563,7 +566,8 @@ class Reclaimer:
     def _copy(self, pods: Sequence[WaitingPod]) -> tuple[Fleet, list[PodToPlace], Spare]:
         """Returns the arguments of `plan_reclaim`: a copy of the fleet, the pods to place, and other free amounts.
 
-        In the copy, devices that are kept for other waiting pods are held, and pods that are ending hold nothing.
+        In the copy, devices that are kept for other waiting pods are held. Pods that are ending, and the victims of
+        earmarks, hold nothing.
         """
         state = self._state
         fleet = state.fleet.copy()
@@ -592,12 +596,13 @@ class Reclaimer:
         return fleet, wanted, Spare(spare_pods, spare_others)
 
     def _write(self, pods: Sequence[WaitingPod], plan: Plan) -> bool:
-        """Writes the earmarks of a plan on the waiting pods that it places, all or none.
+        """Writes the earmarks of a plan on the waiting pods that it places.
 
-        If the API server refuses a write, nothing is done about these pods for RETRY_SECONDS (`_pause`).
+        If a write fails, the earmarks that were written are withdrawn. If the API server refuses a write, nothing is
+        done about these pods for RETRY_SECONDS (`_pause`).
 
         Returns:
-            True if the plan still gave the pods a place, even if a write was refused. False if it did not: nothing is
+            True if the plan still gave the pods a place, even if a write failed. False if it did not: nothing is
             written then.
         """
         with self._state.lock:

@@ -20,7 +20,8 @@ class Cluster:
     """The cluster as the API server showed it once.
 
     Attributes:
-        state: the nodes with their GPUs, and the parts that pods hold.
+        state: the nodes with their GPUs, the parts that pods hold or that are kept for them, and the waiting pods; not
+            the nodes' labels and taints.
         pods: the facts about each pod, keyed by the pod's uid.
         faults: why the inventory of a node is not used, keyed by the node's name; only for nodes with such a fault.
     """

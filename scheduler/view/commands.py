@@ -33,7 +33,9 @@ SHOWN = 8
 
 
 def run_top(arguments: argparse.Namespace) -> int:
-    """Prints a line for each node that offers GPUs, with the parts that pods hold, or the same as JSON; returns 0.
+    """Prints a line for each node that offers GPUs, with the parts that pods hold; returns 0.
+
+    The totals follow, and the nodes whose inventory is not used. With `-o json` the nodes come as JSON, without totals.
 
     Raises:
         CommandError: the cluster cannot be read.
@@ -68,7 +70,7 @@ def run_top(arguments: argparse.Namespace) -> int:
 def run_inspect(arguments: argparse.Namespace) -> int:
     """Prints a line for each GPU of one node or of all nodes, or the same as JSON; returns 0.
 
-    With `-d` there is a line for each pod on each GPU.
+    With `-d` the table has a line for each pod on each GPU, and one for a GPU without pods.
 
     Raises:
         CommandError: the cluster cannot be read, or the node offers no GPUs.
@@ -87,10 +89,11 @@ def run_why(arguments: argparse.Namespace) -> int:
     """Prints a pod's stage and the messages about it and, if it waits for a node, why; returns 0.
 
     The reasons are the causes that keep the pod from nodes, each with the number of these nodes and its remedy; with
-    `-v` also with their names.
+    `-v` also with their names. If the pod's GPUs are free on some nodes, these are named instead. Without the right to
+    read events or all nodes and pods, a line says so.
 
     Raises:
-        CommandError: the pod or the cluster cannot be read.
+        CommandError: the pod or, for another cause than a missing right, its events or the cluster cannot be read.
     """
     namespace = arguments.namespace or namespace_of_context(os.environ)
     name = f"{namespace}/{arguments.pod}"

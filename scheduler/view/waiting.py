@@ -35,9 +35,9 @@ class Reason:
     """A cause that keeps a pod from some nodes, for a person to read.
 
     Attributes:
-        text: the cause, with the requested amount and the largest that is free.
+        text: the cause, with the requested amount and the largest that is free, where the cause has amounts.
         remedy: the advice to the pod's author.
-        nodes: the names of the nodes that the cause concerns.
+        nodes: the names of the nodes that the cause concerns; empty for a pod that FairGPU cannot place at all.
         fragmented: the names of the nodes among them that have enough free in sum, but in parts on several GPUs.
     """
 
