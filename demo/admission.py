@@ -61,7 +61,7 @@ class Admission:
             manifest: the pod as its author wrote it, as JSON.
 
         Raises:
-            StepError: the webhook's answer is not one that an API server accepts.
+            StepError: the webhook does not answer, or its answer is not one that an API server accepts.
         """
         pod = copy.deepcopy(manifest)
         pod["metadata"]["namespace"] = namespace

@@ -124,7 +124,10 @@ class Cluster:
         return bound
 
     def finish(self, pod: Json) -> Json:
-        """Ends all main containers of a pod successfully, and writes its file; returns a copy of the ended pod."""
+        """Ends all main containers of a pod successfully, and writes its file; returns a copy of the ended pod.
+
+        Later pods still do not get its devices.
+        """
         now = datetime.now(UTC).strftime(TIME_FORMAT)
         ended = {"terminated": {"exitCode": 0, "reason": "Completed", "finishedAt": now}}
         statuses = [{"name": item["name"], "state": ended} for item in pod["spec"]["containers"]]

@@ -1,4 +1,4 @@
-"""Runs the demonstration from beginning to end; then ends its processes and removes its files."""
+"""Runs the demonstration; then ends its processes, and removes its files unless they are to be kept."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ def run(keep: str | None) -> int:
     Raises:
         CommandError: the folder to keep exists already.
         OSError: the folder cannot be made.
+        SubprocessError: a command of a section did not end in time, or the sidecar's archive was not built.
     """
     screen = Screen()
     with ExitStack() as stack:

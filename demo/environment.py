@@ -62,7 +62,11 @@ class Environment:
         return Server("127.0.0.1", self.folder.timekeeper_port, "", tls, self.folder.signer.person(ADMIN))
 
     def start_sidecar(self, pod: Json) -> None:
-        """Starts the sidecar of a bound pod as a process, and adds it to `sidecars`."""
+        """Starts the sidecar of a bound pod as a process, and adds it to `sidecars`.
+
+        Raises:
+            StepError: admission put no sidecar into the pod.
+        """
         metadata = pod["metadata"]
         token = self.folder.signer.pod(NAMESPACE, metadata["name"], metadata["uid"])
         child = start_sidecar(self.children, self.folder.sidecar, pod, token, self.folder.usage(pod))
@@ -73,6 +77,7 @@ class Environment:
 
         Raises:
             StepError: the command failed.
+            TimeoutExpired: the command has not ended in time.
         """
         run_client(self.screen, self.client_environment(), arguments)
 
@@ -80,7 +85,8 @@ class Environment:
         """Shows the team's budget until it is in one of the given states; returns the last reading.
 
         Raises:
-            StepError: the budget gets into none of the states in time, or a child process has ended.
+            StepError: the budget gets into none of the states in time, the timekeeper refuses or does not answer, or a
+                child process has ended.
         """
         return watch(self.screen, self.children, self.reading, *states)
 
@@ -97,7 +103,8 @@ class Environment:
             The result of admission in that state.
 
         Raises:
-            StepError: the webhook does not learn the state in time, or the pod is refused or gets another class.
+            StepError: the webhook does not learn the state in time or gives no valid answer, a child process has ended,
+                or the pod is refused or gets another class.
         """
         native = dict(manifests())["native"]
         document = {**native, "metadata": {**native["metadata"], "name": name}}

@@ -59,6 +59,9 @@ def start_sidecar(children: Children, archive: Path, pod: Json, token: str, volu
         pod: the bound pod, as JSON.
         token: the pod's bearer token, which is written beside the usage volume.
         volumes: the folder that stands for the pod's usage volume.
+
+    Raises:
+        StepError: admission put no sidecar into the pod.
     """
     file = volumes.with_name(f"{volumes.name}.token")
     file.touch(mode=0o600)

@@ -1,4 +1,7 @@
-"""The sections of the demonstration, in order; each does one thing, shows it, and waits for its result."""
+"""The sections of the demonstration, in order; each does one thing, shows it, and waits for its result.
+
+If the result does not come, the section raises StepError.
+"""
 
 from __future__ import annotations
 
