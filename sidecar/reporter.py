@@ -72,7 +72,7 @@ class Reporter:
         self._events.put(_Stop())
 
     def run(self) -> None:
-        """Samples usage and sends reports until `stop` is called."""
+        """Samples usage and sends reports until `stop` is called; then sends one last report."""
         in_flight = False
         due = time.monotonic() + pacing.first_delay(self._pace, random)
         while True:

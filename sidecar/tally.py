@@ -20,9 +20,11 @@ memory."""
 class Tally(NamedTuple):
     """A container's GPU usage; each restart of the container begins a new run of counters.
 
+    Devices beyond MAX_DEVICES_PER_CONTAINER are left out.
+
     Attributes:
         ended: for each device, the sum of its usage in the earlier runs that this sidecar has seen end.
-        running: the usage in the present run, by its last record; None before the first record.
+        running: the usage in the present run: of each counter, the highest value so far. None before the first record.
         found: for each device, the part of `running` or `ended` that was in the container's file when the sidecar
             started. Perhaps an earlier start of the sidecar has reported it already.
     """
