@@ -22,6 +22,7 @@ def run_serve(arguments: argparse.Namespace) -> int:
 
     Raises:
         CommandError: a setting is invalid, or no API server is configured.
+        OSError: as for `Agent.run`.
     """
     from fairgpu.cluster.connect import connect
     from fairgpu.logs import configure_logs

@@ -75,7 +75,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Placed:
-    """The container of each process that the driver has named on a GPU.
+    """The container of each process that the driver names on a GPU in one sample.
 
     A process that ended before its container was known is left out: after a fault, a driver goes on naming ended
     processes for hours.
@@ -128,7 +128,7 @@ def figures(
 
     Args:
         placed: the container of each process in the sample.
-        charged: the bytes of GPU memory that the shim has charged to each slot.
+        charged: the bytes of GPU memory that the shim has charged to each slot; the answer has these slots.
         shares: the percent of GPU time that was granted to each slot whose share is a hard limit.
         before: the previous figures of each slot. A slot keeps them if the sample lacks the memory of one of its
             processes.

@@ -37,6 +37,8 @@ def encode(gpus: Mapping[str, Keyed]) -> bytes:
 def decode(content: bytes) -> dict[str, dict[tuple[int, int], Figure]]:
     """Returns the driver's figures of each container on each GPU, from the content of a file that `encode` made.
 
+    The file has neither `busy_percent` nor `trimmed_ns`: they are 0 in the answer.
+
     Returns:
         For each GPU's uuid, the figures of each container, keyed by its slot and the key of its start (see `PageSlot`).
 

@@ -35,7 +35,10 @@ DRIVER: Final = "gpu.nvidia.com"
 
 
 def foreign_resources(node: Mapping[str, Any]) -> list[str]:
-    """Returns the names of the extended resources by which another device plugin offers this node's GPUs."""
+    """Returns, sorted, the names of the extended resources by which another device plugin offers this node's GPUs.
+
+    Only the resources in RESOURCES, and those that begin with one of RESOURCE_PREFIXES, are known as such.
+    """
     said = (node.get("status") or {}).get("capacity") or {}
     return sorted(
         name

@@ -73,7 +73,8 @@ class Observation:
     Attributes:
         figures: the figures of each container on each GPU; the earlier ones if the driver's answer was incomplete.
         strays: for each process that no share limits, the uuid of its GPU, and the process.
-        busy_percent: the part of the time since the last look in which each container kept each GPU busy, in percent.
+        busy_percent: the part of the time since the last look in which each container kept each GPU busy, in percent;
+            0 on a GPU that is not in `timed`. A container has no entry for a GPU on which it has no process.
         processes: the number of processes of each container on each GPU; a container has no entry for a GPU on which
             it has no process.
         silent: the driver's error for each GPU about which it did not answer, keyed by the GPU's uuid.
@@ -89,7 +90,7 @@ class Observation:
 
 
 class GpuWatch:
-    """Asks the driver repeatedly for each container's use of the node's GPUs; finds processes that no share limits."""
+    """Asks the driver, at each `look`, for containers' use of the node's GPUs; finds processes that no share limits."""
 
     def __init__(self, node: Node, folders: Folders, proc: Path = PROC) -> None:
         self._node = node
@@ -106,7 +107,7 @@ class GpuWatch:
         """The last look; replaced whole, so that it can be read from any thread."""
 
     def _samples(self, uuids: Iterable[str]) -> tuple[dict[str, DriverSample], dict[str, str]]:
-        """Returns the driver's samples of those of these GPUs about which it answers, and its errors for the others.
+        """Returns the driver's sample of each GPU about which it answers, and its error for each other GPU.
 
         Both are keyed by the GPU's uuid.
         """

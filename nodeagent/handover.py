@@ -84,7 +84,7 @@ def note(descriptor: int, now_ns: int) -> None:
 
 
 def noted_ns(path: Path) -> int:
-    """Returns the time that `note` last wrote into a file, in ns of CLOCK_MONOTONIC; 0 if it cannot be read."""
+    """Returns the time that `note` last wrote into a file, in ns of CLOCK_MONOTONIC; 0 if there is none to be read."""
     try:
         content = path.read_bytes()
     except OSError:

@@ -24,7 +24,10 @@ own pod."""
 
 
 class Measures:
-    """The node agent's Prometheus metrics that count events and note times. They are in no registry before `show`."""
+    """The node agent's Prometheus metrics that its parts set: counts of events, times and states.
+
+    They are in no registry before `show`.
+    """
 
     def __init__(self) -> None:
         self._starts = Counter(

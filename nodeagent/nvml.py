@@ -213,7 +213,7 @@ class Figures:
         self._sample = sample
         self._placed = Placed()
         self.latest: Mapping[int, Figure] = {}
-        """By slot; replaced whole, so that it can be read from any thread."""
+        """The figures, keyed by the container's slot. The mapping is replaced whole: any thread may read it."""
         self.listed: tuple[tuple[Container, ...], Mapping[int, int]] = ((), {})
         """The containers that `watch` looks at, and the bytes charged by slot; replaced whole."""
         self._wanted = threading.Event()
@@ -230,6 +230,7 @@ class Figures:
 
         Raises:
             OSError: the driver does not answer.
+            ImportError: the function that samples (`asked`) lacks the package nvidia-ml-py.
         """
         self._looked_ns = time.monotonic_ns()
         members = members_of(containers)

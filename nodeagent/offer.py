@@ -33,8 +33,8 @@ class Offer:
         inventory: the GPUs that are offered, fenced ones among them.
         edits: the version of the vendor's CDI spec and the edits that give a container the GPU, keyed by the GPU's
             uuid.
-        withheld: the reason why each other GPU is not offered, for events. It is keyed by the GPU's uuid, or by its
-            index if the GPU has not answered since the agent started.
+        withheld: the reason why each other GPU is not offered, for events. It is keyed by the GPU's uuid, or by
+            `number INDEX` if the GPU has not answered since the agent started.
     """
 
     inventory: Inventory
@@ -171,7 +171,7 @@ def withholdings(
     runtime_failure: RuntimeFailure | None = None,
     shim_error: str = "",
 ) -> list[Withholding]:
-    """Returns the reasons to offer none of the node's GPUs; none if they are offered.
+    """Returns the reasons to offer none of the node's GPUs, for events about the Node; empty if there is none.
 
     Args:
         foreign: the names of the resources, or of other means, by which other plugins offer the same GPUs.

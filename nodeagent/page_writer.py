@@ -123,10 +123,10 @@ class PageWriter:
         return sum(read_shown(self._root, uuid) != containers for uuid, containers in self._to_show.items())
 
     def keep(self) -> None:
-        """Starts the process that writes the pages if it does not run, and ends it if it hangs.
+        """Starts the process that writes the pages if it does not run, and kills it if it hangs.
 
-        If the process has ended by itself, the call logs that, and starts another. A process that waits for the lock of
-        another writer does not count as hanging.
+        If the process has ended or was killed, the next call logs that, and starts another. A process that waits for
+        the lock of another writer does not count as hanging.
 
         Raises:
             OSError: the process cannot be started.

@@ -20,7 +20,7 @@ ACTIVE_FOR_NS = 2 * PERIOD_NS
 
 
 def active_since_ns(now_ns: int) -> int:
-    """Returns the time at or after which a container must have had or wanted work to count as active.
+    """Returns the time after which a container must have had or wanted work to count as active.
 
     Args:
         now_ns: the present time, in ns of CLOCK_MONOTONIC, as is the answer.
@@ -86,7 +86,8 @@ class State(NamedTuple):
     Attributes:
         period_start_ns: when the present period began.
         period_number: the number of the present period, which decides on the order of borrowers.
-        opening: each container's balance in ns at the beginning of the period, as in `Plan.balances`.
+        opening: the GPU time in ns that other containers owe to each container at the beginning of the period; below 0
+            if it owes them.
         plan: the turns of the present period; None before the first.
         containers: the containers that the plan is for.
         active: the containers that had or wanted work at the last look.
@@ -256,8 +257,8 @@ def _limit_ns(state: State) -> int:
 def _without_ended(state: State, containers: tuple[Container, ...]) -> State:
     """Returns the state without the figures of containers that are not among `containers`.
 
-    New containers may have the slots of these, and must not get their figures. A container that has started again keeps
-    its figures, such as its balance, but not its last activity: its new ledger file counts from 0.
+    A new container may have the slot of an ended one, and must not get its figures. A container that has started
+    again keeps its figures, such as its balance, but not its last activity: its new ledger file counts from 0.
     """
     present = {(each.slot, each.key) for each in containers}
     named = {(each.slot, each.name) for each in containers if each.name}
@@ -299,8 +300,8 @@ class _Counted(NamedTuple):
 
     Attributes:
         active: the containers that had or wanted work within the last ACTIVE_FOR_NS.
-        idlest_ns: when the one of these that has been without work for the longest time last had or wanted work; None
-            if no container is active.
+        idlest_ns: the earliest of the times at which each active container last had or wanted work; None if no
+            container is active.
         waits: when each container last waited for its turn; a container that never did is left out.
         overruns, used, wanting: the fields of `State` of these names, with the use and the waits since the last look.
     """
@@ -382,7 +383,10 @@ def _next_period(state: State, ended: _Counted, passed: int, late_ns: int) -> _P
 
 
 def _granted_before(made: turns.Plan, until_ns: int) -> dict[int, int]:
-    """Returns the ns of each container's turns from a period's beginning to `until_ns` after it, keyed by slot."""
+    """Returns the ns of each container's turns from a period's beginning to `until_ns` after it, keyed by slot.
+
+    The turns repeat in each period of that time. A container without a turn in it is left out.
+    """
     periods, rest_ns = divmod(until_ns, made.period_ns)
     granted_ns = {turn.slot: periods * made.granted_ns(turn.slot) for turn in made.turns} if periods else {}
     for turn in made.turns:

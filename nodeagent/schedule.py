@@ -57,7 +57,9 @@ INTERVAL_SECONDS = 0.01
 
 
 class PageFile:
-    """The file of a GPU's schedule page, mapped for writing. It is created if missing, never truncated or replaced.
+    """The file of a GPU's schedule page, mapped for writing. It is created if missing, and never replaced.
+
+    A file of another length gets the length of a page.
 
     Raises:
         OSError: the file cannot be opened, or its file system has no room for it.

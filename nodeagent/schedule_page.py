@@ -56,7 +56,7 @@ class PageSlot(NamedTuple):
         memory_limit_bytes: its limit of GPU memory; 0 if the limit in its configuration file holds.
         driver_bytes: the GPU memory that it holds according to the driver, in bytes.
         driver_sampled_ns: when the driver was asked.
-        notice_ns: when it will be evicted.
+        notice_ns: when it will be evicted; 0 if it will not.
         trim_permille: the part of each of its turns that it may use, in thousandths.
         dead_gone_ns: the time of the driver's last sample that named none of its ended processes: their memory was then
             free.
@@ -270,6 +270,8 @@ def shown(packed: bytes) -> frozenset[Shown]:
 
 def unpack_activity(page: bytes) -> Sequence[Activity]:
     """Returns a container's activity on each of its GPUs, from its shim's ledger file; none if the file is incomplete.
+
+    A complete file gives LEDGER_DEVICES activities, of which those beyond the container's GPUs are all 0.
 
     Args:
         page: the first LEDGER_PAGE_SIZE bytes of the file.

@@ -123,7 +123,7 @@ class Agent:
         self._known: tuple[Json, Inventory, list[Json]] | None = None
         """The Node, inventory and pods of the last round, which say what the Node must have; None before the first."""
         self._right: tuple[Json, Inventory, list[Json]] | None = None
-        """Those for which nothing was left to write on the Node; None before the first time."""
+        """The Node, inventory and pods for which nothing was left to write on the Node; None before the first time."""
         self._node_due = threading.Event()
         self._collection_due = threading.Event()
         self._answered_at = time.monotonic()
@@ -169,7 +169,8 @@ class Agent:
         """Runs the agent until `stop` is called; first waits for the end of another agent of this node, if one runs.
 
         Raises:
-            OSError: the host refuses the agent's files, or the port of the metrics is taken.
+            OSError: the host refuses the agent's files or the page writer's process, or the port of the metrics is
+                taken.
         """
         files.void_after_boot(self._folders, BOOT_ID.read_text().strip())
         settings = self._settings
@@ -252,7 +253,10 @@ class Agent:
         self._collection_due.set()
 
     def _round(self) -> None:
-        """Runs one round: checks what the node offers, publishes the containers with their notices, finds ended ones.
+        """Runs one round: keeps the page writer running, and cuts ledgers that are too long.
+
+        Once the node's pods are known, it also checks what the node offers, publishes the containers with their
+        notices, and finds ended ones.
 
         The round waits for no server and not for the driver: other threads ask these, write the Node, and remove the
         files of ended containers.

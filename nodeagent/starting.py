@@ -202,6 +202,8 @@ class Starter:
     def remove_used_specs(self) -> None:
         """Removes the CDI spec of each container that the runtime has made with it; the next start writes another.
 
+        After `end`, nothing is removed.
+
         There are two reasons. A runtime reads all specs anew after each change, so that many specs delay each start.
         And a kubelet that has restarted starts containers again without asking the agent, until the device plugin has
         registered with it: without the spec, such a start fails.
@@ -221,9 +223,10 @@ class Starter:
                     self._note_changed_spec(record)
 
     def show(self) -> None:
-        """Passes the records of all containers to `StartEnvironment.changed`.
+        """Passes the records of all containers to `StartEnvironment.changed`; does nothing after `end`.
 
-        A start that comes meanwhile waits, and then passes on newer records: these older ones never follow the newer.
+        A start that comes meanwhile waits, and then passes on newer records: the older records never come after the
+        newer ones.
 
         Raises:
             OSError: the host has no room for the page writer's input.
@@ -238,7 +241,7 @@ class Starter:
         return bool(ended(self.records(), pods) or self._unread_of_ended(pods))
 
     def collect(self) -> None:
-        """Removes the records and files of containers whose pods are deleted or have ended.
+        """Removes the records and files of containers whose pods are deleted or have ended; nothing after `end`.
 
         A container that goes on after its pod keeps its record and files until it ends. There are such containers: a
         deletion by force leaves containers their grace period, and a node that comes back may still run containers of
@@ -246,7 +249,7 @@ class Starter:
 
         The records that stay are passed to `StartEnvironment.changed`. A pod that the watch has not shown is read
         from the API server, since the watch may lag behind. While the server is silent, this takes half a minute for
-        each pod.
+        each pod, and the records stay. For a container whose record cannot be read, the watch alone counts.
 
         Raises:
             OSError: the host has no room for the page writer's input; the ended containers' files are removed
@@ -395,7 +398,8 @@ class Starter:
             slots: the ids of the slots of the container that starts.
 
         Raises:
-            PlacementRefusedError: it is not certain after DOUBT_SECONDS.
+            PlacementRefusedError: it is not certain after DOUBT_SECONDS, or the pod cannot be read or has ended, or
+                `container_of` refuses.
         """
         metadata = pod["metadata"]
         limit = time.monotonic() + DOUBT_SECONDS

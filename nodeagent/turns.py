@@ -103,8 +103,8 @@ class Plan:
         turns: all turns, sorted by their start.
         owned: the turns that active containers have by their own shares, without borrowed time. A turn is shorter if
             the container pays back time in this period, and longer if it is paid.
-        balances: the GPU time in ns that other containers owe to each container after the period; below 0 if it owes
-            them.
+        balances: the GPU time in ns that other containers owe to each container after the time that is paid back in the
+            period; below 0 if it owes them. Overruns of the period are not in it (see `settle`).
         rotates: whether the next period may have other turns even if the containers stay the same: idle time is then
             lent to other borrowers, or time is paid back.
     """
@@ -220,7 +220,8 @@ def starts(containers: Mapping[str, tuple[int, frozenset[str]]], period_ns: int 
 def settle(made: Plan, overruns: Mapping[int, int], used: Mapping[int, int]) -> dict[int, int]:
     """Returns each container's balance after a period in which work ran past the end of turns, keyed by slot.
 
-    A positive balance is GPU time in nanoseconds that the other containers owe to this one. Containers that ran over
+    A positive balance is GPU time in nanoseconds that the other containers owe to this one. An overrun moves no balance
+    beyond LARGEST_BALANCE_NS in either direction. Containers that ran over
     owe those that had less than their turns and wanted more, in proportion on both sides. No time is owed for an
     overrun that took nothing from others. If two containers have turns of 15 and 35 ms, and work of the first takes 20
     ms, the second is owed 5 ms.

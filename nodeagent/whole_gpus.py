@@ -70,7 +70,7 @@ def pack(sequence: int, epoch_ns: int, written_ns: int, processes: int, devices:
         sequence: the number of this version of the file.
         epoch_ns: when the counters were zero, in ns since 1970.
         written_ns: the present time, in ns since 1970.
-        processes: the number of processes of the container on its GPUs.
+        processes: the number of the container's processes on each of its GPUs, added up.
         devices: the container's use of each of its GPUs.
 
     Raises:
@@ -190,7 +190,7 @@ def put(pods: Path, record: Record, content: bytes) -> None:
         content: all bytes of the file.
 
     Raises:
-        OSError: there is no such volume, or something in it is a link, or no regular file.
+        OSError: there is no such volume, or something in it is a link, or no regular file, or the host refuses.
     """
     path = (record.uid, "volumes", "kubernetes.io~empty-dir", names.USAGE_VOLUME, record.container)
     descriptor = os.open(pods, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

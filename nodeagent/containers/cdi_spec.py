@@ -64,7 +64,7 @@ def vendor_edits(
         minor: the minor number of the GPU's device node.
 
     Returns:
-        The version of the CDI spec, and its `containerEdits` for this GPU joined with those for all its devices.
+        The version of the CDI spec, and the spec's `containerEdits` for this GPU joined with those for every device.
 
     Raises:
         VendorSpecError: there is no such entry, or more than one in a folder, or its edits have another form.
@@ -109,8 +109,8 @@ def vendor_edits(
 def joined(edits: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """Returns several `containerEdits` of CDI specs as one: all entries in order, each once.
 
-    Of a variable of the environment, and of `intelRdt`, the last value wins. Keys beside these and LISTS are left out.
-    Two GPUs of one container bring the same libraries: some runtimes refuse a library that is mounted twice.
+    Of a variable of the environment, and of `intelRdt`, the last value wins. Other keys that are not in LISTS are
+    left out. Two GPUs of one container bring the same libraries: some runtimes refuse a library that is mounted twice.
     """
     result: dict[str, Any] = {}
     variables: dict[str, str] = {}

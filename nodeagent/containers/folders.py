@@ -140,8 +140,8 @@ def write(folders: Folders, record: Record, vendor: Sequence[tuple[str, Mapping[
 
     Raises:
         OSError: the host has no room, or refuses, or the shim is not there; no file of this start remains, and the
-            container's record stays that of the earlier start. Schedule pages that were made stay.
-        ValueError: the record does not fit the configuration file.
+            record of an earlier start stays. Schedule pages that were made stay.
+        ValueError: the record does not fit the configuration file; the start's folder stays, empty.
     """
     folder, container = folders.start(record), folders.container(record)
     before = _read(container / RECORD)
@@ -271,7 +271,7 @@ def _cut(ledger: str) -> bool:
 
 
 def remove_unknown(folders: Folders, known: Sequence[Record], unread: Iterable[Path] = ()) -> list[Path]:
-    """Removes the folders and CDI specs of unknown containers, and half-written files; returns their paths.
+    """Removes the folders and CDI specs of unknown containers, and half-written specs and shims; returns their paths.
 
     A folder that the host refuses to remove stays, and its path is returned all the same.
 

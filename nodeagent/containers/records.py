@@ -148,7 +148,7 @@ def _check_slots(claim: Claim, others: Iterable[Record]) -> None:
     """Checks that none of some other containers has exactly the slots of a container that is about to start.
 
     The slots name the CDI device. A runtime keeps the specs that it has read, and reads a changed spec a moment later.
-    So it could make the container that starts with the GPUs and files of the other container.
+    So it could give the GPUs and files of the other container to the container that starts.
 
     Args:
         others: the records of the containers that have not ended yet, as far as the agent knows.
@@ -199,7 +199,7 @@ def check_unread(claim: Claim, unread: Iterable[tuple[str, str]], pods: Iterable
 
 
 def superseded(record: Record, records: Iterable[Record]) -> list[Record]:
-    """Returns the records that a container's new record replaces: those of its pod with its name, or with its slots.
+    """Returns the records that a container's new record replaces: those of its pod with its name or any of its slots.
 
     A record with its name is of an earlier start. A record with some of its slots is of an init container that ended.
     """

@@ -2,8 +2,8 @@
 
 The kubelet's PodResources API lists main containers and native sidecars, and one entry for each device. It does not
 list ordinary init containers, whose slots it hands on to containers that start later (kubelet's device manager). Such
-slots identify the pod; the container is then the first init container, in the order of the spec, that has not
-completed.
+slots identify the pod; the container is then the first init container, in the order of the spec, that asks for as many
+GPUs as there are slots and has not completed.
 """
 
 from __future__ import annotations
@@ -309,7 +309,7 @@ def is_live(pod: Mapping[str, Any]) -> bool:
 
 
 def _is_unlisted(pod: Mapping[str, Any], gpus: int) -> bool:
-    """Whether the kubelet does not list a pod, and an init container of it with `gpus` GPUs may start next.
+    """Returns whether the kubelet does not list a pod, and one of its init containers with `gpus` GPUs may start next.
 
     The kubelet lists a pod only if a main container or a native sidecar of it has GPUs.
     """

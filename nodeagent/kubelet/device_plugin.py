@@ -71,7 +71,7 @@ class Offered:
 
 
 class Slots:
-    """The slots that are offered to the kubelet now. Each open call ListAndWatch of the kubelet gets every change."""
+    """The slots that are offered to the kubelet now. After a change, open calls ListAndWatch get the latest ones."""
 
     def __init__(self, offered: Offered) -> None:
         self._changed = threading.Condition()
@@ -98,7 +98,7 @@ class Slots:
             self._changed.notify_all()
 
     def follow(self, goes_on: Callable[[], bool]) -> Iterator[Offered]:
-        """Yields the slots that are offered now, and again after each change.
+        """Yields the slots that are offered now, and again after each change; of several fast changes, only the last.
 
         Args:
             goes_on: returns whether to continue; checked after each change and each `wake`.

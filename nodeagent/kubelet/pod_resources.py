@@ -110,8 +110,8 @@ class PodResources:
             resource: the resource's name, such as `fairgpu.io/gpu`.
 
         Raises:
-            KubeletError: the kubelet does not answer within LIMIT_SECONDS of the question, or takes no question in that
-                time. A caller also waits for the answer to an earlier question, if one is on its way.
+            KubeletError: the kubelet refuses, does not answer within LIMIT_SECONDS of the question, or takes no
+                question in that time. A caller also waits for the answer to an earlier question, if one is on its way.
         """
         shared = self._listings.setdefault(resource, Shared(partial(self._asked, resource)))
         answer = shared.answer()

@@ -120,7 +120,8 @@ def observed(registration: Registration, look: Look, now_seconds: float) -> Regi
 
     Slots of another plugin of the same resource in the kubelet's checkpoint file are a sign that the other registered
     later. Slots that were in the file at this registration are no sign until the file has been without them, or the
-    kubelet has had time to call this plugin.
+    kubelet has had time to call this plugin. An allocation by another plugin is a sign if it appears in the file later
+    than IN_FLIGHT_SECONDS after this registration.
 
     Args:
         registration: the last registration, as `observed` returned it at the look before.
@@ -144,7 +145,7 @@ def observed(registration: Registration, look: Look, now_seconds: float) -> Regi
 
 
 def loss(registration: Registration, look: Look, now_seconds: float) -> Loss | None:
-    """Returns why the kubelet does not ask this device plugin; None if it does.
+    """Returns why the kubelet does not ask this device plugin; None if there is no sign of that.
 
     Args:
         registration: the last registration, as `observed` returned it for this look.

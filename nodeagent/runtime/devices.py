@@ -230,11 +230,17 @@ class Made:
         """The answers of `made_for`, keyed by the container's id in the runtime; replaced whole."""
 
     def look(self) -> frozenset[Holder]:
-        """Returns the pod's uid and the name of each container of which the runtime keeps a configuration."""
+        """Returns the pod's uid and the name of each container of which the runtime keeps a configuration.
+
+        The name is empty for a pod's sandbox.
+        """
         return frozenset(holder for holder, _ in self._look())
 
     def starts(self) -> frozenset[str]:
-        """Returns the folder of each start by whose CDI spec the runtime has made a container."""
+        """Returns the folder of each start by whose CDI spec the runtime has made a container.
+
+        A container that was made without a CDI spec of the agent adds an empty text.
+        """
         return frozenset(start for _, start in self._look())
 
     def _look(self) -> list[tuple[Holder, str]]:

@@ -131,7 +131,7 @@ class Nvidia:
     def _read_devices(self, nvml: Any, count: int) -> tuple[dict[str, Any], dict[str, str]]:
         """Returns NVML's handle of each GPU that answers, keyed by uuid, and why each other one is withheld.
 
-        The reasons are keyed by the GPU's index, as text. A GPU that has answered before and does not now gets a fault
+        The reasons are keyed by `number INDEX` of the GPU. A GPU that has answered before and does not now gets a fault
         instead. Its index may be that of another GPU now, since NVML numbers the GPUs each time it is opened.
         """
         handles: dict[str, Any] = {}
@@ -341,7 +341,7 @@ def _register(nvml: Any, events: Any, followed: set[int]) -> None:
     if these were asked for, NVML would refuse all events of the GPU.
 
     Raises:
-        NVMLError: no GPU can be added, and none was before.
+        NVMLError: NVML does not answer, or no GPU can be added and none was before.
     """
     kinds = nvml.nvmlEventTypeXidCriticalError | nvml.nvmlEventTypeDoubleBitEccError
     failed = None
