@@ -100,7 +100,7 @@ def _wait_until(done: Callable[[], bool], seconds: float, wait: Wait) -> None:
 def review_answer(route: str, cache: AdmissionCache, settings: Webhook, measures: Measures) -> ImmediateAnswer:
     """Returns the function that answers a review: it takes the body of the request, and returns the response.
 
-    A body that is no review gets a response with status 400.
+    A body that is no review gets a response with status 400. Other errors of `answer` leave the function.
 
     Args:
         route: the webhook: `mutate`, `validate` or `account`.

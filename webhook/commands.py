@@ -39,7 +39,11 @@ def register(subparsers: Any) -> None:
 
 
 def run_serve(arguments: argparse.Namespace) -> int:
-    """Serves admission reviews until SIGTERM; returns the exit status."""
+    """Serves admission reviews until SIGTERM; returns the exit status.
+
+    Raises:
+        CommandError: a setting is invalid, or no API server is configured and `--standalone` is not given.
+    """
     from fairgpu.cluster.connect import NoClusterError
     from fairgpu.logs import configure_logs
     from fairgpu.settings import USUAL_FILE
@@ -57,7 +61,11 @@ def run_serve(arguments: argparse.Namespace) -> int:
 
 
 def run_certificates(arguments: argparse.Namespace) -> int:
-    """Renews the webhook's certificates until SIGTERM; returns the exit status."""
+    """Renews the webhook's certificates until SIGTERM; returns the exit status.
+
+    Raises:
+        CommandError: a setting is invalid, or no API server is configured.
+    """
     import threading
 
     from fairgpu.certificates import utc_now
@@ -79,7 +87,11 @@ def run_certificates(arguments: argparse.Namespace) -> int:
 
 
 def run_api_servers(arguments: argparse.Namespace) -> int:
-    """Prints the addresses from which API servers call the webhook; returns the exit status."""
+    """Prints the addresses from which API servers call the webhook; returns the exit status.
+
+    Raises:
+        CommandError: no API server is configured, it does not answer or refuses, or no address is found.
+    """
     import json
 
     from fairgpu.cluster.api import ApiError
@@ -107,6 +119,9 @@ def run_render(arguments: argparse.Namespace) -> int:
     """Prints the policies, webhook rules and role bindings that follow from the settings; returns the exit status.
 
     The output is a file of patches for an overlay over deploy/base.
+
+    Raises:
+        CommandError: a setting is invalid, or the file of settings cannot be read.
     """
     import sys
 

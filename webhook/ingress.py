@@ -161,6 +161,8 @@ def _peer_text(peer: Json) -> str:
 def is_open(policy: Json | None) -> bool:
     """Returns whether a NetworkPolicy lets every IPv4 address or every IPv6 address connect, by a single entry.
 
+    Exceptions in the entry do not count.
+
     Args:
         policy: the policy, as JSON; None if there is none, which lets every address connect.
     """

@@ -99,7 +99,8 @@ def evaluate_budget(
 ) -> BudgetVerdict:
     """Returns the effect of a namespace's budget on a new pod.
 
-    The last known state of the budget counts, whatever its age.
+    The last known state of the budget counts, whatever its age. With safe admission, a pod for whose whole run the
+    money does not suffice is over budget or is held, as the budget says.
 
     Args:
         namespace: the pod's namespace.

@@ -22,7 +22,8 @@ class BudgetStates:
     Attributes:
         by_namespace: the states of the namespaces that have a budget, keyed by namespace.
         default: the state of all other namespaces.
-        unused: the default state with its amounts, without a namespace's name, if it has safe admission; else None.
+        unused: if the default budget has safe admission, the default state with the amounts of a period in which
+            nothing is spent yet, without a namespace's name; it is the state of all other namespaces. Else None.
         prices: GPU-hours charged for an hour of a whole GPU, keyed by model; `*` is any other model.
         confirmed_at: the time of the timekeeper's last answer, in seconds of the monotonic clock.
         charge: the admin's rules for charging.
@@ -36,7 +37,7 @@ class BudgetStates:
     unused: NamespaceState | None = None
 
     def state_of(self, namespace: str) -> NamespaceState:
-        """Returns the state of a namespace's budget; if it has no state, the default state.
+        """Returns a namespace's state; the default state if the namespace is not in `by_namespace`.
 
         The default state's amounts are 0 without safe admission, as no decision depends on them then.
         """

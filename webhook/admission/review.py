@@ -67,7 +67,8 @@ def answer(route: str, body: bytes, knowledge: Knowledge, settings: Webhook, now
 
     Raises:
         ReviewError: the body is not a review that can be answered.
-        UnicodeDecodeError: a container's environment or command line is not in UTF-8.
+        UnicodeDecodeError, msgspec.DecodeError: a container's environment or command line is not in UTF-8, or has a
+            number that is out of range.
     """
     subject = decode(body)
     verdict = judge(route, subject, knowledge, settings, now)

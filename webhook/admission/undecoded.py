@@ -31,5 +31,8 @@ def decoded(value: Any) -> Any:
 
     Args:
         value: the field: JSON bytes (`msgspec.Raw`), which are decoded, or a decoded value, which is returned.
+
+    Raises:
+        UnicodeDecodeError, msgspec.DecodeError: the bytes are not in UTF-8, or have a number that is out of range.
     """
     return msgspec.json.decode(value) if isinstance(value, msgspec.Raw) else value

@@ -1,4 +1,7 @@
-"""The validating webhook, which runs after all mutations: it refuses pods, their subresources, and pod templates."""
+"""The validating webhook, which runs after all mutations: it refuses faulty pods and subresources of pods.
+
+It also warns of faulty pod templates, or refuses them, as the setting `templates` says.
+"""
 
 from __future__ import annotations
 

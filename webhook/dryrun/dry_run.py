@@ -128,8 +128,8 @@ def dry_run(
         left_alone: the namespaces of which the API server sends no reviews, by the configurations' namespaceSelector.
 
     Returns:
-        A result for each template. A result for the object as a whole is the only one if the object is refused or has
-        no template, and the last one if the object asks for a GPU outside its templates.
+        A result for each template that `templates_of` returns. A result for the object as a whole is the only one if
+        the object is refused or has no template, and the last one if it asks for a GPU outside its templates.
 
     Raises:
         DryRunError: the webhook gave no answer.

@@ -95,7 +95,9 @@ class Manifests:
 
 
 def read_manifests(paths: list[str]) -> Manifests:
-    """Reads the objects in files, in folders (not in their subfolders), and in the standard input for `-`.
+    """Reads the objects in files, in folders, and in the standard input for `-`.
+
+    Of a folder, the files directly in it that have one of SUFFIXES are read.
 
     A file, or a part of a file, that cannot be read gives an error; the other objects are returned all the same. No
     manifest at all is an error, too.

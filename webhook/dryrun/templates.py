@@ -65,7 +65,7 @@ def is_workload(manifest: Manifest) -> bool:
 
 
 def is_custom(manifest: Manifest) -> bool:
-    """Returns whether an object's kind is not built into Kubernetes, so that it may create pods in its own way."""
+    """Returns whether an object's API group has a dot and is not below `k8s.io`: it may create pods in its own way."""
     return "." in manifest.group and not manifest.group.endswith(".k8s.io")
 
 
