@@ -28,7 +28,7 @@ MAX_ENCODED_BYTES = 256 * 1024
 
 
 class AllocationError(ValueError):
-    """The annotation `fairgpu.io/allocation` of a pod is no allocation; the message names the field."""
+    """The annotation `fairgpu.io/allocation` of a pod is no allocation; the message states the fault."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +101,8 @@ def decode(text: str) -> Allocation:
     """Decodes the value of a pod's annotation `fairgpu.io/allocation`; unknown fields are ignored.
 
     Raises:
-        AllocationError: the value is longer than MAX_ENCODED_BYTES, or no JSON object of version 1; or a field is
-            missing, of another type or out of range.
+        AllocationError: the value is longer than MAX_ENCODED_BYTES, or no JSON object of version 1; a field is missing,
+            of another type or out of range; or a container's name appears twice.
     """
     if len(text) > MAX_ENCODED_BYTES:
         raise AllocationError(f"the allocation is longer than {MAX_ENCODED_BYTES} bytes")

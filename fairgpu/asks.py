@@ -206,7 +206,8 @@ def _share(request: GPURequest | None, resources: Mapping[str, Any], gpu_names: 
     """Returns the share of GPUs that a container's resources ask for; None if they ask for none.
 
     The share is the sum of the request that a dialect reads, and of a whole GPU for each unit of any other resource in
-    `gpu_names` that counts GPUs. A container that states only sizes, which no dialect reads, asks for one GPU.
+    `gpu_names` that counts GPUs. A container that states only sizes, which no dialect reads, asks for one GPU, or for
+    none if all sizes are 0.
 
     Args:
         request: the request that a dialect reads from the container; None if no dialect does.

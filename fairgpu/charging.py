@@ -49,6 +49,8 @@ class UnplacedShare:
 def unplaced_rate(request: UnplacedShare, price: Fraction, rules: ChargeRules) -> int:
     """Returns the rate of a GPU request without an allocation, in microGPU-seconds a second.
 
+    For each vGPU, it is the price times the larger of the vGPU's shares of time and memory, rounded up.
+
     Args:
         request: the request, as sums over its vGPUs.
         price: GPU-hours charged for an hour of a whole GPU; 1 without prices.

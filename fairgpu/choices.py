@@ -238,7 +238,8 @@ class _Reader:
             key: the annotation's key.
             parse: returns the value that a text stands for, or raises ValueError.
             allowed: the fault's text for what is allowed.
-            instead: the fault's text for what to write instead.
+            instead: the fault's text for what to write instead. For a value that only lacks quotes, the fault says so
+                in place of this text.
         """
         value = self.annotations.get(key)
         if value is None and key not in self.annotations:
@@ -267,6 +268,6 @@ class _Reader:
     def list_of(self, key: str, item: re.Pattern[str], example: str) -> tuple[str, ...]:
         """Returns the names in the annotation `key`, which lists them separated by commas; empty if it is absent.
 
-        If `parse_list` refuses the list, adds a fault that proposes `example`, and returns no names.
+        For an invalid list, adds a fault that proposes `example`, and returns no names.
         """
         return self.read(key, lambda text: parse_list(text, item), LIST_ALLOWED, example) or ()

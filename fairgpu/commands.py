@@ -71,10 +71,10 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a command of `fairgpu`; returns the exit status: 1 after a CommandError, 2 if a package is not installed.
+    """Runs a command of `fairgpu`; returns the exit status: 1 after a CommandError.
 
-    The status is 130 after Ctrl-C, and 141 if the reader of the output has ended. Invalid arguments end the process
-    with the status 2.
+    The status is 2 if the command names `extras` and a package that it needs is not installed, 130 after Ctrl-C, and
+    141 if the reader of the output has ended. Invalid arguments end the process with the status 2.
 
     Args:
         arguments: the arguments; None for those of this process.

@@ -34,7 +34,7 @@ MAX_SLOTS = 64
 
 
 class InventoryError(ValueError):
-    """A node's inventory cannot be encoded or decoded; the message names the field."""
+    """A node's inventory cannot be encoded or decoded; the message states the fault."""
 
 
 class Health(StrEnum):

@@ -24,8 +24,8 @@ class CurrentTerm(Protocol):
 class Term:
     """The present term of this process as the leader, if it leads. Safe to use from several threads.
 
-    The thread of `campaign` begins and renews a term; a thread whose write the store refuses ends it. Times are seconds
-    of a monotonic clock.
+    The thread of `campaign` begins, renews and ends a term; a thread whose write the store refuses ends it, too. Times
+    are seconds of a monotonic clock.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -175,7 +175,7 @@ class _Attempt(NamedTuple):
         observed: the Lease as last observed; None if there is none.
         held: the number of the term in which this process leads after the attempt; None if it does not lead.
         trouble: the cause of a failure, in words that stay the same while the cause lasts, so that it is logged once;
-            empty without one.
+            empty without one, and after a lost race for the Lease.
         error: the error's own text, which may differ each time.
     """
 
@@ -276,7 +276,7 @@ def _take_or_renew(
         clock: returns the seconds of a monotonic clock.
 
     Raises:
-        ApiError: another candidate was faster, or the API server does not answer.
+        ApiError: another candidate was faster, or the API server refuses or does not answer.
         Exception: any error that `floor` raises.
     """
     if observation is None:

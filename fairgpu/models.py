@@ -89,8 +89,9 @@ def words(name: str) -> tuple[str, ...]:
 def match(key: str, model: str) -> Match | None:
     """Returns the rank of a price list's key for a GPU model; None if the model's name lacks the key's words.
 
-    The words must stand in the name as whole words, one after the other. If several keys match the model, the key with
-    the largest rank prices it.
+    The words must stand in the name as whole words, one after the other, in any case of the letters. Words for how a
+    device is divided do not count (see `words`). If several keys match the model, the one with the largest rank prices
+    it.
 
     Args:
         key: the key, such as `A100`.

@@ -33,10 +33,12 @@ class PodReading:
         init: the init containers.
         ephemeral: the ephemeral containers.
         all_containers: the containers of the three lists together, the main containers first.
-        choices: the choices of the pod's annotations and of the dialects together, before `permissions.grant`.
+        choices: the choices of the pod's annotations and of the dialects together, before `permissions.grant`. They are
+            not read if the pod neither requests a GPU nor has faults.
         permission_requests: the choices that need a permission of the namespace.
         strip_annotations: the dialects' keys to remove from the pod's annotations.
-        faults: all faults, at once.
+        faults: the faults of the containers, the annotations and the demand, each once. If one list of containers has
+            ENOUGH_FAULTS, the rest of the list is not read.
         warnings: lines about keys whose effect here differs from that in their own project, and about annotations of
             fairgpu.io that FairGPU does not know.
         demand: the demand of the whole pod.
@@ -95,7 +97,7 @@ def read_pod(
     root: Path = (),
     dialects: DialectSet = DIALECTS,
 ) -> PodReading:
-    """Returns the GPU requests and choices of a pod, or of a pod template, with all its faults.
+    """Returns the GPU requests and choices of a pod, or of a pod template, with their faults.
 
     A pod whose annotations are together longer than the API server allows is not read: it has this fault alone.
 

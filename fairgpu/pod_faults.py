@@ -47,7 +47,7 @@ MAX_ANNOTATIONS_LENGTH: Final = 256 * 1024
 def oversized(annotations: dict[str, Any], root: Path) -> tuple[Fault, ...]:
     """Returns the fault of annotations that are together longer than the API server allows; empty for shorter ones.
 
-    The API server checks its limit only after admission.
+    The API server checks its limit, in bytes, only after admission. Here characters are counted, which are never more.
 
     Args:
         annotations: the pod's annotations, as JSON.
@@ -281,7 +281,9 @@ def misplaced(container: ContainerReading) -> list[Fault]:
 
 
 def beyond_a_node(demand: Demand, settings: DialectSettings, root: Path) -> list[Fault]:
-    """Returns the faults of a demand for more than the largest node has: the pod would wait for ever.
+    """Returns the faults of a demand for more GPU time, or more percent of memory, than the largest node has.
+
+    A pod with such a demand would wait for ever.
 
     Args:
         demand: the demand of the whole pod.

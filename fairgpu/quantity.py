@@ -111,7 +111,7 @@ def memory_unit_name(unit_mib: int) -> str:
 def in_memory_units(text: str, unit_mib: int) -> str | None:
     """Returns an amount of bytes, such as `2Gi` or `4 GB`, as a number of units of memory, rounded up.
 
-    Returns None for a text without a suffix of bytes, or for 0 bytes. Faults use the result as advice.
+    Returns None for a text that is no number with a suffix, and for 0 bytes. Faults use the result as advice.
 
     Args:
         text: the amount as an author wrote it.

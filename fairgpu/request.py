@@ -102,7 +102,7 @@ class PodChoices:
         use_uuids: the uuids of the devices that the pod may get.
         avoid_uuids: the uuids of the devices that the pod must not get.
         placement: the rule by which devices are chosen among those that fit.
-        core_policy: whether the pod may use idle GPU time beyond its share.
+        core_policy: the rule for GPU time beyond the shares of the pod's containers.
         task_priority: 0 if the pod goes before other pods on the same GPU, 1 if it does not.
         gang: the gang whose pods are placed together with this one.
     """

@@ -51,6 +51,8 @@ _ALLOWED = {
 def explain(error: ValidationError, model: type[BaseModel], variables: Mapping[Keys, str]) -> str:
     """Returns one line for each fault: the key, the given value, the allowed values, and what to write.
 
+    A list that is too short only because its one item is invalid has the line of the item alone.
+
     Args:
         error: the faults that pydantic has found in the settings.
         model: the type of the settings that were read.

@@ -1,4 +1,4 @@
-"""Reads settings from a YAML file and the environment; the first invalid value stops the start with a message.
+"""Reads settings from a YAML file and the environment; an invalid value stops the start with a message.
 
 A service declares its settings as sections of typed fields with the unit in each name. The field `stale_after_seconds`
 in the group `states` of the section `webhook` is written in the file as

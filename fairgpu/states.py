@@ -2,8 +2,9 @@
 
 A document is `{"cursor": "STOREID.VERSION", "full": bool, "states": [...], "prices": {...}, "charge": {...}, "default":
 "unlimited", "unused": {...}}`. If `full` is true, each namespace that the document does not name is in the default
-state; with safe admission, `unused` has the amounts of that state. Otherwise the document has only the states that
-changed since the cursor of the request. Amounts are microGPU-seconds in decimal strings.
+state. If the default budget has safe admission, `unused` is that state with the amounts of a period in which nothing is
+spent yet. If `full` is false, the document has only the states that changed since the cursor of the request. Amounts
+are microGPU-seconds in decimal strings.
 """
 
 from __future__ import annotations
@@ -89,7 +90,8 @@ class StatesDocument:
         default: the state of a namespace that has no published state of its own.
         prices: GPU-hours charged for an hour of a whole GPU, keyed by model; `*` is any other model.
         charge: the admin's rules for charging.
-        unused: the default state with its amounts, without a namespace's name, if it has safe admission; else None.
+        unused: for namespaces without a published state, if the default budget has safe admission: the default state
+            with the amounts of a period in which nothing is spent yet, without a namespace's name; else None.
     """
 
     cursor: str

@@ -1,1 +1,1 @@
-"""The client commands of `fairgpu`, which talk to a running timekeeper: budgets, grants, sessions, usage."""
+"""The client commands of `fairgpu`, which talk to a timekeeper: budgets, grants, corrections, sessions, usage."""

@@ -124,7 +124,7 @@ def state(budget: Json) -> str:
 def admission(budget: Json) -> str:
     """Formats the rule by which a budget admits new pods: `simple` or `safe`.
 
-    For safe admission, the text also has the amount that is committed: what admitted pods can still spend.
+    For safe admission, the text also has the amount that is committed already.
 
     Args:
         budget: a budget of the REST API.

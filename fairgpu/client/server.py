@@ -39,7 +39,8 @@ class Server:
 def from_environment(environ: Mapping[str, str]) -> Server:
     """Returns the timekeeper that the environment names in FAIRGPU_SERVER, with a bearer token.
 
-    The token is that of FAIRGPU_TOKEN; without this variable, it is that of the kubeconfig's current user.
+    The token is that of FAIRGPU_TOKEN; without this variable, it is that of the kubeconfig's current user. The CAs are
+    those of FAIRGPU_CA_FILE; without it, the system's.
 
     Args:
         environ: the environment of the process.

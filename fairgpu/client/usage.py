@@ -147,6 +147,7 @@ def total(items: Sequence[Json], money: Json | None) -> Json:
     """Returns the exact sum of items of usage, as one more item.
 
     The item's cost in the currency is computed from the sum of the amounts, and is not the sum of rounded costs.
+    Unknown use is left out of the sum. The forecast is unknown if that of any item is.
 
     Args:
         items: the items of an answer of `/v1/usage`, at least one.

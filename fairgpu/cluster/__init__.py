@@ -1,1 +1,1 @@
-"""The Kubernetes API as raw JSON: connecting to it, requests, and views kept current by watches."""
+"""The Kubernetes API as raw JSON: connecting to it, requests, views kept current by watches, and warning events."""

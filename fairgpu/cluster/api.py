@@ -142,7 +142,7 @@ class KubernetesAPI:
 
         Raises:
             TooLargeError: the answer is longer than `most_bytes`.
-            ApiError: the server answered with an error, or could not be reached in time.
+            ApiError: the server answered with an error or no JSON object, or not in time, or could not be reached.
         """
         response = self._send("GET", path, query, None, "application/json", self._answer_seconds)
         return _decode(_read_whole(response, most_bytes), decode)
@@ -156,7 +156,7 @@ class KubernetesAPI:
             query: the parameters of the query; None for none.
 
         Raises:
-            ApiError: the server answered with an error, or could not be reached in time.
+            ApiError: the server answered with an error or no JSON object, or not in time, or could not be reached.
         """
         return self.request("POST", path, body=body, query=query)
 
@@ -168,7 +168,7 @@ class KubernetesAPI:
             body: the new object. Its resourceVersion guards against a lost update.
 
         Raises:
-            ApiError: the server answered with an error, or could not be reached in time.
+            ApiError: the server answered with an error or no JSON object, or not in time, or could not be reached.
         """
         return self.request("PUT", path, body=body)
 
@@ -184,7 +184,7 @@ class KubernetesAPI:
             query: the parameters of the query; None for none.
 
         Raises:
-            ApiError: the server answered with an error, or could not be reached in time.
+            ApiError: the server answered with an error or no JSON object, or not in time, or could not be reached.
         """
         return self.request("PATCH", path, body=body, content_type=content_type, query=query)
 
@@ -196,7 +196,7 @@ class KubernetesAPI:
             body: DeleteOptions; None for the defaults.
 
         Raises:
-            ApiError: the server answered with an error, or could not be reached in time.
+            ApiError: the server answered with an error or no JSON object, or not in time, or could not be reached.
         """
         return self.request("DELETE", path, body=body)
 
@@ -219,7 +219,7 @@ class KubernetesAPI:
             content_type: the value of the header Content-Type.
 
         Raises:
-            ApiError: the server answered with an error, or could not be reached in time.
+            ApiError: the server answered with an error or no JSON object, or not in time, or could not be reached.
         """
         response = self._send(method, path, query, body, content_type, self._answer_seconds)
         return _decode(_read_whole(response, None), json.loads)
@@ -236,7 +236,7 @@ class KubernetesAPI:
             decode: parses one event from JSON.
 
         Raises:
-            ApiError: the watch was refused or interrupted.
+            ApiError: the watch was refused or interrupted, or an event is no JSON object.
         """
         response = self._send("GET", path, {**query, "watch": "true"}, None, "application/json", idle_seconds)
         buffered = b""

@@ -32,6 +32,7 @@ The API server keeps an event for as long (kube-apiserver's --event-ttl)."""
 MOST_WAITING = 256
 """The most warnings that wait for the API server."""
 REMEMBERED = 1024
+"""The most warnings whose repetition is noticed. Beyond it all are forgotten, and each may be written again at once."""
 NEVER_TAKEN = frozenset({400, 404, 422})
 """The HTTP statuses with which the API server would refuse a second try, too: for a malformed event, or a deleted
 namespace."""
@@ -171,7 +172,7 @@ class RepeatedWarnings:
             now: the present time, with a time zone, which the event states.
 
         Returns:
-            True if `write` will write the warning; False if it was dropped.
+            True if the warning was handed to `write`; False if it was dropped.
         """
         key: Key = about, reason, message
         with self._changed:

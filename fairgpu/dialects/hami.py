@@ -112,7 +112,8 @@ def read_whole_gpus(container: Container, settings: DialectSettings, reading: Re
 def with_priority(container: Container, reading: Reading) -> Reading:
     """Returns a reading with the choice of `nvidia.com/priority` added, or with the fault of an invalid value.
 
-    A pod with 0 goes before other pods on the same GPU. A pod with 1 does not.
+    A pod with 0 goes before other pods on the same GPU, for which its namespace needs a permission. A pod with 1 does
+    not.
 
     Args:
         container: the container, which may have the resource.

@@ -17,7 +17,8 @@ def read(container: Container, settings: DialectSettings) -> Reading | None:
 
     Returns None for a container that names no resource of the domain fairgpu.io. A container that does not state the
     number of its vGPUs has one. Each other amount is the total for all vGPUs of the container, and must be a multiple
-    of their number. Without `fairgpu.io/gpu-core`, each vGPU has 100 percent of its GPU's time.
+    of their number. Without `fairgpu.io/gpu-core`, each vGPU has 100 percent of its GPU's time. If the container names
+    `fairgpu.io/gpu` and all its amounts are 0, the reading has no request.
     """
     ours = container.prefixed(names.ANNOTATION_PREFIX)
     if not ours:

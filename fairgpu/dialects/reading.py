@@ -190,7 +190,7 @@ class Dialect:
 
     Attributes:
         name: the value of `fairgpu.io/source-dialect`.
-        read: returns the Reading of a container, or None if the container has no key of the dialect.
+        read: returns the Reading of a container; None if the dialect does not read it, such as one without its keys.
         resources: the extended resources of the dialect.
         prefix: the prefix that only resources of this dialect have, by which a misspelt resource is noticed; empty for
             none.

@@ -73,7 +73,7 @@ class DialectSet:
         return False
 
     def may_be_read_by(self, container: Container) -> list[Dialect]:
-        """Returns the dialects that have a key on a container or on its pod.
+        """Returns the dialects of which a container has a resource, or its pod an annotation that requests a GPU.
 
         Each dialect's `read` decides whether the container is the dialect's.
         """
@@ -128,7 +128,7 @@ def read_container(
 
     If a container has keys of several dialects, the reading has a fault, because the author may rely on any of them.
     The name is then the names of these dialects, joined by " and ". An `nvidia.com/gpu` that the settings leave to
-    another device plugin counts as a key of HAMi beside the keys of another dialect.
+    another device plugin counts as a key of HAMi beside the keys of another dialect, and as none by itself.
     """
     readings = [
         (dialect.name, reading)

@@ -60,7 +60,7 @@ class GunicornServer(BaseApplication):  # type: ignore[misc] # gunicorn ships no
         self.read_chain = read_chain
         self._build = build
         self.application_listeners = 0
-        """The listeners of the application, which come before those of the metrics."""
+        """The number of the application's listeners, which come before those of the metrics."""
         super().__init__()
 
     def load_config(self) -> None:

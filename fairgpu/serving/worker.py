@@ -1,4 +1,4 @@
-"""A worker process: gunicorn's asgi worker, with certificates that renew and a shutdown that loses no request."""
+"""A worker process: gunicorn's asgi worker, with certificates that renew and a shutdown that waits for requests."""
 
 from __future__ import annotations
 
