@@ -224,7 +224,8 @@ class AskingPod:
     Attributes:
         namespace: the pod's namespace.
         scheduler: the name of the pod's scheduler.
-        readable: whether FairGPU would understand the pod's request in the mode share.
+        readable: whether FairGPU would understand the pod's request in the mode share, by the dialects' default
+            settings.
         own_class: whether the pod names a priority class that is neither FairGPU's nor the cluster's default.
         node: the name of the pod's node; empty while the pod waits for a node.
     """

@@ -529,9 +529,10 @@ class TimekeeperSettings(Section):
 
     @property
     def gives_classes(self) -> bool:
-        """Whether GPU pods that name no priority class get the one of their budget's state.
+        """Whether the settings give GPU pods that name no priority class the one of their budget's state.
 
-        False in the mode account if `existing.classes` is `never`, else True. In the mode look no pod gets one.
+        False in the mode account if `existing.classes` is `never`, else True: also in the mode look, where pods get
+        none.
         """
         return self.mode != "account" or self._existing.classes != "never"
 
@@ -576,7 +577,7 @@ def read_settings(environ: Mapping[str, str], file: Path | None, usual: Path = U
         usual: the path of the settings file that needs no naming.
 
     Raises:
-        SettingsError: a setting is invalid.
+        SettingsError: a setting is invalid, or the file cannot be read.
     """
     read = load_settings(Settings, environ, file, usual)
     return read.timekeeper.beside(read.existing)

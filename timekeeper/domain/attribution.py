@@ -1,6 +1,7 @@
 """Attributes a session's use to models, an owner, a user and labels, and computes its reserved rates without any price.
 
-A session is attributed once, when it opens: a label that changes later changes nothing on the bill.
+A session is attributed when it opens: a label of its pod that changes later changes nothing on the bill. If labels of a
+new node decide soon after what the pod holds, the models and rates follow.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ RESERVED_NAMES = frozenset({"book", "notices", "states"})
 
 
 class BudgetError(ValueError):
-    """A budget that cannot be used; the message holds every fault.
+    """A budget that cannot be used; the message lists the faults.
 
     Attributes:
         faults: the invalid fields, each with what is allowed.
@@ -138,7 +138,8 @@ FIELDS: Mapping[str, tuple[str, ...]] = {
 def unknown_fields(spec: Mapping[Any, Any]) -> tuple[Fault, ...]:
     """Returns a fault for each field of a spec that no budget has, with the field that may be meant.
 
-    The API server drops such fields, or refuses them. A spec from a ConfigMap or from the settings has no other check.
+    A whole manifest in place of its spec gives one fault. The API server drops unknown fields, or refuses them. A spec
+    from a ConfigMap or from the settings has no other check.
 
     Args:
         spec: the spec, decoded from YAML.

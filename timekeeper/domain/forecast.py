@@ -4,7 +4,8 @@ An account is sampled every five minutes. A sample is an instant up to which the
 that it had spent by then since its first sample, across periods. The difference between two samples is exactly the
 amount spent between them. The rate of the last hour is measured from a sample that is up to five minutes older than an
 hour, the rate of the last day from one that is up to an hour older than a day. An account without samples of that age
-is measured from its first one. `since` is the instant of the sample from which a rate is measured.
+is measured from its first one. `since` is the instant from which a rate is measured: that of the sample, or exactly an
+hour or a day ago if nothing was spent between the sample and the following one.
 """
 
 from __future__ import annotations
@@ -73,7 +74,8 @@ class Burn(NamedTuple):
 class Burns(NamedTuple):
     """The amounts spent in the last hour and the last day.
 
-    Both are None until the account has been settled twice, and if the totals of a period in between are not known.
+    Both are None until the account has been settled twice. They are also None if the total of the period of the last
+    sample, or that of the present period, is not known.
     """
 
     hour: Burn | None = None
@@ -196,7 +198,8 @@ class UsageForecast:
     Instants are nanoseconds since 1970.
 
     Attributes:
-        until: the instant up to which the use was settled; the measured time ends with it.
+        until: the instant up to which the use was settled, or the present if that is not known. The measured time ends
+            with it.
         end: the instant up to which the forecast goes.
         since: two instants: the first from which the spending of the last hour is measured, then that of the last day.
             An instant is None if it lies less than SHORTEST_MEASURE before `until`. Both are None if use was not
@@ -257,7 +260,7 @@ def usage_forecast(
         began: the instant at which metering began; None if that is not known.
         earliest: the start of the first hour in which pods spent anything since the day edge; None if they spent
             nothing. If that hour ended before metering began, pods were charged for the time before metering, too, and
-            the rate is measured from that hour on. So it is if `began` is None.
+            the rate is measured from that hour on. If `began` is None, it is measured from that hour on as well.
     """
     measured_from = began if earliest is None or (began is not None and began < earliest + HOUR) else earliest
     edges = edges_at(now)
@@ -270,7 +273,9 @@ def usage_forecast(
 
 
 def _spent(record: BurnRecord, period: int, totals: Mapping[int, int]) -> int | None:
-    """Returns the microGPU-seconds spent since the first sample; None if a period in between is not known.
+    """Returns the microGPU-seconds spent since the first sample; None if that is not known.
+
+    It is not known if `totals` lacks the present period or that of the last sample, or if the present one is earlier.
 
     Args:
         period: the start of the present period, in nanoseconds since 1970.

@@ -37,7 +37,7 @@ class OrderEntry(NamedTuple):
 
 
 class OrderError(ValueError):
-    """A grant or correction that cannot be applied; the message holds every fault.
+    """A grant or correction that cannot be applied; the message lists the faults.
 
     Attributes:
         faults: the invalid fields, each with what is allowed.
@@ -120,7 +120,7 @@ def _not_applied(status: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 class GrantError(OrderError):
-    """A grant that cannot be applied; the message holds every fault."""
+    """A grant that cannot be applied; the message lists the faults."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +209,7 @@ def _expiry(spec: Mapping[str, Any], amount: int, created: int, faults: list[Fau
 
 
 class CorrectionError(OrderError):
-    """A correction that cannot be applied; the message holds every fault."""
+    """A correction that cannot be applied; the message lists the faults."""
 
 
 @dataclass(frozen=True, slots=True)

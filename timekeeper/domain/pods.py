@@ -25,9 +25,9 @@ class PodFacts(NamedTuple):
     Attributes:
         scheduled: the instant at which PodScheduled became True, according to the API server's clock.
         bound: whether it has a node.
-        running: whether its phase is past Pending, or a container that holds a GPU has begun. The phase alone does not
-            suffice: it is Pending while init containers run or while a main container waits for its image.
-        started: whether a container that holds a GPU runs, or ran before, by its kubelet's status.
+        running: whether its phase is past Pending, or a container with a canonical request has begun. The phase alone
+            does not suffice: it is Pending while init containers run or while a main container waits for its image.
+        started: whether a container with a canonical request runs, or ran before, by its kubelet's status.
         terminal: whether its phase is Succeeded or Failed.
         begun: the earliest time at which its kubelet states that the pod or one of its containers started, according to
             the node's clock.
@@ -38,7 +38,7 @@ class PodFacts(NamedTuple):
         gated: whether FairGPU's scheduling gate holds it.
         gated_elsewhere: whether another scheduling gate holds it, such as Kueue's.
         reservation: the reservation that it holds or asks for; None without a GPU.
-        deadline: its activeDeadlineSeconds in nanoseconds.
+        deadline: its activeDeadlineSeconds in nanoseconds; None without one.
         admitted_over_budget: whether its budget was in the state OVER when admission admitted it.
         held: whether it has the meter's finalizer. The API server keeps a deleted pod as long as it has a finalizer.
         deleted: its deletionTimestamp, according to the API server's clock; None if it is not being deleted.
@@ -235,7 +235,7 @@ def _begun(status: Mapping[str, Any]) -> int | None:
 
 
 def _has_begun(spec: Mapping[str, Any], status: Mapping[str, Any]) -> bool:
-    """Whether a container that asks for a GPU runs, or ran before, by its kubelet's status."""
+    """Whether a container with a canonical request runs, or ran before, by its kubelet's status."""
     begun = {
         each.get("name")
         for kind in ("containerStatuses", "initContainerStatuses")

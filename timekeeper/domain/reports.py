@@ -347,9 +347,9 @@ def report_limits(
 def intake_after(limits: ReportLimits, intake: Intake, report: Received, marks: Marks) -> Intake | None:
     """Returns the totals of a session's reports with another report added; None if the report is not new.
 
-    A report is not new if a report of the same start of the sidecar came before with the same or a higher number. A
-    report also states the use that the sidecar found when it started. Earlier reports may have stated that use, so it
-    does not add to the totals: it only raises them if they are lower.
+    A report is not new if a report of the same start of the sidecar came before with the same or a higher number. Only
+    the last MAX_BOOTS starts are known. A report also states the use that the sidecar found when it started. Earlier
+    reports may have stated that use, so it does not add to the totals: it only raises them if they are lower.
 
     Args:
         limits: the limits of the session's reports; use above them does not count.

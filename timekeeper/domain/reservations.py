@@ -57,7 +57,7 @@ class Reservation:
 
 
 def read_reservation(pod: Mapping[str, Any]) -> Reservation | None:
-    """Parses a bound pod's reservation from its object; None for a pod without a GPU.
+    """Parses the reservation of a pod with a canonical request or an allocation; None for any other pod.
 
     The reservation is read from the pod's allocation, or from its request if the allocation is missing, invalid or of
     another node, or gives a container another number of devices than it requests.
@@ -112,8 +112,8 @@ def read_asked_reservation(pod: Mapping[str, Any]) -> Reservation:
 def rate_at(reservation: Reservation, prices: Prices, instant: Instant, rules: ChargeRules) -> int:
     """Returns a reservation's rate at an instant, in microGPU-seconds a second.
 
-    It is the highest rate of all shares that the pod's containers hold at one time, while an init container runs or
-    later, plus the rate of what the pod holds by other stacks. This highest rate counts for the pod's whole life.
+    It is the largest sum of the rates of the shares that the pod's containers hold at one time, while an init container
+    runs or later, plus the rate of what the pod holds by other stacks. The largest sum counts for the pod's whole life.
 
     Args:
         prices: the prices over time, keyed by a model's name or some of its words.

@@ -72,7 +72,8 @@ class Session:
         attribution: the owner, labels and models that its use is attributed to; None in records of earlier versions.
         report_bases: for each segment, in order of time, its account, its period, and the GPU time that reports had
             stated when the segment began, in microGPU-seconds.
-        holdings: the parts of GPUs that the pod holds by another stack, as they were decided once.
+        holdings: the parts of GPUs that the pod or claim holds by another stack, as they were decided when the session
+            opened, or again by labels of a new node that came soon after.
         doubts: the facts about the holdings that were not known, sorted; a rule decided what is charged.
         idle: whether it is a claim that no pod reserves.
     """

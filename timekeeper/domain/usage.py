@@ -230,8 +230,8 @@ MOST_CHANGES_A_DAY = 2
 def own_capacity(node: Mapping[str, Any]) -> dict[str, Fraction]:
     """Returns the number of GPUs of a Node object that FairGPU's scheduler may give to pods, keyed by model.
 
-    The sum is the node's `fairgpu.io/gpu-core` in GPUs, divided among the models of its inventory. Without an inventory
-    the model is an empty name.
+    The sum is the node's `fairgpu.io/gpu-core` in GPUs, divided among the models of its inventory by their numbers of
+    devices. Without an inventory the model is an empty name.
     """
     gpus = Fraction(_percent(node), 100)
     if not gpus:

@@ -90,11 +90,11 @@ def added_up(rows: Iterable[Row]) -> list[Row]:
 
 
 def pack(rows: Iterable[Row]) -> bytes:
-    """Packs rows of use, which are in the order of their hours, into the compressed value that the store holds.
+    """Packs rows of use, in any order, into the compressed value that the store holds.
 
     The value has three parts, for three kinds of queries: the rows without nodes, owners, users and labels; the sums
-    over all hours by namespace, model and user, if these are few; and the rows with all dimensions. The value begins
-    with the version, whether an amount takes more than 64 bits, and the lengths of the first two parts.
+    over all hours by namespace, model and user, if these are few (see FEWER); and the rows with all dimensions. The
+    value begins with the version, whether an amount takes more than 64 bits, and the lengths of the first two parts.
     """
     ordered = list(rows)
     plain, sums = _without_details(ordered), _over_all_hours(ordered)

@@ -42,8 +42,9 @@ def decide(pod: BoundPod, node: HostNode) -> Decision:
 
     The pod holds the memory that it requests. It holds the time that it requests, or as large a share of time as of
     memory if it requests no time. The size of a device is the node's memory divided by the number of its devices; if
-    the node does not state both, it is the size that gpushare's extender wrote on the pod. The shares are spread evenly
-    over as many devices as the allocation names, or over more if the memory or the time needs more.
+    the node does not state both, it is the size that gpushare's extender wrote on the pod. If neither states it, the
+    memory counts as that of one GPU. The shares are spread evenly over as many devices as the allocation names, or over
+    more if the memory or the time needs more.
     """
     asked = pod.resources & RESOURCES
     if not asked:

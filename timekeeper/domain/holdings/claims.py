@@ -114,7 +114,7 @@ def decide(claim: Mapping[str, Any], devices: Mapping[DeviceKey, SliceDevice], d
       share of memory equals that of time.
     - A partition without counters is the part of a GPU that its profile (of AMD: its modes) states.
     - If several claims share a device by its capacities, such as memory, the claim holds the largest share that it has
-      of any of them.
+      of any of them; if no share is known, the whole device.
     - A device to which the claim has administrative access counts for nothing.
 
     Args:
@@ -144,7 +144,7 @@ def capacity(devices: Mapping[DeviceKey, SliceDevice]) -> dict[str, Fraction]:
 
     A driver publishes a GPU and each partition that the GPU can have as separate devices, which consume the same set of
     counters. They cannot all be allocated at once, so each set counts as one GPU. A device without a set counts as a
-    GPU, or as the part that its profile states.
+    GPU, or as the part that its profile (of AMD: its modes) states.
 
     Args:
         devices: the devices, keyed by (driver, pool, name).

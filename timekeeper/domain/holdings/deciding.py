@@ -95,6 +95,8 @@ LABEL: Final = kai.GROUP
 def decide(pod: BoundPod, node: HostNode, own: Mapping[str, Listed]) -> Decision:
     """Returns the parts of GPUs that a bound pod holds by other stacks; each of its extended resources is counted once.
 
+    KAI's reservation pods count as holding nothing.
+
     Args:
         own: the resources that the admin lists in the settings, keyed by name. They override FairGPU's own table.
     """
@@ -114,7 +116,7 @@ def capacity(node: HostNode, own: Mapping[str, Listed]) -> dict[str, Fraction]:
     """Returns the number of a node's GPUs that other stacks share, keyed by model.
 
     HAMi and Volcano list the node's GPUs in an annotation: the devices of the first readable list are counted. An
-    Ascend device in such a list counts under the model that its pods are charged for. On a node without a list, the
+    Ascend device in such a list counts under the model that its pods are charged for. Without a readable list, the
     result is the number of GPUs that a pod would hold if it asked for everything that the node offers.
 
     Args:

@@ -36,7 +36,7 @@ def decide(pod: BoundPod, node: HostNode) -> Decision:
 
     A node offers 100 cores for each device, and its blocks of memory are spread evenly over its devices. Two containers
     with 60 cores each hold two parts of 60, and not two GPUs. An init container counts if it holds more than the
-    containers that run later.
+    containers that run later. If the node's memory is not known, a container with memory holds all memory of its GPU.
     """
     asked = pod.resources & RESOURCES
     if not asked:

@@ -51,7 +51,7 @@ class RegisteredDevice:
         memory: the device's memory. The unit is 1 MiB, or `gpu-memory-factor` MiB with that setting of Volcano's
             plugin. Lists on pods use the same unit.
         cores: the sum of what containers may have of its time, in percent or, for Ascend, in AI cores; 0 if the list
-            states none.
+            states none, or is not JSON.
     """
 
     uuid: str
@@ -110,8 +110,8 @@ def decode_pod(text: str) -> tuple[tuple[AllocatedDevice, ...], ...]:
         text: the annotation's value.
 
     Raises:
-        DeviceListError: a device has fewer than four fields, a figure is no whole number from 0, or the annotation is
-            longer than MOST_CHARACTERS or has more than MOST_DEVICES devices.
+        DeviceListError: a device has fewer than four fields or no uuid, a figure is no whole number from 0, or the
+            annotation is longer than MOST_CHARACTERS or has more than MOST_DEVICES devices.
     """
     if len(text) > MOST_CHARACTERS:
         raise DeviceListError(f"it is longer than {MOST_CHARACTERS} characters")
@@ -371,9 +371,9 @@ _NAMES: Final = Names(COUNT, MEMORY, PERCENTAGE, CORES)
 def decide(pod: BoundPod, node: HostNode) -> Decision:
     """Returns the vGPUs that a pod holds by HAMi.
 
-    A request for `nvidia.com/gpu` is one to HAMi on a node with HAMi's list of devices, and one to NVIDIA's plugin on
-    any other node. An annotation on the pod alone decides nothing: its author could write it to pay for a part of a GPU
-    and hold the whole.
+    A request for `nvidia.com/gpu` alone is one to HAMi on a node with HAMi's list of devices, and one to NVIDIA's
+    plugin on any other node. An annotation on the pod alone decides nothing: its author could write it to pay for a
+    part of a GPU and hold the whole.
     """
     asked = pod.resources & RESOURCES
     if not asked - {PRIORITY} or not (node.annotations.get(REGISTER) or asked - {COUNT, PRIORITY}):

@@ -83,7 +83,8 @@ def _share(pod: BoundPod, node: HostNode, doubts: set[Doubt]) -> Fraction:
     """Returns the share that a pod asks for of each of its GPUs, from 0 to 1: by memory, or as a fraction.
 
     As in KAI, a container's own memory comes before the pod's annotations, and a limit without a request is the
-    request. An unreadable annotation stands for a whole GPU, and adds a doubt to `doubts`.
+    request. Of several containers, the one with the most memory counts. An unreadable annotation stands for a whole
+    GPU, and adds a doubt to `doubts`.
     """
     of_containers = {key: text for key, text in pod.annotations.items() if is_of_a_container(key)}
     if len(of_containers) > MOST_OF_CONTAINERS:

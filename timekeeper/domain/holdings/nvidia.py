@@ -134,8 +134,8 @@ def decide(pod: BoundPod, node: HostNode) -> Decision:
     """Returns the parts of NVIDIA's GPUs that a pod holds according to its requests to the device plugin.
 
     A replica of a GPU that n pods share is 1/n of it. A MIG device counts with its part of the GPU's compute slices
-    and its part of the GPU's memory. A model that no label names, a MIG profile that cannot be read, and labels that
-    exclude each other raise the charge and never lower it.
+    and its part of the GPU's memory. A MIG profile that cannot be read, and labels that exclude each other, raise the
+    charge and never lower it. A model that no label names counts as divided by MIG into seven slices.
     """
     asked = {name for name in pod.resources if name in {GPU, GPU + SHARED_SUFFIX} or name.startswith(MIG_PREFIX)}
     if not asked:
@@ -178,7 +178,8 @@ def cloud_model(node: HostNode) -> str:
 def memory_mib(node: HostNode) -> int | None:
     """Returns the memory of a whole NVIDIA GPU of a node in MiB; None if no label states it.
 
-    NVIDIA's feature discovery writes the label. On a node that offers MIG devices as GPUs it states a MIG device's.
+    NVIDIA's feature discovery writes the label. On a node that offers MIG devices as GPUs, the label states the memory
+    of a MIG device, so that the result is None.
     """
     if _single_profile(node):
         return None  # the label states the memory of a MIG device there
