@@ -107,13 +107,15 @@ class Archivist:
         self._after = ""
 
     def archive(self, now: Instant) -> None:
-        """Compacts and deletes old records of the next few accounts; it does nothing once this hour's run is complete.
+        """Compacts and deletes old records of the next few accounts, at most AT_ONCE.
 
-        An account that fails by an error of its own is logged and left until the next hour.
+        Further calls go on with the next accounts. Once all are done, calls do nothing until the next hour. An account
+        that fails by an error of its own is logged and left until then. After an error of the store, the next call goes
+        on with the same account. If that account is the first, calls do nothing until the next hour.
 
         Raises:
-            StoreError: the store refused or does not answer; the next run continues where this one stopped.
-            redis.RedisError: the store does not answer; the next run continues where this one stopped.
+            StoreError: the store refused or does not answer.
+            redis.RedisError: the store does not answer.
         """
         if not self._after and not self._steps and self._hour == now // HOUR:
             return
@@ -167,7 +169,7 @@ class Archivist:
         """Deletes an account's records past retention, once a month; then drops the account if it is empty and unused.
 
         `due` is the instant before which records are past retention, in nanoseconds since 1970. Records of a month
-        whose export is not confirmed stay.
+        whose export is not confirmed stay, and so do all later ones; each later call then tries again.
         """
         if self._pruned.get(account.name) == due:
             return
@@ -226,10 +228,13 @@ class Archivist:
         return True
 
     def _fold_amounts(self, account: Account, now: Instant, unfolded: Container[str]) -> None:
-        """Adds amounts of sessions that are no longer metered to the sums of their periods, and deletes these amounts.
+        """Adds amounts of sessions that the leader no longer knows to the sums of their periods, and deletes them.
 
-        Amounts in the latest period are folded once an hour, those in earlier periods once a day. The sessions with
-        uids in `unfolded` keep their amounts. `now` is nanoseconds since 1970.
+        The first call that finds such an amount only notes the time. A call that comes a day later folds the amount. In
+        a period that ended less than a day ago, or goes on, only amounts of finalized sessions are folded.
+
+        The first call of a day looks at the latest MOST_PERIODS periods, any other call at the latest period alone. The
+        sessions with uids in `unfolded` keep their amounts. `now` is nanoseconds since 1970.
         """
         sessions, today = self._books.pods.sessions, now // DAY
 

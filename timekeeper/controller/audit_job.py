@@ -1,4 +1,4 @@
-"""Audits the ledger every hour while this process leads; differences become metrics, log events and Events."""
+"""Audits the ledger while this process leads; differences become metrics, log events and Events."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Decides which running pods of spent budgets get a notice or are evicted, in which order, and when.
 
-A pod gets a notice first, and is evicted only if its budget is still spent when the notice ends. A pod without the
-label of GPU pods gets neither. Pods that hold GPUs by claims and lack the label get it by `label_writes`.
+A pod gets a notice first, and is evicted only if its budget is still spent when the notice ends. If the notice cannot
+be written, the pod is evicted without one, no sooner than the notice would have allowed. A pod without the label of GPU
+pods gets neither. Pods that hold GPUs by claims and lack the label get it by `label_writes`.
 """
 
 from __future__ import annotations
@@ -111,7 +112,7 @@ Since older figures were computed, the budget may have received money.
 def eviction_writes(
     books: Books, settled_at: Instant, surely_past: Instant, now: Instant, without_notice_seconds: float
 ) -> tuple[PodWrite, ...] | None:
-    """Returns the writes to pods, for the pod writer, by which all spent budgets evict their pods.
+    """Returns the writes to pods, for the pod writer, by which all spent budgets that evict do so.
 
     A write puts a notice on a pod, evicts it, or removes the notice of a pod that is to run on.
 
@@ -124,8 +125,8 @@ def eviction_writes(
 
     Returns:
         The writes; None if nothing can be decided. That is so if the figures are older than FRESH, or if the local
-            clock was ahead of the store's: then the budget may have been charged for time that has not passed yet,
-            and an eviction cannot be undone.
+            clock was more than SKEW ahead of the store's: then the budget may have been charged for time that has not
+            passed yet, and an eviction cannot be undone.
     """
     if now - settled_at > FRESH or settled_at - surely_past > SKEW:
         return None

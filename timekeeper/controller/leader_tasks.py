@@ -1,6 +1,7 @@
 """The leader's tasks on the ledger, which run in one thread while this process leads.
 
-The audit, the export and the delivery of notifications run in threads of their own under the same term.
+The audit, the export, the delivery of notifications and the queries for present use run in threads of their own, under
+the same term.
 """
 
 from __future__ import annotations
@@ -162,7 +163,10 @@ class LeaderTasks:
         self._progress = environment.progress
 
     def react(self) -> None:
-        """Reconciles the accounts that have changed, or whose figures are due to be computed again."""
+        """Reconciles the accounts that have changed, or whose figures are due to be computed again.
+
+        The first reconciliation of a term concerns all accounts.
+        """
         self._do("react", lambda leader_term: self._reconcile(leader_term, full=False))
 
     def settle(self) -> None:
@@ -241,7 +245,11 @@ class LeaderTasks:
             self.write()
 
     def archive(self) -> None:
-        """Compacts old records in the store and deletes those past retention, a few accounts at a time."""
+        """Compacts old records of the next few accounts in the store, and deletes those past retention.
+
+        Further calls go on with the next accounts. Once all are done, calls do nothing until the next hour. Before the
+        first reconciliation, a call does nothing.
+        """
         self._do(
             "archive",
             lambda leader_term: (

@@ -43,7 +43,7 @@ class State(StrEnum):
     WRITTEN = "written"
     """The file is the one that the leader or `rewrite` wrote, and holds all of the store's use of the month."""
     KEPT = "kept"
-    """The file holds something else than the store, and the admin decided to keep it."""
+    """The admin decided to keep the file as it is, though it may hold something else than the store."""
     WAITING = "waiting"
     """The file is missing, is not the one that the store's record describes, or is out of date: the leader exports it,
     or the admin decides.

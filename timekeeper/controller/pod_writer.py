@@ -82,8 +82,8 @@ class _HandedOver:
 class PodWriter:
     """Does the writes to pods that the leader has planned, in threads of its own. Thread-safe.
 
-    Failures of a pod's writes delay the next attempt; they are forgotten once no plan names the pod. After a success,
-    the same write is not repeated for DONE_SECONDS, in which the watch shows its effect.
+    Failures of a pod's writes delay the next attempt; they are forgotten once a later plan of the same task does not
+    name the pod. After a success, the same write is not repeated for DONE_SECONDS, in which the watch shows its effect.
 
     Args:
         source: the cluster, where pods and events are written.

@@ -45,7 +45,7 @@ _FAILURES: Final[Mapping[type[SourceError], Failure]] = {
     NotWrittenError: Failure.FAILED,
 }
 FIRST_SECONDS: Final = {Failure.CHANGED: 1.0, Failure.REFUSED: 5.0, Failure.FAILED: 5.0}
-"""Seconds before the first retry, by failure; each further retry waits twice as long."""
+"""Seconds before the first retry, by failure; each further retry waits twice as long, up to LONGEST_SECONDS."""
 
 
 @dataclass(frozen=True, slots=True)

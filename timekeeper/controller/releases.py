@@ -154,7 +154,7 @@ def first_minutes(running: Sequence[tuple[int, int]], min_runtime: int, now: Ins
 class _Reported:
     """The instant of a waiting pod's last event, and the microGPU-seconds that its budget had available then.
 
-    A pod gets another event once its budget has another amount available.
+    The amount is None for no limit. A pod gets another event once its budget has another amount available.
     """
 
     at: int
@@ -255,7 +255,7 @@ class Releaser:
 
         The removals come account by account: first the pods whose group has pods that were admitted without a gate,
         then the pods in the order of `pods_to_release`. The money of a period releases pods only once the period has
-        begun by the store's clock, too.
+        begun by the store's clock, too. Accounts without figures, which cannot be read, are left out.
 
         Args:
             surely_past: the earlier of the local clock's time and the store's.

@@ -29,12 +29,15 @@ _log = structlog.get_logger()
 def apply_due_grants(context: ReconcileContext, now: Instant, names: Container[str]) -> set[str]:
     """Applies the due grants of these accounts that the store does not hold yet; returns the accounts of these grants.
 
+    A grant that the store refuses is logged and added to its account's `refused_grants`, with the reason.
+
     Args:
         context: the leader's state, the store and the clocks.
         names: the accounts whose grants are applied.
 
     Raises:
-        StoreError: the store does not answer, or refuses this leader's term.
+        StoreError: the store does not answer, was emptied, or refuses this leader's term.
+        redis.RedisError: the store does not answer.
     """
     books = context.books
     due, without_period = due_grants(books, names, now, context.perhaps_past(now))
@@ -66,12 +69,16 @@ def apply_due_grants(context: ReconcileContext, now: Instant, names: Container[s
 def apply_due_corrections(context: ReconcileContext, now: Instant, names: Container[str]) -> set[str]:
     """Applies the due corrections of these accounts that the store does not hold; returns the corrections' accounts.
 
+    A correction that the store refuses is logged and added to its account's `refused`, with the reason. A correction
+    that takes back more than was spent waits instead if the account was not published since the store was read.
+
     Args:
         context: the leader's state, the store and the clocks.
         names: the accounts whose corrections are applied.
 
     Raises:
-        StoreError: the store does not answer, or refuses this leader's term.
+        StoreError: the store does not answer, was emptied, or refuses this leader's term.
+        redis.RedisError: the store does not answer.
     """
     books = context.books
     due = due_corrections(books, names, now)

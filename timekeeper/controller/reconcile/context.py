@@ -173,8 +173,11 @@ class ReconcileContext:
     def charged_until(self, sessions: Iterable[MeteredSession], now: Instant) -> list[int]:
         """Returns the instant up to which each session is charged, in nanoseconds since 1970.
 
-        The instant is the end of an ended session, the last sign of life of a pod on a silent node, and `now` for any
-        other.
+        The instant is the end of an ended session. For a pod on a silent node, it is the last sign of life, but no
+        earlier than the session's start. For any other session, it is `now`.
+
+        Raises:
+            redis.RedisError: a node is silent, and the store does not answer when a pod's last report is read.
         """
         if not self.silent:
             return [now if metered.session.end is None else metered.session.end for metered in sessions]
@@ -197,6 +200,9 @@ class ReconcileContext:
         Args:
             what: the kind of write, for the log.
             accounts: the accounts that were written.
+
+        Raises:
+            redis.RedisError: the store does not answer.
         """
         seconds = self.books.rules.replica_wait_seconds
         kept = (

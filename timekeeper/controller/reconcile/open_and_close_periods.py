@@ -1,4 +1,4 @@
-"""Assigns namespaces to payers, opens periods and closes balances, all before a session is charged to them.
+"""Assigns namespaces to payers, opens periods and closes balances, before the sessions of a reconciliation are settled.
 
 It also computes the instants at which coming periods may begin: reports from before and after such an instant are kept
 apart.
@@ -35,13 +35,18 @@ from timekeeper.ledger.writing import ClosingBalance, CreditEntry, Kind, close_b
 def assign(context: ReconcileContext, now: Instant) -> set[str]:
     """Assigns each namespace to the account that pays for it from now on, in the store and in memory.
 
-    The store holds an assignment before any session is charged according to it.
+    The store holds an assignment before any session is charged according to it. The assignment of a namespace stays as
+    it is while its stored payers, or the budget that pays, cannot be read.
 
     Args:
         context: the leader's state, the store and the clocks.
 
     Returns:
         The accounts whose namespaces or budget changed, and new accounts.
+
+    Raises:
+        StoreError: the store refused a write, or does not answer.
+        redis.RedisError: the store does not answer.
     """
     books = context.books
     budgets = tuple(books.budgets.budgets.values())
@@ -276,8 +281,11 @@ _log = structlog.get_logger()
 def close_due_balances(context: ReconcileContext, now: Instant, names: Iterable[str]) -> None:
     """Closes the balances of ended periods of these accounts and expires their due credits, the earliest first.
 
+    If the store refuses a closing balance, that is logged, and its account gets no further one in this call.
+
     Raises:
-        StoreError: the store does not answer, or refuses this leader's term.
+        StoreError: the store does not answer, was emptied, or refuses this leader's term.
+        redis.RedisError: the store does not answer.
     """
     accounts = [context.books.accounts[name] for name in sorted(names)]
     spent_by = spending(context, now)
@@ -311,7 +319,7 @@ def take(account: Account, change: ClosingBalance, answer: PeriodTotals) -> None
 def due_closing(account: Account, now: Instant, spent_by: SpentBy) -> ClosingBalance | None:
     """Returns an account's earliest closing balance that is due: it expires a credit or carries money over.
 
-    The result is None if no closing balance is due.
+    The result is None if no closing balance is due, or if the budget has no allowance.
 
     If a clock was ahead, a period may have been opened before the preceding one ended. The balance of the preceding
     period is then carried over again when that period has ended.

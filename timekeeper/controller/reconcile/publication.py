@@ -24,7 +24,7 @@ def publish(context: ReconcileContext, now: Instant, names: Iterable[str]) -> No
     """Publishes the figures of settled accounts, and the changed states of the namespaces for which they pay.
 
     Raises:
-        StoreError: the store refused or does not answer; the next call publishes everything again.
+        StoreError: the store refused or does not answer; the next call publishes what this one did not.
     """
     books = context.books
     namespaces = books.namespaces_of()

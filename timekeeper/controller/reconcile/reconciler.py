@@ -103,6 +103,8 @@ def note_resumed(context: ReconcileContext) -> None:
 def note_ends(context: ReconcileContext) -> None:
     """Records the ends of deleted pods' sessions apart from the sessions, until the store holds each session's end.
 
+    The end of a session with holdings by another stack stays recorded for longer: the `Archivist` removes it.
+
     The store lacks a session's end while it refuses the session's settlement, or while the account cannot be read.
     Without the record, a later leader would find the session open. It would then charge the session up to the instant
     at which pods were last observed.
@@ -192,7 +194,7 @@ class Reconciler:
 
     @property
     def past(self) -> int:
-        """The instant of the last reconciliation, by the local clock or, if that is earlier, the store's; 0 for none.
+        """The instant of any leader's last reconciliation, by its clock or, if earlier, the store's; 0 for none.
 
         It is in nanoseconds since 1970. If the local clock was behind, and the store's clock confirms the later
         timestamps of the API server, these timestamps count in place of the local clock.
@@ -212,10 +214,11 @@ class Reconciler:
 
         Args:
             full: True to settle every session of all accounts; False for only those accounts that have changed, or
-                whose figures are due to be computed again by `now`.
+                whose figures are due to be computed again by `now`. A reconciliation that reads the whole store, such
+                as the first, settles every session in any case.
 
         Returns:
-            The accounts that were brought up to date.
+            The accounts for which no step failed. Single sessions of them may be unsettled: see `Books.not_settled`.
 
         Raises:
             NotReadyError: a collection of the API server that bills depend on has not been read yet.

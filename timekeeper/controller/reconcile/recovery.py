@@ -62,6 +62,7 @@ def restore_accounts(context: ReconcileContext, names: Iterable[str], now: Insta
     Raises:
         StoreError: the store refused.
         redis.RedisError: the store does not answer.
+        ValueError: a value of an account in the store cannot be read.
     """
     books = context.books
     for number, name in enumerate(sorted(names)):
@@ -137,6 +138,7 @@ def finalize_last_periods(
     Raises:
         StoreError: the store refused.
         redis.RedisError: the store does not answer.
+        ValueError: a value of an account in the store cannot be read.
     """
     for account in (context.books.accounts[name] for name in sorted(names)):
         period = last[account.name]
@@ -155,8 +157,8 @@ def restore_periods_before(context: ReconcileContext, now: Instant, names: Itera
     this once the store holds all sessions that can be computed again.
 
     Raises:
-        StoreError: the store refused.
-        redis.RedisError: the store does not answer.
+        StoreError: the store refused, or does not answer.
+        ValueError: the totals of a period in the store cannot be read.
     """
     for account in (context.books.accounts[name] for name in sorted(names)):
         missing = _missing_before(account)
@@ -201,8 +203,8 @@ def take_over(context: ReconcileContext, now: Instant, stored_past: Instant | No
 
     Args:
         context: the leader's state, which is filled, the store and the cluster.
-        stored_past: the instant of the last reconciliation that began to settle: the leader's time or, if earlier, the
-            store's; None if the store holds none.
+        stored_past: the instant that the last reconciliation of any leader wrote before it settled, by that leader's
+            clock or, if earlier, the store's; None if the store holds none. Periods that end later are not final.
 
     Returns:
         Whether the caller must write the prices to the store, because they differ from the stored ones.
@@ -315,7 +317,10 @@ def _last_seen_unread(context: ReconcileContext, noted: Container[str]) -> dict[
 
 
 def _for_each_account(context: ReconcileContext, names: AbstractSet[str], act: Callable[[list[str]], object]) -> None:
-    """Runs a step for accounts; an account whose step fails is marked as unreadable and does not stop the others."""
+    """Runs a step for those accounts that have not failed yet.
+
+    An account whose step fails is marked as unreadable and does not stop the others.
+    """
     failed = isolate_failures(names - context.books.failed.keys(), act)
     for name, error in failed.items():
         context.books.unreadable[name] = context.books.failed[name] = described(error)

@@ -83,8 +83,11 @@ class Work(NamedTuple):
 def settle_accounts(context: ReconcileContext, now: Instant, touched: Collection[str]) -> None:
     """Settles the sessions of these accounts up to an instant, in memory and in the store.
 
+    A session that the store refuses is logged and stays unsettled, and `books.not_settled` names its account. Left out
+    are sessions with a payer that failed in this reconciliation, and new sessions while the store has no free memory.
+
     Raises:
-        StoreError: the store does not answer, or refuses this leader's term.
+        StoreError: the store does not answer, was emptied, refuses this leader's term, or refuses to open a period.
         redis.RedisError: the store does not answer.
     """
     books = context.books
@@ -135,7 +138,10 @@ def _with_room(context: ReconcileContext, sessions: list[MeteredSession]) -> lis
 
 
 def _prepare(context: ReconcileContext, now: Instant, concerned: list[MeteredSession]) -> Work:
-    """Computes the settlements of sessions; reads the reports of the sessions that get a ledger entry."""
+    """Computes the settlements of sessions.
+
+    It reads the reports of all sessions if usage is billed, and else of those that get a ledger entry.
+    """
     books = context.books
     basis = make_basis(books.assignments, books.accounts, context.surely_past(now), books.rules.bill)
     cases = list(zip(concerned, context.charged_until(concerned, now), strict=True))
@@ -206,6 +212,9 @@ def write_limits_of(
     Args:
         sessions: the sessions; those that have ended or send no reports are left out.
         replace: whether to replace limits that the store already holds.
+
+    Raises:
+        StoreError: the store refused the write, or does not answer.
     """
     books = context.books
     by_use = books.rules.bill is not Bill.RESERVED

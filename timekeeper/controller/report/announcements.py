@@ -125,7 +125,10 @@ class Notifier:
     _loaded: bool = False
 
     def notify(self, now: Instant) -> int:
-        """Stores a message for each new milestone, which then waits for delivery; returns the number of messages.
+        """Stores a message for each budget with a new milestone; returns the number of messages, which await delivery.
+
+        If a budget has several new milestones, the message states the weightiest. If more than `most` messages wait,
+        the oldest are dropped.
 
         Args:
             now: the instant of the last reconciliation.
@@ -307,11 +310,17 @@ class NotificationSender:
                 seconds = IDLE_SECONDS
 
     def step(self, now: float, random: float) -> float:
-        """Delivers the first notification that waits, if there is one; returns the seconds until the next call.
+        """Delivers the first notification that waits, if this process leads; returns the seconds until the next call.
+
+        A notification that is older than EXPIRES_SECONDS, or that the receiver refuses for good, is dropped. After any
+        other failure it stays the first.
 
         Args:
             now: seconds since 1970.
             random: a random number in [0, 1).
+
+        Raises:
+            redis.RedisError: the store does not answer.
         """
         if self._term.number() is None:
             self._pending.set(0)

@@ -107,7 +107,7 @@ def projected_exhaustion(figures: Figures, now: Instant) -> Instant | None:
         now: the instant of the figures.
 
     Returns:
-        None if the money lasts for the period, or is spent already.
+        None if the money lasts for the period or is spent already, or if the budget has no limit.
     """
     if figures.remaining <= 0 or figures.rate <= 0:
         return None
@@ -127,7 +127,7 @@ def conditions_of(
     """Returns the conditions of a budget for its status.
 
     The conditions state whether the budget is valid, whether it pays for all its namespaces, the share of its money
-    that is spent, and whether its money lasts.
+    that is spent, and whether its money lasts. The last two are left out without figures, or without a limit.
 
     Args:
         figures: the budget's figures; None if there are none yet.
@@ -234,7 +234,10 @@ def lasting(status: Json) -> Json:
 
 
 def timeless(status: Json) -> Json:
-    """Returns a budget's status without the times and versions in its checkpoint and forecast, which always change."""
+    """Returns a budget's status without the times and versions in its checkpoint and forecast, which always change.
+
+    Forecasts with a burn rate of 0 are left out as well.
+    """
     rest = dict(status)
     if "checkpoint" in rest:
         rest["checkpoint"] = {**rest["checkpoint"], "time": "", "version": 0}
@@ -294,7 +297,7 @@ def correction_status(correction: Correction, period: Period, generation: int, n
 
 
 def refused_order(reason: str, message: str, generation: int, now: Instant, before: Json) -> Json:
-    """Returns the status of a grant or a correction that was refused.
+    """Returns the status of a grant or a correction that was refused, is invalid or lacks its budget.
 
     Args:
         reason: the reason as one word, for programs.

@@ -120,6 +120,7 @@ class StatusWriter:
         """Writes the statuses of GPUBudgets that have changed, for about TURN_SECONDS; returns how many were written.
 
         Once all are sent, it waits up to LAST_SECONDS longer for their answers. The next call continues with the rest.
+        A status in which only passing figures have changed waits for REFRESH, one with only new times for CONFIRM.
 
         Args:
             settled_at: the instant of the last reconciliation.
@@ -254,8 +255,8 @@ the order first.
 class OrderAnswers:
     """Writes the statuses of orders (GPUGrants and GPUCorrections), for one term of the leader.
 
-    An order gets its status once in a term. An order whose budget does not exist gets a status that says so, and
-    another once the budget exists and the order is applied or refused.
+    An order whose status says that it was applied gets none. Any other gets one once in a term. An order whose budget
+    does not exist gets a status that says so, and another once the budget exists and the order is applied or refused.
 
     Attributes:
         source: the cluster.
@@ -268,7 +269,9 @@ class OrderAnswers:
     _without_budget: dict[tuple[str, str], int] = field(default_factory=dict)
 
     def write(self, now: Instant) -> int:
-        """Writes the statuses of orders that were applied or refused; returns the number of statuses written.
+        """Writes the statuses of orders that were applied or refused, are invalid, or have waited for their budget.
+
+        It returns the number of statuses sent. One that the API server refuses counts, too, and is not sent again.
 
         Raises:
             SourceError: the API server does not answer; the next call writes the rest.
@@ -330,7 +333,7 @@ class OrderAnswers:
     def _status(self, kind: str, name: str, before: Json, generation: int, now: Instant) -> Json | None:
         """Returns the new status of an order: it was applied or refused, is invalid, or lacks its budget.
 
-        None while the ledger has neither applied nor refused the order.
+        None while the ledger has neither applied nor refused the order, and if `_waiting` returns None.
 
         Args:
             kind: the noun for the order: grant or correction.

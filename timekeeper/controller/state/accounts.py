@@ -137,7 +137,7 @@ class Account:
     Attributes:
         name: the account's name.
         budget: the budget whose rules the account follows.
-        periods: the open periods, in order of time.
+        periods: all periods that were opened for it and are not deleted yet, also ended ones, in order of time.
         period_totals: keyed by the start of a period, its totals as the store last answered them.
         credits: keyed by the start of a period, its credits, keyed by the name of the grant.
         grants: keyed by name, the grants that the store holds; None for a grant whose period never opened.
@@ -145,7 +145,8 @@ class Account:
         corrections: keyed by name, the corrections that the store holds.
         refused: the reasons for which corrections cannot be applied, keyed by the correction's name.
         refused_grants: the reasons for which the store refused grants, keyed by the grant's name.
-        checkpoint: the checkpoint from which to restore the account; None if the store has lost nothing.
+        checkpoint: the account's checkpoint as this leader last wrote it. While a term begins, it is the checkpoint
+            from which to restore the account. None if there is neither.
         restored: the period that was restored from the checkpoint, while the spending of the period before it still has
             to be restored; None once nothing waits for that.
         summary: the figures that were last published, without the amount spent; None before this leader published any.
@@ -208,7 +209,7 @@ class Account:
         return given + self.period_totals[period.start].granted - beside
 
     def expiring(self, period: Period) -> dict[str, Credit]:
-        """Returns the period's credits that outlive it, keyed by the name of their grant; the rollover is left out."""
+        """Returns the period's credits but the rollover, also expired ones, keyed by the name of their grant."""
         return {name: credit for name, credit in self.credits.get(period.start, {}).items() if name != OWN}
 
     def present(self, now: Instant) -> Period:
@@ -231,8 +232,9 @@ class Account:
     def forget_old_periods(self, now: Instant) -> None:
         """Drops from memory the totals and credits of old periods that are not needed any more.
 
-        These periods are kept: the latest KEPT_PERIODS that have begun, all later ones, which a clock that was ahead
-        has opened, those whose balances are still to be closed, and those that ended within BURN_AGE.
+        Kept are the latest KEPT_PERIODS that have begun, and all periods that have not begun: a clock that was ahead
+        opened these. Kept are also the periods that ended within BURN_AGE, and those whose balances are still to be
+        closed, each with the period after it.
 
         Args:
             now: the earlier of the local clock's time and the store's.
@@ -248,7 +250,7 @@ class Account:
     def _unclosed(self) -> set[Instant]:
         """Returns the starts of the periods whose balances are still to be closed, and of the period after each.
 
-        Only periods with totals in memory count.
+        Only periods with totals in memory count. The result is empty if the budget has no allowance.
         """
         if self.budget.allowance is None:
             return set()
@@ -296,6 +298,8 @@ def reassigned(
     latest: Instant,
 ) -> dict[str, Assignments]:
     """Returns the new list of payers of each namespace whose payer changes now, keyed by namespace.
+
+    The first payer of a namespace is assigned from 0 on, any later one from `now` on.
 
     A payer that was assigned from an instant after `latest` on was assigned by a clock that was ahead. Such a payer is
     assigned from `now` on instead.

@@ -97,13 +97,15 @@ class ControllerRules:
             stacks are not metered.
         overhead: the namespaces that are charged to the account overhead.
         drivers: the drivers of Dynamic Resource Allocation whose devices are charged.
-        gives_classes: whether a spent budget that deprioritizes gives its pods the lower priority class.
+        gives_classes: whether the settings let pods get the priority class of their budget's state; also True in the
+            mode look, in which no pod gets one.
         replica_wait_seconds: the most seconds that the end of a session, or a grant, waits for a replica of the store
             to hold it.
         labels: the keys of the pod labels that usage is attributed to.
         retention: how long each kind of record is kept.
         unused_state: the state of a namespace that no budget names, as long as it has had no GPU pod.
-        unused: that state with its amounts, without the namespace's name, if it has safe admission; None otherwise.
+        unused: `unused_state` with the amounts of a period in which nothing is spent yet, without the namespace's name,
+            if the default budget has safe admission; None otherwise.
     """
 
     prices: Prices = field(default_factory=dict)
@@ -132,7 +134,8 @@ class RecoverySnapshot:
     """The leader's state before it read the store again; it is kept until the store holds all of that state again.
 
     Attributes:
-        checkpoints: the totals of each account without the sessions that are computed again, keyed by account.
+        checkpoints: the totals of each account's latest period without the sessions that are computed again, keyed by
+            account.
         metered: the uids of the sessions that are computed again: those that were metered or had ended shortly before.
     """
 
@@ -153,7 +156,8 @@ class Books:
         assignments: keyed by namespace, its payers.
         payers: keyed by namespace, the budget that names it and pays for it.
         paying: the budgets from which `payers` and `conflicts` were determined.
-        conflicts: keyed by a budget and then by a namespace that it names, the other budget that pays for it.
+        conflicts: keyed by a budget's name and then by a namespace that it names but does not pay for, the name of the
+            budget that pays.
         prices: the price of each model over time, as sessions are charged.
         since: the instant from which pods of other stacks are metered; 0 if they are not.
         figures: keyed by account, the figures that were last published.
@@ -251,7 +255,10 @@ class Books:
         return {name: sum_of_rates(running, now) for name, running in tariffs.items()}
 
     def concerned(self, uids: Iterable[str]) -> set[str]:
-        """Returns the accounts that pay for the sessions with these uids now, or have been charged for them."""
+        """Returns the accounts that pay for the sessions with these uids now, or that hold amounts of them.
+
+        Amounts in final periods do not count. Uids of sessions that are not metered are left out.
+        """
         accounts: set[str] = set()
         for uid in uids:
             metered = self.pods.sessions.get(uid)
@@ -300,7 +307,8 @@ class Books:
 def due_openings(books: Books, names: Iterable[str], now: Instant) -> list[tuple[Account, Period, Opening]]:
     """Returns the periods that these accounts must open by now: the account, the period, and the request to the store.
 
-    A period for which the account has a checkpoint is opened with the checkpoint's figures.
+    A period for which the account has a checkpoint is opened with the checkpoint's figures. The account of a deleted
+    budget opens further periods only up to the instant until which it pays for a namespace.
 
     Args:
         names: the accounts; those that failed in this reconciliation are left out.
@@ -339,6 +347,8 @@ def due_grants(
     If a grant's period is not open and the grant outlives it, the grant goes to the first later period that begins
     before its expiry. A grant that was applied before is not applied again in this way: its remainder is among the
     credits that were carried over.
+
+    Left out are refused grants, and grants whose GPUBudget does not exist or was never valid.
 
     Args:
         names: the accounts whose grants are wanted.

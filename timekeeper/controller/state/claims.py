@@ -202,7 +202,8 @@ class ClaimView:
         If pods of other stacks are not metered, it reads nothing and ends all open sessions of claims.
 
         Args:
-            pods: the pods, refreshed before this call. It also keeps the sessions of claims, which this call changes.
+            pods: the pods, refreshed before this call. It also keeps the sessions of claims. This call changes these
+                sessions and `as_of`.
             silent: keyed by silent node, the node's last sign of life, in nanoseconds since 1970.
             clocks: the clocks; the local one is read after the mirror.
         """
@@ -303,7 +304,9 @@ class ClaimView:
         return {session.uid}
 
     def _close(self, uid: str, seen: Instant, proof: EndProof, at: _Observation) -> set[str]:
-        """Ends a claim's session: when the last of the pods that reserved it ended, or else when it was deallocated.
+        """Ends a claim's session with the last of its pods if all their ends are known, or else with the deallocation.
+
+        The session ends no later than an observed deallocation.
 
         Args:
             uid: the claim's uid.
@@ -337,7 +340,11 @@ class ClaimView:
         return changed
 
     def _end_session(self, uid: str, at: _Observation, end: Instant, proof: EndProof) -> set[str]:
-        """Ends the session with this uid, as `_end` does; returns the uids of the sessions that changed."""
+        """Ends the session with this uid, no later than an earlier leader stored (see `resume`); args as for `_end`.
+
+        Returns:
+            The uid as a set; empty if no such session is metered.
+        """
         metered = at.pods.sessions.get(uid)
         if metered is None:
             return set()

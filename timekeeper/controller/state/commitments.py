@@ -92,7 +92,7 @@ def queued(books: Books, names: Iterable[str], now: Instant) -> dict[str, int]:
     """Returns the microGPU-seconds that pods behind the scheduling gate need, for each account with safe admission.
 
     These pods precede new ones. A pod that costs more than a whole period's money waits for a grant, and is not
-    counted.
+    counted. The result is 0 for a budget without a limit.
 
     Args:
         names: the accounts; those without safe admission are left out.

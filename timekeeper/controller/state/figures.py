@@ -49,20 +49,20 @@ class Figures(NamedTuple):
 
     Attributes:
         period: the present period.
-        granted: the amount that grants added to the period.
+        granted: the amount that grants and carried-over credits added to the period.
         limits: the available amount and the grace of the period.
         spent: the amount spent in the period.
         rate: the rate of the account's running sessions, in microGPU-seconds a second.
         exhausted_at: the instant at which spending first reached the available amount; None if it has not.
         state: the state that follows from the figures.
         published: the state that admission acts on; it differs from `state` if the budget's enforcement is observe.
-        due: the instant by which the figures must be computed again: the next change of state, the expiry of a grant,
-            or the end of the period.
+        due: the instant by which the figures must be computed again: the next change of state, expiry of a grant, or
+            end of the period, whichever is first.
         burns: the amounts spent over the last hour and the last day.
         committed: with safe admission, the amount that admitted pods may still spend.
         queued: with safe admission, the amount that the pods behind the scheduling gate need.
         overdue: the number of pods that have waited for a node longer than safe admission reserves money for them.
-        credits: the credits of the period that outlive it, sorted by the names of their grants.
+        credits: the period's credits but the rollover, also expired ones, sorted by the names of their grants.
         budget: the budget's name; empty for the account of a namespace that no budget names.
     """
 
@@ -202,7 +202,7 @@ def unused_with_amounts(template: Budget) -> NamespaceState | None:
     """Returns the state of a namespace that no budget names and that has had no GPU pod, without the namespace's name.
 
     It has the amounts of a period in which nothing is granted or spent yet, by which safe admission judges the first
-    pods. It is None if the default budget has no safe admission.
+    pods. It is None if the default budget has no safe admission, no allowance, or the enforcement observe.
 
     Args:
         template: the default budget.

@@ -1,4 +1,4 @@
-"""Loads the leader's state from the store: accounts, sessions, amounts, checkpoints, and prices as charged.
+"""Loads the leader's state from the store and the checkpoints: accounts, sessions, amounts, and prices as charged.
 
 The prices by which sessions were charged are also kept outside the store, among the checkpoints on the API server.
 After the store was emptied, running sessions are computed with these prices, since an admin may have changed the
@@ -80,7 +80,10 @@ follows.
 """
 
 MENDED_WITHIN = 2 * DAY
-"""The time after a period's end for which a new leader still completes amounts in it; later they are final."""
+"""The time after a period's end for which a new leader still completes amounts in it.
+
+Later they are final, unless the period is one of the account's latest.
+"""
 
 MIXED = ","
 """The separator between the models in the attribution of a session with GPUs of several models."""
@@ -239,6 +242,7 @@ def load(client: Store, fencing_token: FencingToken, books: Books, now: Instant,
             end later are not final.
 
     Raises:
+        StoreError: the store refused a write, or does not answer.
         redis.RedisError: the store does not answer.
     """
     remembered = books.accounts
@@ -312,7 +316,8 @@ def take_checkpoints(books: Books, kept: Mapping[str, dict[str, Any]]) -> tuple[
     """Sets the checkpoint of each account that the store has lost or holds in an earlier state.
 
     The checkpoint comes from the leader's snapshot. If the budget's status, or `kept`, has a checkpoint with a later
-    version, that checkpoint counts.
+    version, that checkpoint counts. The checkpoint of any other account becomes None. Failed accounts keep theirs, and
+    are left out of the result.
 
     Args:
         kept: keyed by name, the checkpoints of accounts without a GPUBudget, as the API server holds them.
@@ -342,7 +347,8 @@ def bring_back(client: Store, books: Books, behind: set[str]) -> None:
     """Puts back into memory the finalized sessions that the checkpoint of an account to be restored does not contain.
 
     The leader settles these sessions again. Their reports are deleted, so their use cannot be computed again. If usage
-    is billed, they therefore keep the amounts that the leader remembers or the store holds.
+    is billed, they therefore keep the amounts that the leader remembers or the store holds. `books.finalized` is empty
+    afterwards.
 
     Args:
         behind: the accounts that the store holds in an earlier state.
@@ -522,8 +528,9 @@ def _take_amounts(client: Store, books: Books, stored: list[StoredAccount], now:
 
     Amounts of sessions that are no longer metered are not read: a period has an amount of every pod that ever ran in
     it. An unreadable amount is left out, and `Books.amounts_unreadable` names its account, so that the amount is read
-    again. Periods that have not begun are read, too: a clock that was ahead may have charged the session in one, and
-    that amount must be taken back. Periods that end after `surely_past` are not final.
+    again. If none of an account's amounts can be read, the account counts as unreadable. Periods that have not begun
+    are read, too: a clock that was ahead may have charged the session in one, and that amount must be taken back.
+    Periods that end after `surely_past` are not final.
     """
     wanted = _amounts_that_matter(books, stored, now)
     by_uid: dict[str, dict[Key, StoredAmount | None]] = {}
@@ -650,8 +657,9 @@ def _holds(amount: StoredAmount | None, last: int) -> bool:
 def reprice(books: Books, now: Instant) -> bool:
     """Adopts the configured prices from now on, for open sessions too; returns whether the prices changed.
 
-    Time that was metered keeps its rates. The caller must write the new prices to the store only after every session
-    with its new rates: if the leader ends in between, the next leader then finds the change again.
+    Time that was metered keeps its rates, and so does a session whose reservation is not known. The caller must write
+    the new prices to the store only after every session with its new rates: if the leader ends in between, the next
+    leader then finds the change again.
 
     Args:
         books: the leader's state, with the configured and the charged prices.
@@ -695,7 +703,7 @@ def catch_rates_up(books: Books, now: Instant) -> None:
 
     The store has the new prices, and the records of these sessions have rates by the old prices. A session with a known
     reservation keeps its rates if they do not follow from the old prices: other rules set them. A session with GPUs of
-    several models whose pod is deleted keeps its rates, too.
+    several models whose reservation is not known keeps its rates, too.
 
     Args:
         now: the present; price changes after it do not count.

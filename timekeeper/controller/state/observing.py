@@ -28,11 +28,12 @@ Reported = Callable[[str], int | None]
 
 @dataclass(slots=True)
 class BudgetView:
-    """The budgets, grants and corrections as last read; invalid ones are kept separately, with their faults.
+    """The budgets, grants and corrections as last read, and the faults of invalid ones.
 
     A budget that becomes invalid keeps its last valid version, so that a typing error stops no team. The store keeps
     that version for later leaders, and also after the budget is deleted: as long as the account pays for a namespace,
-    its periods open by that version.
+    its periods open by that version. A grant or correction that becomes invalid keeps its earlier value, too, but only
+    in this leader's memory.
 
     Attributes:
         budgets: the valid budgets. This mapping and each one below is keyed by the name of the object.
@@ -198,7 +199,7 @@ class PodView:
     Attributes:
         facts: the pods, keyed by uid.
         sessions: the sessions of pods and of ResourceClaims.
-        namespaces: the namespaces of these pods.
+        namespaces: the namespaces of the pods in `facts`.
     """
 
     facts: dict[str, PodFacts] = field(default_factory=dict)
@@ -248,6 +249,8 @@ class PodView:
         than now. A timestamp that is far ahead of the local clock counts only if the store's clock shows that the local
         clock is wrong. The same holds for the end of a pod, which the clock of the pod's node stamps.
 
+        After an error, the next call handles the same changes again.
+
         Args:
             mirror: the mirror of pods.
             rules: the rules that start a session and set its rate.
@@ -255,6 +258,9 @@ class PodView:
             reported: returns the instant of the last report of the pod with a uid; None if it sent none.
             now: the present by the local clock, read before the mirror.
             clocks: the clocks; the local one is read after the mirror.
+
+        Raises:
+            redis.RedisError: the store does not answer when its clock or a pod's last report is read.
         """
         self.as_of = max(now, self.newest)
         if not mirror.wait_for_change(0) and not self._behind:
@@ -433,7 +439,8 @@ class PodView:
         """Returns the instant at which the pod with this uid ended.
 
         Returns:
-            None while the pod runs, and for a pod that is unknown or that reserved no claim before it was deleted.
+            None while the pod runs, or if its status states no end. For a deleted pod, None if it reserved no claim, or
+                ended more than KEPT_ENDS ago.
         """
         facts = self.facts.get(uid)
         return self._ends.get(uid) if facts is None else _end_of(facts)
@@ -459,7 +466,7 @@ class PodView:
 
 
 def _end_of(facts: PodFacts) -> int | None:
-    """Returns when a pod ended, by its status, in nanoseconds since 1970; None while it runs."""
+    """Returns when a pod ended, by its status, in nanoseconds since 1970; None while it runs or if none is stated."""
     return (finished_at(facts) or facts.changed) if facts.terminal else None
 
 

@@ -1,8 +1,8 @@
-"""Decides the parts of GPUs that pods hold by other stacks, once, when a pod is first observed after its binding.
+"""Decides the parts of GPUs that pods hold by other stacks, when a pod is first observed after its binding.
 
-A new node's labels come minutes after its first pods. Until the labels name the model, a session is charged at the
-price of `*`, or as a whole GPU of the model that the cloud or the resource names. If the labels come within
-PROVISIONAL, the session is charged anew from its start by them.
+A new node's labels come minutes after its first pods. Until they come, a session is charged for the model that a
+cloud's label or the resource's name states, or else at the price of `*`. If the labels come within PROVISIONAL of the
+session's start, they decide again, and the session is charged anew from its start. After that time the decision stays.
 """
 
 from __future__ import annotations
@@ -120,8 +120,8 @@ def complete_holdings(books: Books, mirrors: Mirrors, held_of: HeldOf, now: int)
     """Decides the holdings of young sessions again if node labels, or a claim for the devices, came after the decision.
 
     A session is young while its age is below PROVISIONAL. If its holdings change, it is charged anew from its start;
-    only final periods stay as they are. If all of its devices turn out to come from a claim, it costs nothing from then
-    on, since the claim is charged.
+    only final periods stay as they are. If all of its devices turn out to come from a claim, it costs nothing in the
+    other periods, since the claim is charged.
 
     Args:
         books: the leader's state, which is changed.

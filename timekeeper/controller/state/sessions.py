@@ -59,7 +59,7 @@ class RecordedUse(NamedTuple):
         reported: for each segment its account, its period, and all GPU time that was reported before it began.
         total: if usage is billed, the cost of all reported use; None before the first report.
         missing: if usage is billed, the reserved rates of the devices that no report has named, and of all devices, in
-            microGPU-seconds a second; (0, 0) if reports have named every device.
+            microGPU-seconds a second; (0, 0) if reports have named every device, or before the first report.
     """
 
     billed: Bases = ()
@@ -145,10 +145,10 @@ def running_on(
     until: Instant,
     settled_until: Instant,
 ) -> Acknowledged:
-    """Returns the acknowledged state of a session that has not ended: `known` with these amounts in its periods.
+    """Returns the acknowledged state of a session that is not closed: `known` with these amounts in its periods.
 
-    An amount of 0 in a period after `until` is dropped. It comes from a clock that was ahead: the session has not
-    reached that period.
+    An amount of 0 in a period that begins after `until` is dropped. It comes from a clock that was ahead: the session
+    has not reached that period.
 
     Args:
         known: the session as the store holds it, but for its amounts.
@@ -175,10 +175,11 @@ def recorded_use_alone(acknowledged: Acknowledged) -> Acknowledged:
 
 
 def last_amounts_alone(acknowledged: Acknowledged) -> Acknowledged:
-    """Returns the acknowledged state of an ended session reduced to its recorded use and its last amounts.
+    """Returns the acknowledged state of an ended session reduced to its recorded use and its amounts since then.
 
-    The leader settles with it if the store may lack these amounts. If usage is billed, they cannot be computed again,
-    since the reports of an ended session are deleted.
+    Kept are the amounts in periods from the first one with recorded use on, or all amounts without recorded use. Their
+    hourly points are left out. The leader settles with the result if the store may lack these amounts. If usage is
+    billed, the amounts cannot be computed again, since the reports of an ended session are deleted.
     """
     known = recorded_use_alone(acknowledged)
     last = {key: each for key, each in acknowledged.periods.items() if key[1] >= known.settled_until}
@@ -186,7 +187,7 @@ def last_amounts_alone(acknowledged: Acknowledged) -> Acknowledged:
 
 
 def first_known(use: RecordedUse) -> Instant:
-    """Returns the start of the first period whose use is recorded; 0 if none is.
+    """Returns the start of the first period whose billed use is recorded; 0 if none is.
 
     Earlier periods are final.
     """
@@ -322,9 +323,10 @@ def allocation_of(session: Session) -> str:
 
 
 def loaded(record: Session) -> MeteredSession:
-    """Returns the metered session of a store's record.
+    """Returns the metered session of a store's record, without the recorded use and with nothing acknowledged yet.
 
-    The record, and not the pod, states the holdings by another stack.
+    The reservation has the record's holdings by another stack. Without such holdings it is None until this leader
+    observes the pod.
     """
     session = without_use(record)
     return MeteredSession(session, Reservation((), holdings=session.holdings) if session.holdings else None)
@@ -409,7 +411,7 @@ def end_deleted(
 
     If the watch missed the deletion, the session ends with the last sign of life of the pod or its node. If the watch
     reported it, but the node is silent, the session ends with the last sign of life in place of a later deletion. A
-    session that has ended before keeps its end.
+    session that has ended before keeps its end. The pod is marked as deleted in any case.
 
     Args:
         departure: the deletion as observed: its proof and instant.
@@ -433,7 +435,7 @@ def end_unseen(
 ) -> None:
     """Ends the session of a pod whose deletion was not observed, with the last sign of life of the pod or its node.
 
-    A session that has ended before keeps its end.
+    A session that has ended before keeps its end. The pod is marked as deleted in any case.
 
     Args:
         last_seen: the last instant at which the pod's object was seen.
