@@ -202,8 +202,8 @@ MAX_CACHED = 8192
 FAMILIAR_SECONDS = 3600.0
 """The seconds for which reviews of an accepted token count against its caller, and not against the client's address."""
 CALLER_REVIEWS = CallRate(burst=300, per_second=10)
-"""The rate of reviews that one caller may cause in each worker; the burst is three times the most of one GET
-/v1/access.
+"""The rate of reviews that one caller may cause in each worker; the burst is three times the reviews that one GET
+/v1/access causes at most.
 """
 STRANGER_REVIEWS = CallRate(burst=100, per_second=5)
 """The rate of reviews of invalid tokens that one address may cause in each worker."""

@@ -186,7 +186,10 @@ class PodTokens:
         self._identities: ExpiringCache[bytes, PodIdentity] = ExpiringCache(max_cached)
 
     def verified_pod(self, token: str) -> PodIdentity | None:
-        """Returns the pod of a token that was verified before and has not expired; None for any other token."""
+        """Returns the pod of a token that was verified before and has not expired; None for any other token.
+
+        A cached token counts until it expires, even if the issuer withdraws its key.
+        """
         return self._identities.get(digest(token), self._clock())
 
     def wants_keys(self, token: str) -> bool:

@@ -61,7 +61,8 @@ KEYS = "/openid/v1/jwks"
 class ClusterReviewer:
     """Authenticates callers and decides their rights by asking the API server; it has no cache.
 
-    At each call the API server is asked, except about a forged token of the cluster's own issuer.
+    At each call the API server is asked. Some tokens are refused without asking it: forged or expired ones of the
+    cluster's own issuer, and those for another audience if `own_audience_alone` is set.
     """
 
     def __init__(self, api: KubernetesAPI, keys: KeySet, *, own_audience_alone: bool = False) -> None:

@@ -47,7 +47,7 @@ _SERVER_ERRORS = (BusyLoadingError, ClusterDownError, MasterDownError, OutOfMemo
 
 
 class StoreError(RuntimeError):
-    """Redis refused a call, and the call changed nothing."""
+    """Redis refused a call, which then changed nothing, or an answer of Redis cannot be read."""
 
 
 class StoreUnavailableError(StoreError):
@@ -58,7 +58,7 @@ class StoreUnavailableError(StoreError):
 
 
 class ScriptError(StoreError):
-    """A script failed on the data under its own keys, so that only the account of these keys is affected."""
+    """A script failed on the data under its keys. The data of other accounts is not affected."""
 
 
 class StoreEmptyError(StoreError):
@@ -66,7 +66,10 @@ class StoreEmptyError(StoreError):
 
 
 class StoreFormatError(StoreError):
-    """The store's format is later than this timekeeper knows, or unreadable; this timekeeper does not lead."""
+    """The store's format is later than this timekeeper knows, or unreadable, so this timekeeper does not lead.
+
+    A read of an account's use also gets this error until the account is converted from an earlier format.
+    """
 
 
 class OverdrawnError(StoreError):
@@ -116,7 +119,9 @@ def described(error: Exception) -> str:
 
 
 def run(client: Store, calls: Sequence[Call]) -> list[Any]:
-    """Runs scripts on the store, in order; returns, for each call, the script's reply or a StoreError.
+    """Runs scripts on the store; returns, for each call in order, the script's reply or a StoreError.
+
+    The calls may run in another order: a call whose script the store does not have yet runs after the others.
 
     Raises:
         StoreUnavailableError: Redis does not answer; some of the calls may have been done.
@@ -288,7 +293,7 @@ def of_another_type(answers: Mapping[str, object]) -> list[str]:
 def concerns_all(error: Exception) -> bool:
     """Returns whether an error would affect every account: the store itself fails, or this leader was replaced.
 
-    The result is False for an error that concerns the data of one account or one key alone.
+    The result is False for any other error, such as one about the data of one account or one key.
     """
     if isinstance(error, redis.RedisError):
         return not is_of_another_type(error)
@@ -323,7 +328,7 @@ def isolate_failures(names: Iterable[str], act: Callable[[list[str]], object]) -
         Keyed by account, the error of each account whose call failed.
 
     Raises:
-        Exception: the error of a call, if it concerns all accounts (see `concerns_all`).
+        Exception: the error of a call, if it concerns all accounts (see `concerns_all`), or if `names` is empty.
     """
     failed: dict[str, Exception] = {}
     groups = [sorted(names)]

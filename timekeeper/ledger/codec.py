@@ -320,12 +320,16 @@ def decode_intake(text: str | bytes) -> Intake:
 
 
 def as_text(value: Any) -> str:
-    """Decodes a value of the store as UTF-8; a value that is not bytes becomes its `str`."""
+    """Decodes a value of the store as UTF-8; a value that is not bytes becomes its `str`.
+
+    Raises:
+        UnicodeDecodeError: the bytes are no UTF-8.
+    """
     return value.decode() if isinstance(value, bytes) else str(value)
 
 
 def as_texts(values: Iterable[Any]) -> list[str]:
-    """Decodes values of the store as UTF-8; None becomes an empty text."""
+    """Decodes values of the store as `as_text` does; None becomes an empty text."""
     return ["" if value is None else as_text(value) for value in values]
 
 

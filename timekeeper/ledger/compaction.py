@@ -1,7 +1,7 @@
 """Removes and compacts old data of accounts: periods, months, sessions' amounts, hours of use, and empty accounts.
 
-Each change of an account's keys is one script call. Every function may raise StoreError, if the store refuses the
-change or does not answer, and redis.RedisError, if it does not answer.
+Each change of an account's keys is one script call. Every function may raise StoreError or redis.RedisError: the store
+refuses, or does not answer.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def fold_amounts(
     """Folds the sessions' amounts that are due into the sums of a period; returns the number of folded amounts.
 
     An amount is due FOLDED_AFTER after a first call found that the leader no longer knows the session. That call notes
-    its time in the amount.
+    its time in the amount. An amount that the ledger does not hold whole, or that cannot be read, is never due.
 
     Args:
         now: nanoseconds since 1970.
@@ -159,10 +159,10 @@ def with_amounts(client: Store, account: str, starts: Sequence[int]) -> set[int]
 def _changes(
     rows: Iterable[tuple[bytes, bytes]], now: Instant, is_known: Callable[[str], bool], *, long_ended: bool
 ) -> Iterator[tuple[str, bytes, bytes]]:
-    """Yields, for each amount of a session that no leader knows, the change that is due: its kind, uid and stored text.
+    """Yields the due changes to amounts of sessions that the leader no longer knows: kind, uid and stored text of each.
 
-    The kind is `note` when the session is first found unknown, and `fold` a day later. The change is made only if the
-    stored text is still this one.
+    The kind is `note` when the session is first found unknown, and `fold` FOLDED_AFTER later. The script makes a change
+    only if the stored text is still the yielded one.
 
     Args:
         rows: each session's uid and stored amount.
@@ -194,8 +194,8 @@ class Cutoffs(NamedTuple):
     """The instants before which data of an account is compacted, in nanoseconds since 1970.
 
     Attributes:
-        folded: hours of use that end before this instant are folded into days.
-        packed: hours of use that end before this instant are packed, still as hours.
+        folded: hours of use that end by this instant are folded into days.
+        packed: hours of use that end by this instant are packed, still as hours.
         ledger: ledger entries that were written before this instant are packed.
     """
 
@@ -285,7 +285,7 @@ class _Packing(NamedTuple):
 
 
 def fold_hours(client: Store, fencing_token: FencingToken, account: str, before: Instant, edges: Sequence[int]) -> bool:
-    """Folds an account's hours of use that end before an instant into days; returns True once all are folded.
+    """Folds an account's hours of use that end by an instant into days; returns True once all are folded.
 
     One call folds at most one packed value, and other hours that have about MOST_ROWS rows together. The caller repeats
     the call after False: more hours are due, or the hours changed while they were read and none was folded.
@@ -296,7 +296,7 @@ def fold_hours(client: Store, fencing_token: FencingToken, account: str, before:
         edges: the starts and ends of the account's periods, in order, in nanoseconds since 1970.
 
     Raises:
-        FoldedError: a packed value cannot be read.
+        ValueError: rows of an hour cannot be read; a FoldedError for a packed value.
     """
     names = keys.AccountKeys(account)
     stored = _stored_hours(client, names)
@@ -322,13 +322,13 @@ def fold_hours(client: Store, fencing_token: FencingToken, account: str, before:
 
 
 def pack_hours(client: Store, fencing_token: FencingToken, account: str, before: Instant) -> bool:
-    """Packs an account's hours of use that end before an instant, still as hours; returns True once all are packed.
+    """Packs an account's hours of use that end by an instant, still as hours; returns True once all are packed.
 
     One call packs hours that have about MOST_ROWS rows together. The caller repeats the call after False: more hours
     are due, or the hours changed while they were read and none was packed.
 
     Raises:
-        FoldedError: a packed value cannot be read.
+        ValueError: rows of an hour cannot be read; a FoldedError for a packed value.
     """
     names = keys.AccountKeys(account)
     stored = _stored_hours(client, names)

@@ -219,7 +219,7 @@ class _NotingRetry(Retry):
         return _NotingRetry(self._retries, self._answered)
 
     def call_with_retry(self, do: Callable[[], Any], *arguments: Any, **options: Any) -> Any:
-        """Runs `do` until it succeeds, or has failed as often as redis-py allows; returns its result."""
+        """Runs `do`, and again if the connection failed or timed out, up to `retries` times; returns its result."""
 
         def attempt() -> Any:
             try:

@@ -1,7 +1,7 @@
 """Reads ledger entries from the store, and packs older entries many to a value, called a segment.
 
-The store holds an entry for the end of every pod that ever ran. The note of such an entry (proof, start, end and the
-namespace's uid) is packed into a quarter of its text.
+The store holds an entry for the end of each session, as long as it keeps the session's period. The note of this entry
+(proof, start, end and the namespace's uid) is packed into a quarter of its text.
 """
 
 from __future__ import annotations
@@ -75,6 +75,8 @@ def read_ending(note: str) -> Ending | None:
 def pack_note(note: str | Ending) -> bytes:
     """Returns the bytes that the store holds for a ledger entry's note: packed for a session's end, else UTF-8.
 
+    An end that does not fit the packed form becomes UTF-8, too.
+
     Args:
         note: the session's end, or a text. A text that `ending_note` wrote is packed as the end that it states.
     """
@@ -119,7 +121,8 @@ class LedgerEntry:
         at: the instant of the entry by the leader's clock.
         session: the session's uid; empty for an entry of no session.
         namespace: the namespace of the session or the correction; empty for none.
-        pod: the name of the pod, grant or correction that the entry concerns; empty for an entry of none of these.
+        pod: the name of the pod, grant, correction or credit that the entry concerns; empty for none of these, and for
+            the rollover.
         note: a text for readers, such as the end of a session.
     """
 
@@ -379,7 +382,8 @@ def _uid_bytes(text: str) -> bytes:
 def pack_ledger(client: Store, fencing_token: FencingToken, account: str, before: Instant) -> bool:
     """Packs ledger entries of an account that were written before an instant; returns True once all are packed.
 
-    One call packs at most SEGMENT_ENTRIES entries.
+    One call packs at most SEGMENT_ENTRIES entries. The caller repeats the call after False: more entries may be due, or
+    the ledger changed meanwhile and nothing was packed. An entry stays as long as one before it is not due.
 
     Args:
         before: nanoseconds since 1970, by the clock of the leaders that wrote the entries or by Redis's.

@@ -181,7 +181,8 @@ def month_rows(client: Store, window: Window) -> Iterator[tuple[str, Sequence[Ro
 
     Raises:
         StoreError: the store refused to read.
-        RecordError, FoldedError: the record of an open session, or a packed value, cannot be read.
+        ValueError: a stored value cannot be read; a RecordError for the record of an open session, a FoldedError for a
+            packed value.
     """
     assignments: Mapping[str, Assignments] = reading.assignments(client)
     names = reading.account_names(client)

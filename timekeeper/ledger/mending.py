@@ -75,8 +75,8 @@ def broken_keys(client: Store) -> list[str]:
 def replace_broken_keys(client: Store, fencing_token: int, accounts: Iterable[str]) -> bool:
     """Deletes the shared keys that `broken_keys` finds, and writes again the deleted keys that a new leader reads next.
 
-    A new leader calls this function before it loads its state. It writes the other deleted keys when it next changes
-    them.
+    If one key of the published states is among them, all their keys are deleted. A new leader calls this function
+    before it loads its state. It writes the other deleted keys when it next changes them.
 
     Args:
         accounts: the names of the accounts in the leader's memory.

@@ -84,7 +84,7 @@ def write(client: Store, uses: Mapping[str, PresentUse], namespaces: Mapping[str
 def of_namespaces(client: Store, names: Sequence[str], now: Instant) -> dict[str, NamespaceUse]:
     """Returns the present use of these namespaces, keyed by name.
 
-    A namespace without a stored figure is left out, and also one whose figure's `until` is not after `now`.
+    A namespace without a readable figure is left out, and also one whose figure's `until` is not after `now`.
     """
     if not names:
         return {}

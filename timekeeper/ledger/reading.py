@@ -81,8 +81,8 @@ def account_names(client: Store) -> list[str]:
 def highest_fencing_token(client: Store) -> int:
     """Returns the highest fencing token that the store has given to a leader; the next leader's must be higher.
 
-    If the stored token cannot be read, the result is the highest token under which an account was written. If the store
-    has none, the result is 0.
+    If the stored token cannot be read, the result is the highest token under which an account was written. If no token
+    is stored, the result is 0.
     """
     known = whole(_text(client, keys.BOOK_FENCING_TOKEN))
     if known is not None and known < FENCING_TOKEN_LIMIT:
@@ -129,7 +129,7 @@ def _text_or_error(client: Store, key: str) -> Any:
 
 
 def period_totals(client: Store, account: str, period: Instant) -> PeriodTotals | None:
-    """Returns the totals of an account's period; None if the period was never opened.
+    """Returns the totals of an account's period, without the account's version; None if the period was never opened.
 
     Args:
         period: the start of the period.
@@ -430,7 +430,7 @@ def unmetered(client: Store) -> dict[str, Instant]:
     """Returns the ends of sessions whose pods a leader did not observe any more (see `note_unmetered`), keyed by uid.
 
     A key that ends with `keys.SEEN` has another instant: the one up to which pods had been observed when the pod of
-    that uid was missing. Unreadable instants are left out.
+    that uid was missing. Unreadable instants are left out. The result is empty if the key holds no hash.
     """
     try:
         ends: Any = client.hgetall(keys.UNMETERED)
@@ -502,7 +502,7 @@ def credits_by_name(texts: Mapping[Any, Any]) -> dict[str, Credit]:
 
 
 def whole(text: Any) -> int | None:
-    """Parses a stored whole number from 0 up; None for an absent value or any other text.
+    """Parses a stored whole number from 0 up, of at most 40 digits; None for an absent value or any other text.
 
     Args:
         text: the stored value, as text or bytes; None if it is absent.
@@ -592,6 +592,8 @@ def load_accounts(
     client: Store, names: Sequence[str], latest_periods: int = 2, now: Instant | None = None
 ) -> list[StoredAccount]:
     """Reads accounts with their sessions and the totals of their latest periods; unknown accounts are left out.
+
+    The totals of earlier periods whose balances are still to be closed are read, too.
 
     Args:
         latest_periods: the number of latest periods whose totals are read.
@@ -727,7 +729,8 @@ class Changes:
         prices: keyed by model, the GPU-hours charged for an hour of a whole GPU.
         default: the state of each namespace that has no published state of its own.
         charge: the admin's settings for charging, keyed by their name in GET /v1/states, such as unknownDeviceMiB.
-        unused: as JSON, the state `default` with its amounts, if it has safe admission; empty otherwise.
+        unused: as JSON, for namespaces without a published state, if the default budget has safe admission: the state
+            `default` with the amounts of a period in which nothing is spent yet. Empty otherwise.
     """
 
     cursor: Cursor
@@ -740,10 +743,10 @@ class Changes:
 
 
 def read_changes(client: Store, since: Cursor | None) -> Changes | None:
-    """Reads the published states that changed since a reader's cursor; returns None if none changed.
+    """Reads the published states that changed since a reader's cursor, and all else that is published, such as prices.
 
     All states are read without a cursor, and with a cursor of another store id or of a later version than the store's.
-    The result is also None if no state was ever published.
+    The result is None if nothing that is published changed since the cursor, or if nothing was ever published.
 
     Args:
         since: the reader's cursor; None if the reader has no state yet.

@@ -1,8 +1,8 @@
 """A Redis Cluster behind the calls of a single Redis: commands by key, and pipelines whose keys lie in several slots.
 
 redis-py's own pipelines for a cluster refuse EVALSHA, and repeat failed commands one by one: a thousand calls to a node
-that hangs would wait a thousand times. A pipeline of this module makes one round trip to each node. It repeats a
-round trip only if a node or the place of a slot has changed.
+that hangs would wait a thousand times. A pipeline of this module makes one round trip to each node. It sends commands
+again only if a node did not answer, or if a slot has moved.
 """
 
 from __future__ import annotations
@@ -63,6 +63,8 @@ class ClusterStore(CoreCommands):
 
     def send(self, commands: Sequence[Command]) -> list[Any]:
         """Sends commands to the nodes of the cluster; returns, for each, its reply or its ResponseError.
+
+        If a node does not answer, all commands are sent once more, so that a command may be done twice.
 
         Args:
             commands: each command with its arguments, and redis-py's options for reading its answer.

@@ -140,7 +140,8 @@ def close_and_read(
 ) -> list[SessionReports | None]:
     """Closes the reports of each session up to an instant, and returns the reports as the store then holds them.
 
-    A report that arrives later counts as received at that instant or later. Phases that a later leader wrote stay.
+    A report that arrives later counts as received at that instant or later. Marks in the store are never set back, and
+    phases that a later leader wrote stay.
 
     Args:
         wanted: pairs of a session's uid and the marks for its reports. `Marks.closed` is the instant up to which the

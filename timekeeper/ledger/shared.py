@@ -1,7 +1,7 @@
 """Writes the records that all accounts share: payers, prices, budgets, open sessions and published states.
 
-Every function may raise StoreError, if the store refuses or does not answer, and redis.RedisError, if it does not
-answer. A function that takes a fencing token raises FencedError once the store has given a token to a later leader;
+Every function may raise StoreError or redis.RedisError: the store refuses, or does not answer. A function that takes a
+fencing token raises FencedError if it has something to write and the store has given a token to a later leader;
 `publish_states` raises it once a later leader has published states.
 """
 
@@ -50,7 +50,8 @@ class Terms:
         prices: keyed by model, the GPU-hours charged for an hour of a whole GPU.
         default: the state of each namespace that has no published state of its own.
         charge: the admin's settings for charging, keyed by their name in GET /v1/states, such as unknownDeviceMiB.
-        unused: as JSON, the state `default` with its amounts, if it has safe admission; empty otherwise.
+        unused: as JSON, for namespaces without a published state, if the default budget has safe admission: the state
+            `default` with the amounts of a period in which nothing is spent yet. Empty otherwise.
     """
 
     prices: Mapping[str, float]
@@ -234,13 +235,14 @@ def note_unmetered(client: Store, fencing_token: FencingToken, ends: Mapping[str
     """Writes, under the key UNMETERED, the ends of sessions whose pods are not observed any more.
 
     Args:
-        ends: the end of each session, keyed by its uid.
+        ends: the end of each session, keyed by its uid. A key that ends with `keys.SEEN` has the instant that
+            `reading.unmetered` describes.
     """
     put(client, fencing_token, "HSET", keys.UNMETERED, [part for uid, end in ends.items() for part in (uid, str(end))])
 
 
 def forget_unmetered(client: Store, fencing_token: FencingToken, uids: Iterable[str]) -> None:
-    """Removes the ends that `note_unmetered` recorded for these sessions' uids."""
+    """Removes what `note_unmetered` wrote under these keys, which are uids or end with `keys.SEEN`."""
     put(client, fencing_token, "HDEL", keys.UNMETERED, sorted(uids))
 
 
@@ -317,6 +319,8 @@ def publish_states(
     servers: str = "",
 ) -> StatesVersion:
     """Publishes changed states of namespaces, each as JSON, and wakes the readers that wait for them.
+
+    Without states, and with terms and servers as published before, the version stays and no reader is woken.
 
     Args:
         new_id: the store id to use if the store has none, or if other servers hold the store than at the last

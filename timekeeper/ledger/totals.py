@@ -22,11 +22,12 @@ class PeriodTotals(NamedTuple):
         granted: the amount added by grants and by credits carried in; negative if more was taken away.
         finalized: the part of the total that finalized sessions spent, which a checkpoint must contain.
         exhausted_at: the instant at which spending first reached the available amount; None before that.
-        previous_spent: the amount that the preceding period had spent when its balance was closed; None before that.
+        previous_spent: the amount that the preceding period had spent when its balance was closed; None before that,
+            and if no money is to be carried over.
         new: whether the script that returned the totals created the account or applied an order.
-        version: the number of changes to the account.
+        version: the number of changes to the account; 0 if it was not read.
         terms: the preceding period's allowance and the most of its money that could be rolled over, both when its
-            balance was closed; None before that.
+            balance was closed; None before that, and if no money is to be carried over.
     """
 
     total: int
@@ -74,7 +75,8 @@ def totals_or_error(answer: Any, *, new_first: bool = False) -> PeriodTotals | S
         new_first: whether a value precedes the others: 1 if the script created the account or applied the order.
 
     Returns:
-        The totals, or an error if the script failed or its answer cannot be read.
+        The totals, or an error if the script failed or its answer cannot be read. In the second case the script may
+        have made its change.
     """
     if isinstance(answer, StoreError):
         return answer

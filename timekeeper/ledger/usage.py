@@ -194,7 +194,9 @@ def read_running(account: str, periods: Sequence[Period], stored: Sequence[Any])
 
 
 def reported(client: Store, sessions: Sequence[Running]) -> dict[str, int | None]:
-    """Returns the GPU time in the reports of each session, in microGPU-seconds, keyed by uid; None without reports.
+    """Returns the GPU time in the reports of each session, in microGPU-seconds, keyed by uid.
+
+    A session has None if it has no reports, or if their stored total cannot be read.
 
     Raises:
         StoreError: Redis does not answer, or does not run the script.
@@ -386,7 +388,8 @@ def accounts_usage(
 
     Raises:
         StoreError: the store refused to read.
-        RecordError, FoldedError: the record of an open session, or a packed value, cannot be read.
+        ValueError: a stored value cannot be read; a RecordError for the record of an open session, a FoldedError for a
+            packed value.
     """
     chunks = [accounts[start : start + READ_AT_ONCE] for start in range(0, len(accounts), READ_AT_ONCE)]
     for answers, counts in _one_ahead([partial(_read, client, chunk, within, read_before, view) for chunk in chunks]):

@@ -39,16 +39,18 @@ class LedgerAction(StrEnum):
     item has one.
     """
     MOVE = "move"
-    """Posts as POST does, and removes the session's record; the session continues under another account."""
+    """Posts as POST does, and removes the open session's record; the session continues under another account."""
     CLOSE = "close"
-    """Posts as POST does, even an amount of 0, and stores the record as closed; the session has ended, and its pod is
-    still on the API server.
+    """Posts as POST does, at first even an amount of 0, and stores the record as closed and no longer as open. The
+    session has ended, and its pod is still on the API server.
     """
     FINALIZE_PERIOD = "finalize_period"
-    """Posts as MOVE does; the pod is deleted, so that only this store and checkpoints know of the session."""
+    """Posts as MOVE does, and marks the amount as finalized; the pod is deleted, so that only this store and
+    checkpoints know of the session.
+    """
     FINALIZE = "finalize"
-    """Posts as FINALIZE_PERIOD does, and removes the session's record. The session must be finalized in its other
-    periods before.
+    """Posts as FINALIZE_PERIOD does, and removes the closed session's record. The session must be finalized in its
+    other periods before.
     """
 
 
@@ -66,7 +68,7 @@ class Kind(StrEnum):
     MOVE = "move"
     """A session went on in another account."""
     CORRECTION = "correction"
-    """A correction was applied."""
+    """A correction was applied, or the amount of a closed session changed."""
     GRANT = "grant"
     """A grant was applied."""
     CHECKPOINT = "checkpoint"
@@ -88,7 +90,7 @@ class Item(NamedTuple):
         namespace: the session's namespace.
         pod: the pod's name.
         note: the note of the ledger entry.
-        record: the session's record as JSON.
+        record: the session's record as JSON; empty if the stored one stays.
         dimensions: the dimensions that the hours are attributed to, as JSON.
         points: the hourly points that divide the amount by hours; the last one has the amount itself. Without points an
             entry is attributed to no hour.
@@ -199,13 +201,15 @@ class LedTerm(NamedTuple):
 def take_fencing_token(client: Store, term: int, holder: str = "") -> int:
     """Takes a new fencing token for a leader from the store: higher than any before, and at least the term's number.
 
+    The store then has this term and the format FORMAT. It also keeps an earlier format's number, for `convert_store`.
+
     Args:
         term: the number of the leader's term.
         holder: a text that identifies the leader's process; empty if the process is not known.
 
     Raises:
         FencedError: a fencing token was given to a later term, or to another holder of this term.
-        StoreError: Redis does not answer, or a later timekeeper wrote in a format that this one does not know.
+        StoreError: Redis does not answer, or the store's format is unreadable or later than this timekeeper knows.
         redis.RedisError: Redis does not answer.
     """
     touched = (keys.BOOK_FENCING_TOKEN, keys.BOOK_FORMAT, keys.BOOK_CONVERTING, keys.BOOK_TERM)
@@ -261,7 +265,8 @@ def write_settlements(
         settlements: the batches of amounts to set.
 
     Returns:
-        For each batch, in order, the totals of its period, or the first error that refused a part of the batch.
+        For each batch, in order, the totals of its period, or the first error that refused a part of the batch. A part
+        has MAX_ITEMS sessions, and the other parts may have been written.
     """
     calls, owners = list[Call](), list[int]()
     for index, settlement in enumerate(settlements):

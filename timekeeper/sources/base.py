@@ -254,7 +254,7 @@ def namespace_of(item: Json) -> str:
 def uid_of(item: Json) -> str:
     """Returns the uid of a Kubernetes object (JSON), or NAMESPACE/NAME if the object has no uid.
 
-    No later object of the same name has the same uid.
+    The API server gives no later object of the same name the same uid.
     """
     metadata = item.get("metadata") or {}
     return str(metadata.get("uid") or f"{metadata.get('namespace', '')}/{metadata.get('name', '')}")

@@ -94,7 +94,10 @@ class FolderSource:
         start_thread("watch-folder", follow, wait)
 
     def refresh(self) -> None:
-        """Updates the mirrors from the folder's files."""
+        """Updates the mirrors from the folder's files.
+
+        An object whose file is missing or unreadable counts as deleted.
+        """
         objects = self._objects([self._folder / "budgets.yaml"])
         orders = self._objects(
             file for folder in ("grants", "corrections") for file in sorted((self._folder / folder).glob("*.json"))

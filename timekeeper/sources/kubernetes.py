@@ -147,7 +147,8 @@ def metered_pod(
         kept_labels: the keys of the labels that are kept with usage.
         own: the extended resources of other stacks that the admin lists, keyed by name; None if pods of other stacks
             are not metered.
-        known: whether the pod was metered before. It then stays metered, even if its request was removed since.
+        known: whether the pod was metered before. It then stays metered, even if an annotation by which another stack
+            gives it GPUs was removed since.
     """
     elsewhere = may_hold(pod, own)
     if not is_metered(pod) and not elsewhere and not known:
@@ -209,7 +210,7 @@ def _status(status: Json) -> Json:
 def _is_common(statuses: list[Json]) -> bool:
     """Whether statuses of containers equal those of many other pods, so that these pods can share one object in memory.
 
-    That is the case if all containers run and the statuses contain no start time.
+    That is the case if each container runs or states nothing, and no start and no earlier run of a container is kept.
     """
     return all(set(one) <= {"name", "state"} and one.get("state") in ({"running": {}}, None) for one in statuses)
 
@@ -685,7 +686,7 @@ class KubernetesSource:
     def watch_claims(self, wait: Wait) -> None:
         """Watches ResourceClaims and ResourceSlices in a thread each, until `wait` returns that the process ends.
 
-        If pods of other stacks are not metered, nothing is watched, and both mirrors stay empty.
+        If pods of other stacks are not metered, nothing is watched, and both mirrors count as read and empty.
         """
         if self._drivers is None:
             self.leave_empty(self._mirrors.claims, self._mirrors.slices)
@@ -755,7 +756,8 @@ class KubernetesSource:
         at the same index.
 
         Raises:
-            ChangedMeanwhileError: the pod as it was read has no such gate, or the API server refuses for this reason.
+            ChangedMeanwhileError: the pod as it was read has no such gate, the pod is deleted, or the API server
+                refuses for this reason.
             SourceError: the write failed for another reason.
         """
         metadata = pod["metadata"]
@@ -777,8 +779,8 @@ class KubernetesSource:
         finalizer at the same index.
 
         Raises:
-            ChangedMeanwhileError: the pod as it was read has no such finalizer, or the API server refuses for this
-                reason.
+            ChangedMeanwhileError: the pod as it was read has no such finalizer, the pod is deleted, or the API server
+                refuses for this reason.
             SourceError: the write failed for another reason.
         """
         metadata = pod["metadata"]
@@ -908,7 +910,10 @@ class KubernetesSource:
         self.request(lambda: self._replace_status(f"{CORRECTIONS}/{name}", status))
 
     def record_event(self, event: ObjectEvent) -> None:
-        """Writes an Event into the namespace of its object; into `default` for an object without a namespace."""
+        """Writes an Event into the namespace of its object; into `default` for an object without a namespace.
+
+        Of a longer message, the first 1024 characters are written. A failure is logged and not raised.
+        """
         metadata = event.regarding.get("metadata") or {}
         namespace = metadata.get("namespace") or "default"
         try:

@@ -4,8 +4,8 @@ Budgets come from the ConfigMap `fairgpu-budgets`: each key is a budget's name, 
 spec. The ConfigMap `fairgpu-budget-statuses` holds the statuses that GPUBudgets would have, keyed by the same names. A
 ConfigMap holds a million bytes, which is enough for some hundred budgets.
 
-If the settings say that budgets are GPUBudget objects, no ConfigMap is read. The status of GPUBudgets is then the only
-thing that is written outside FairGPU's namespace.
+If the settings say that budgets are GPUBudget objects, neither ConfigMap is read. The status of GPUBudgets is then the
+only thing that is written outside FairGPU's namespace.
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ LINES: Final = f"{CONFIG_MAPS}/{BUDGETS_MAP}"
 STATUSES_MAP: Final = "fairgpu-budget-statuses"
 STATUSES: Final = f"{CONFIG_MAPS}/{STATUSES_MAP}"
 WATCHED: Final = ("pods", "nodes", "node_leases", "namespaces")
-"""The collections that the mode look watches, as every mode does. There are no grants and corrections in this mode."""
+"""The collections that the mode look watches as every mode does, beside claims and queues. There are no grants and
+corrections in this mode, and budgets come from `watch_budgets`.
+"""
 
 _UNREADABLE = (yaml.YAMLError, ValueError, KeyError, AttributeError, RecursionError)
 """The errors of PyYAML on a text that it cannot read: `2026-02-30` is a ValueError, and `!!bool maybe` a KeyError."""

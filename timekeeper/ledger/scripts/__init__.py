@@ -1,4 +1,7 @@
-"""The scripts that Redis runs, each atomic: it checks everything before its first write."""
+"""The scripts that Redis runs, each without another command in between.
+
+A script that changes an account checks everything before its first write, since Redis does not undo writes.
+"""
 
 from __future__ import annotations
 
