@@ -32,14 +32,16 @@ POLL_SECONDS = 0.2
 _log = structlog.get_logger()
 
 ReadChanges = Callable[[Cursor | None], Changes | None]
-"""Returns the states that changed in the store since a cursor, or all states without one; None if none changed.
+"""Returns the states that changed in the store since a cursor, or all states without one.
 
-May raise redis.RedisError.
+None if none changed, or if no state was ever published. May raise redis.RedisError.
 """
 
 
 def follow(read: ReadChanges, deliver: Callable[[Changes], None], wait: Wait) -> None:
     """Reads changed states of namespaces from the store and delivers them, until the process ends.
+
+    An error of a read is logged, and the states are read again after POLL_SECONDS.
 
     Args:
         read: returns the states that changed in the store since a cursor, or all states for the cursor None; None if
@@ -154,7 +156,8 @@ def origin_of(peer: str, forwarded: str, trusted: Sequence[Network]) -> str:
 
     Args:
         peer: the address that the connection comes from.
-        forwarded: the header `X-Forwarded-For`, all its lines joined by commas; empty if there is none.
+        forwarded: the header `X-Forwarded-For`, all its lines joined by commas; empty if there is none. Only its last
+            MOST_HOPS addresses are read.
         trusted: the networks of the trusted proxies.
     """
     origin = plain_address(peer)

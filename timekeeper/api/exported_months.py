@@ -62,13 +62,13 @@ class ExportedMonths:
             sums: the sums; they already contain the store's usage.
             window: the window of the query.
             now: the instant of the query. Files are read for the months before `kept_from(now)`.
-            held: pairs of an account and such a month, such as 2026-10, of which the store still holds usage. This
-                usage is not added from the file.
+            held: pairs of an account and a month before `kept_from(now)`, such as 2026-10, of which the store still
+                holds usage. This usage is not added from the file.
             only: the namespaces to add; None for all.
 
         Raises:
-            MonthUnavailableError: a file is missing, cannot be read, is not the one that was written, or may contradict
-                the store.
+            MonthUnavailableError: a file that was written, or that lies between others, is missing; or a file cannot be
+                read, is not the one that was written, or may contradict the store.
             ProblemError: the window needs more than MOST_MONTHS files.
             FoldedHoursError, TooManySumsError: the sums cannot take the usage (see `UsageSums.add`).
             redis.RedisError: the store does not answer.

@@ -43,7 +43,8 @@ class SessionFigures:
         session: the session as the store holds it.
         account: the account that pays.
         rate: the session's present rate, in microGPU-seconds a second.
-        amount: the session's cost in the present period of that account, in microGPU-seconds.
+        amount: the session's cost in the present period of that account, in microGPU-seconds; 0 if the store has none
+            that is readable.
         reported_at: the instant of the pod's last report; None without a report.
         used: the GPU time that the pod's containers used according to its reports, in microGPU-seconds; None without a
             report.
@@ -69,7 +70,9 @@ class Book:
         self._now = now
 
     def budgets(self, after: str, limit: int) -> list[Summary]:
-        """Returns a page of GPUBudgets' figures, sorted by name; accounts of single namespaces are left out.
+        """Returns a page of GPUBudgets' figures, sorted by name.
+
+        Accounts of single namespaces are left out, and so are unreadable figures.
 
         Args:
             after: the name after which the page begins; empty for the first page.

@@ -785,7 +785,7 @@ class GPUWatches:
             version: the resourceVersion at which the watch begins.
             namespace: the namespace of the objects; empty for all.
             seconds: the longest duration of the watch.
-            bookmarks: whether to send bookmarks, events that carry only a resourceVersion.
+            bookmarks: whether to send a bookmark, an event that carries only a resourceVersion, every BOOKMARK_SECONDS.
         """
         loop = asyncio.get_running_loop()
         until, next_bookmark = loop.time() + seconds, loop.time() + BOOKMARK_SECONDS
@@ -870,7 +870,7 @@ DEFAULT_SECONDS, MAX_SECONDS = 300, 600
 begins.
 """
 MAX_WATCHES = 200
-"""The most watches that a worker answers at a time."""
+"""The most watches that a worker answers at a time, for each of the two kinds of objects."""
 UNKNOWN_YET = "nodes and pods are not read yet; try again"
 
 
@@ -902,7 +902,10 @@ class GPURoute:
         self._count = 0
 
     async def __call__(self, request: Request) -> Response | Stream:
-        """Answers a list at once, or a watch line by line."""
+        """Answers with a list, or with a watch line by line.
+
+        Before, it waits until nodes and pods have been read once, for CATCH_UP_SECONDS at most.
+        """
         query = parse_qs(request.scope["query_string"].decode("latin-1"), keep_blank_values=True)
         namespace = query.get("namespace", [""])[-1] if self._kind == GPU_PODS else ""
         watch = _flag("watch", query)

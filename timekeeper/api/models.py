@@ -391,8 +391,9 @@ class StateAnswer(Answer):
 class StatesAnswer(Answer):
     """The published states of namespaces: all if `full` is true, else only changes since the cursor in the request.
 
-    `default` is the state of a namespace that a full answer does not list; `unused` has its amounts as well, without
-    the namespace's name, if it has safe admission. `prices` has the GPU-hours charged for an hour of a whole GPU, keyed
+    `default` is the state of a namespace that a full answer does not list. If the default budget has safe admission,
+    `unused` is that state without a namespace's name, with the amounts of a period in which nothing is spent yet; else
+    it is absent. `prices` has the GPU-hours charged for an hour of a whole GPU, keyed
     by model; `*` is any other model. `charge` has the rules by which a webhook assumes what a pod costs.
     """
 

@@ -194,7 +194,7 @@ def place_order(
         The object as stored, and whether it is new.
 
     Raises:
-        ProblemError: another order has or had the name, or the check refuses the order.
+        ProblemError: another order has or had the name, the check refuses the order, or the store accepts no orders.
     """
     unused_name(book, item, store)
     if check is not None and store.read(item["metadata"]["name"]) is None:
@@ -242,7 +242,7 @@ def place(item: Json, store: OrderStore) -> tuple[Json, bool]:
         The object as stored, and whether it is new.
 
     Raises:
-        ProblemError: an object of that name orders something else.
+        ProblemError: an object of that name orders something else, or the store accepts no orders.
     """
     try:
         return store.create(item), True
@@ -313,10 +313,10 @@ def order_name(caller: str, given: str | None, key: str | None, kind: str) -> st
 
 
 def known_budget(book: Book, name: str) -> None:
-    """Checks that a GPUBudget with the name in an order exists.
+    """Checks that the store has figures of a GPUBudget with the name in an order.
 
     Raises:
-        ProblemError: no GPUBudget has that name.
+        ProblemError: the store has no readable figures of a GPUBudget with that name.
     """
     figures = book.budget(name)
     if figures is None or not is_budget(figures):

@@ -101,7 +101,8 @@ class EndedPods:
     def ended(self, pod: PodIdentity) -> bool:
         """Returns whether all containers of a pod but the one that asks have ended, as of at most ANSWER_SECONDS ago.
 
-        While another thread reads the pod, the result is the last answer, however old, or False without a last answer.
+        `others_have_ended` decides it. While another thread reads the pod, the result is the last answer, however old,
+        or False without a last answer.
 
         Raises:
             ApiError: the API server cannot be asked now.
@@ -129,6 +130,8 @@ def others_have_ended(pod: Json | None) -> bool:
     """Returns whether at least one container of a pod has ended, and at most one has not: the one that asks.
 
     The request does not say which container asks. FairGPU's own sidecar never sends this request, so it does not count.
+    Init containers do not count either.
+
     The result is also True for a pod that does not exist any more, or is in a terminal phase.
 
     Args:

@@ -1,7 +1,7 @@
 """The REST API's intake of pods' reports: the route, served by the event loop, and the batches that go to the store.
 
-A report that arrives alone goes to the store at once. Reports that arrive while a round trip to the store is under way,
-perhaps hundreds, share the next round trip. No timer adds a delay.
+A report that arrives alone goes to the store at once. Reports that arrive while a round trip to the store is under way
+share the next round trip, at most MAX_BATCH of them. No timer adds a delay.
 """
 
 from __future__ import annotations
@@ -145,7 +145,11 @@ class ReportRoute:
         self._outcomes = {outcome: measures.reports.labels(outcome.value) for outcome in IntakeOutcome}
 
     async def __call__(self, request: Request) -> Response:
-        """Stores one report; answers with the seconds until the pod's next report."""
+        """Stores one report; answers with the seconds until the pod's next report.
+
+        A report that is older than a stored one of the same start gets the same answer, and is not stored. If a report
+        is not stored for any other reason, an error is raised, from which `guarded` makes the answer.
+        """
         pod = await self._recognise(request.text_header(b"authorization"))
         if len(request.body) > MAX_REPORT_BYTES:
             raise ProblemError(413, "content-too-large", f"a report has at most {MAX_REPORT_BYTES} bytes")
@@ -161,7 +165,7 @@ class ReportRoute:
 
 
 def counters_of(report: Report) -> tuple[Counter, ...]:
-    """Returns the use of each device by each container that a report states."""
+    """Returns a counter for each device of each container in a report; the container's name is left out."""
     return tuple(
         Counter(
             device.uuid,

@@ -95,9 +95,10 @@ JSON, CSV = "application/json", "text/csv"
 
 
 def compressed(response: Response) -> Response:
-    """Returns a response, compressed if it is long and the client accepts gzip (RFC 9110 section 12.5.3).
+    """Returns a response, compressed if the client accepts gzip (RFC 9110 section 12.5.3).
 
-    The plain and the compressed body share an entity tag, which is therefore a weak one (section 8.8.3).
+    A response is left as it is if it is short, or its status is not 200. A compressed response keeps the entity tag of
+    the plain one, as a weak tag (section 8.8.3).
     """
     if response.status_code != 200 or response.direct_passthrough or response.content_encoding:
         return response
@@ -189,8 +190,8 @@ def access_of(
 def likely_first(caller: Caller, known: Iterable[str]) -> list[str]:
     """Returns namespaces, each once; those that the caller is likelier to be allowed to read come first.
 
-    The namespace of a service account comes first, then the namespaces that the caller's name or groups contain, then
-    all other namespaces.
+    The namespace of a service account comes first, even if it is not among `known`. The namespaces that the caller's
+    name or groups contain follow, then all other namespaces.
 
     Args:
         known: the namespaces of the ledger.
@@ -447,7 +448,8 @@ def _name_of(book: Book, caller: Caller, wanted: GrantRequest | CorrectionReques
         noun: the noun for the order in the error's message: grant or correction.
 
     Raises:
-        ProblemError: the request has neither a name nor the header, or no GPUBudget has the name of the order's budget.
+        ProblemError: the request has neither a name nor a valid header, or no GPUBudget has the name of the order's
+            budget.
     """
     name = order_name(caller.name, wanted.name, request.headers.get("Idempotency-Key"), noun)
     known_budget(book, wanted.budget)

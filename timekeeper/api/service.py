@@ -143,7 +143,8 @@ class Service:
     def chain(self) -> Chain:
         """Returns the certificate chain that the server presents now; makes or renews the certificates if that is due.
 
-        The certificate of the Redis that FairGPU's manifests bring is also made or renewed, if that Redis is used.
+        The certificate of the Redis that FairGPU's manifests bring is also made or renewed, if that Redis is used in a
+        cluster; a failure of this is only logged.
 
         Raises:
             ChainError: a stored certificate of the REST API cannot be read, written or used.

@@ -1,7 +1,7 @@
 """The route of namespaces' states, and a worker's copy of the states, for any number of clients that wait for changes.
 
 An answer is serialised once for all clients with the same cursor. A client that waits costs a task and no thread.
-Everything runs in the event loop of one worker.
+Everything runs in the event loop of one worker, but for the checks of callers' rights, which run in threads.
 """
 
 from __future__ import annotations
@@ -68,7 +68,10 @@ class StatesFeed:
         return self._cursor
 
     def apply(self, changes: Changes) -> None:
-        """Applies changed states from the store to the worker's copy, and answers the clients that wait."""
+        """Applies changed states from the store to the worker's copy, and answers the clients that wait.
+
+        If the changes are full, or of another store than the copy, they replace the copy.
+        """
         if changes.full or self._cursor is None or changes.cursor.store_id != self._cursor.store_id:
             self._states = {}
         for namespace, state in changes.states:
@@ -91,12 +94,13 @@ class StatesFeed:
         """Returns the JSON document of the states that changed since a cursor.
 
         The answer comes at once if a state has changed since the cursor, else after the next change or the longest
-        wait. If the cursor is later than the states that this worker has read, the worker first waits up to
-        CATCH_UP_SECONDS to read them; if it has not read them by then, it returns all states.
+        wait. If the cursor is later than the states that this worker has read, the worker first waits to read them: for
+        `wait_seconds`, but at least 1 s and at most CATCH_UP_SECONDS. If it has not read them by then, it returns all
+        states.
 
         Args:
-            since: the cursor; None for all states.
-            wait_seconds: the longest wait.
+            since: the cursor; None, or a cursor of another store, for all states.
+            wait_seconds: the longest wait for a change.
 
         Returns:
             The document; None if this worker knows no states yet.

@@ -533,11 +533,11 @@ def find(
         exported: the exported months; None if months are not exported.
 
     Raises:
-        MonthUnavailableError: an exported file cannot be read.
+        MonthUnavailableError: an exported file cannot be used (see `ExportedMonths.add`).
         ProblemError: the query needs more exported files than `exported_months.MOST_MONTHS`.
         redis.RedisError: the store does not answer.
         StoreError: the store refuses.
-        FoldedHoursError: the query asks for shorter steps than those in which the store still keeps the usage.
+        FoldedHoursError: the start or the end of a time step would divide hours that were folded into days.
         TooManySumsError: the answer needs more sums than a query may have.
     """
     check_format(client)
@@ -570,9 +570,10 @@ def find(
 def _comes_in_order(client: Store, query: Query) -> bool:
     """Returns whether a page of a query is to be read a few namespaces at a time; else all accounts are read at once.
 
-    The query must order its items by namespace, and ask for no forecast, since a forecast may add keys without usage in
-    the window. The result is also False if the query asks for idle capacity and all namespaces fit on the page: idle
-    capacity needs the usage of all accounts anyway.
+    The query must be about all namespaces and order its items by namespace. It must ask for no forecast, since a
+    forecast may add keys without usage in the window, and for no idle capacity of models. The result is also False if
+    the query asks for idle capacity and all namespaces fit on the page: idle capacity needs the usage of all accounts
+    anyway.
     """
     if query.aggregate[0] != "namespace" or query.namespace is not None:
         return False
