@@ -88,7 +88,7 @@ def check_period(snapshot: Snapshot) -> Iterator[Difference]:
 def check(snapshot: Snapshot, context: AuditContext) -> list[Difference]:
     """Returns the differences between stored and recomputed figures in one period of one account.
 
-    If the bounds of the period are wrong, its sessions and its published figures are not checked.
+    If `check_period` yields a difference, the period's sessions and its published figures are not checked.
 
     Args:
         snapshot: the period as the store holds it.
@@ -228,7 +228,7 @@ def audit(environment: AuditEnvironment, request: AuditRequest) -> Audit:
         request: the scope and the rules.
 
     Raises:
-        redis.RedisError, StoreError: the store does not answer.
+        redis.RedisError, StoreError: the store does not answer, or a value of packed ledger entries cannot be read.
     """
     began = environment.now()
     cluster = environment.read_cluster()

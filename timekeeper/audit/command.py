@@ -157,7 +157,8 @@ def run(client: Store, settings: TimekeeperSettings, arguments: argparse.Namespa
         environ: the environment variables, which name the API server.
 
     Raises:
-        CommandError: the period is not an instant, or the store or the API server does not answer.
+        CommandError: the period is not an instant, the store or the API server does not answer, or a value of packed
+            ledger entries cannot be read.
     """
     request = request_of(settings, tuple(arguments.budget or ()), _period_command(arguments.period))
     ending = threading.Event()

@@ -38,7 +38,8 @@ def check_published(
 ) -> Iterator[Difference]:
     """Checks the published figures of an account and the states of its namespaces; yields each difference.
 
-    Only the account's present period is checked.
+    Only the account's present period is checked. The account's state and committed amount are checked only if `limits`
+    are known and admission is simple.
 
     Args:
         snapshot: the period as the store holds it; any other than the present one is skipped.
@@ -87,7 +88,9 @@ def check_published(
 
 
 def _credits(snapshot: Snapshot) -> list[list[Any]]:
-    """Returns the credits that a summary must list, from the period's stored credits; unreadable ones are left out.
+    """Returns the credits that a summary must list, from the period's stored credits.
+
+    Unreadable credits are left out, and so is money that was rolled over.
 
     Each credit is a list: the grant's name, the amount that the credit brought (for an expired credit, the part that
     was spent), its expiry, the amount that the period had spent when the credit arrived, and whether it has expired.
@@ -182,13 +185,14 @@ def check_status(
 ) -> Iterator[Difference]:
     """Checks a budget's status against the period that it describes, and yields each difference.
 
-    If the status describes another period than the snapshot's, its figures are not checked. The status's period is then
-    a difference if the snapshot's period is the present one and the status is older than REWRITTEN.
+    The status's figures are checked only if it describes the snapshot's period and is at most REWRITTEN old. An older
+    status of the snapshot's period is a difference itself. If the snapshot's period is the present one, a missing
+    status is a difference, too, and so is one of another period that is older than REWRITTEN.
 
     Args:
         sums: the expected totals of the period.
         item: the GPUBudget as JSON, read before the snapshot or at the same time.
-        limits: the limits in the GPUBudget's spec; None if they are invalid.
+        limits: the budget's limits; None if they are unknown: what follows from them is then not checked.
         context: the payers of namespaces, and the time of the audit.
     """
     now = context.now
@@ -237,7 +241,8 @@ class _Credit:
 def check_burning(snapshot: Snapshot, item: Json) -> Iterator[Difference]:
     """Checks the unspent amounts of expiring grants in a budget's status; yields each difference.
 
-    Nothing is checked if the status does not list the period's grants: one came or expired after it was written.
+    Nothing is checked if a stored credit is unreadable, or if the status does not list the same credits as the period:
+    a grant then came or expired after the status was written.
 
     Args:
         snapshot: the period that the status describes.
@@ -289,7 +294,9 @@ def burned(own: int, period_credits: list[_Credit], end: Instant, spent: int) ->
 
 
 def _unspent_credits(snapshot: Snapshot) -> list[_Credit] | None:
-    """Returns all credits of a snapshot's period, before any is spent; None if a credit is unreadable.
+    """Returns the credits of a snapshot's period before any is spent, without the money that was rolled over.
+
+    The result is None if a credit is unreadable.
 
     `left` is the amount that the credit brought; of an expired credit, the amount that was spent of it.
     """
@@ -419,8 +426,8 @@ def _growth(snapshot: Snapshot, payers: Mapping[str, Changes], since: int) -> in
     """Returns the most that can have been spent in a snapshot's period from an instant on, in microGPU-seconds.
 
     A figure that was written at that instant may be lower than the present figure by this amount. The amount that a
-    session had spent by then is computed from rate and time if the session has a record, and from its ledger entries if
-    not.
+    session had spent by then is the sum of its ledger entries by then. If the session has a record and is billed by
+    time, its rate x time counts instead, if that is larger.
 
     Args:
         payers: keyed by namespace, its payers in order of time.

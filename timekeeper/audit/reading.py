@@ -47,11 +47,14 @@ def present_periods(client: Store, accounts: Sequence[str], now: Instant) -> dic
 
 
 def read_snapshots(client: Store, wanted: Mapping[str, int], *, whole_ledger: bool = False) -> Iterator[Snapshot]:
-    """Yields a snapshot of each wanted period, each as of one moment.
+    """Yields a snapshot of each wanted period, each as of one moment; only sessions' reports are read a moment later.
+
+    If the store does not have a wanted period, the snapshot's `exists` is False.
 
     One script reads the hashes of a snapshot. If the account has more rows of hours than one run of the script reads,
-    the other rows are read afterwards, and their revisions show whether they have changed. The ledger, whose entries
-    never change, is read up to the entry that was the last one when the script ran.
+    the other rows are read afterwards. If their revisions show that they have changed meanwhile, the script is run
+    again and reads more. The ledger, whose entries never change, is read up to the entry that was the last one when the
+    script ran.
 
     Args:
         wanted: keyed by account, the start of the period in nanoseconds since 1970.

@@ -98,7 +98,8 @@ def _totals_between(record: SessionRecord, reports: AuditedReports, low: int, hi
 def _reached(record: SessionRecord, moment: Moment) -> tuple[int, int]:
     """Returns the earliest and the latest instant (ns since 1970) up to which a session can have been settled last.
 
-    Both are the session's end if it has ended.
+    Both are the session's end if it has ended. The earliest is 0 if the last settlement is unknown, or the session's
+    node is silent.
     """
     if record.end is not None:
         return record.end, record.end
@@ -171,7 +172,8 @@ class Moment:
             unknown.
         now: the instant beyond which no session was settled.
         bill: the quantity that is billed; if it is "reserved", amounts follow from time alone.
-        silent: the silent nodes. A session is settled only up to the last sign of life of its node or pod.
+        silent: the silent nodes. A session on such a node is settled only up to the last sign of life of its node or
+            pod.
     """
 
     settled: int | None
@@ -183,7 +185,7 @@ class Moment:
 def check_sessions(snapshot: Snapshot, payers: Mapping[str, Changes], moment: Moment) -> Iterator[Difference]:
     """Checks that each session has exactly one valid record, and that its amount follows from it; yields differences.
 
-    Amounts are checked only of sessions that are billed by time alone.
+    Amounts are checked only if `moment.bill` is "reserved", and only of sessions whose cost follows from time alone.
 
     Args:
         snapshot: the period whose sessions are checked.

@@ -114,7 +114,8 @@ class Snapshot:
 def present_start(latest: int, periods: Iterable[str], now: Instant) -> Instant:
     """Returns the start of an account's present period.
 
-    The present period is the latest one that has begun. Later ones exist if a clock that was ahead has opened them.
+    The present period is the latest one that has begun, or the latest one of all if none has begun. Periods that have
+    not begun exist if a clock that was ahead has opened them.
 
     Args:
         latest: the start of the latest period, by the account's `head`.

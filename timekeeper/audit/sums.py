@@ -235,7 +235,7 @@ class Sums:
         checkpoint: the part of `total` that was taken from checkpoints, after the store was lost or had gone back to an
             earlier state.
         granted: the amount that grants and money carried over have added, less the money that has expired.
-        finalized: the part of the total that finalized sessions spent.
+        finalized: the part of `total` that finalized sessions spent, and `checkpoint`.
     """
 
     total: int
@@ -306,7 +306,10 @@ def _amounts(snapshot: Snapshot) -> dict[str, SessionAmount]:
 
 
 def posted_by_session(snapshot: Snapshot) -> dict[str, int]:
-    """Returns the sum of each session's ledger entries in the period, in microGPU-seconds, keyed by uid."""
+    """Returns the sum of each session's ledger entries in the period, in microGPU-seconds, keyed by uid.
+
+    Entries of no session, such as grants, checkpoints and ordered corrections, are left out.
+    """
     posted: dict[str, int] = defaultdict(int)
     for entry in snapshot.entries:
         if entry.kind not in MONEY | {CHECKPOINT} and not _of_no_session(entry):
