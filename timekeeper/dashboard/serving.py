@@ -1,4 +1,4 @@
-"""Serves the dashboard's files from memory, compressed, under paths that contain a version.
+"""Serves the dashboard's files from memory, plain or compressed, under paths that contain a version.
 
 The files are read from the installed package once; there is no build step. The version is a hash of all files, so
 browsers may cache each file for ever. They ask again only for the HTML document, whose path has no version.
