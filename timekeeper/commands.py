@@ -92,7 +92,11 @@ def run_doctor(arguments: argparse.Namespace) -> int:
 
 
 def run_gpubudgets(arguments: argparse.Namespace) -> int:
-    """Prints the budgets of the mode look's ConfigMap as manifests of GPUBudgets; returns the exit status."""
+    """Prints the budgets of the mode look's ConfigMap as manifests of GPUBudgets; returns the exit status.
+
+    Raises:
+        CommandError: no API server is configured, or the ConfigMap is missing, cannot be read or has an invalid budget.
+    """
     import sys
 
     from fairgpu.cluster.api import ApiError

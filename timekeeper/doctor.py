@@ -93,7 +93,8 @@ class HoldingPod:
         models: the models of these GPUs; `*` stands for a model that no label names.
         rate: the rate that FairGPU would charge for the parts, in microGPU-seconds a second.
         doubts: the facts about these parts that no object of the cluster states; a rule then decides what is charged.
-        node: the name of the node with these GPUs; of a claim, the node of its first device that names one.
+        node: the name of the node with these GPUs; of a claim, the node of its first device that names one, and empty
+            if none does.
     """
 
     namespace: str

@@ -84,7 +84,7 @@ class Observed:
         bundles: keyed by service, such as `the webhook`, the CAs (PEM) that the service's clients trust. The value is
             empty if the object for the CAs has none yet. A service whose object is unread has no key, nor has the
             webhook if its object is absent.
-        behind: the names of the budgets whose status describes an older spec.
+        behind: the names of the budgets without a status, or whose status describes an older spec.
         lines: the names of the budgets without effect: they are only in the mode look's ConfigMap, but this
             installation takes its budgets from GPUBudgets. Empty if it takes them from the ConfigMap.
         modes: keyed by namespace, the value of the label that chooses its mode; empty without the webhook, which reads

@@ -544,7 +544,7 @@ class HeldThere(NamedTuple):
     """A pod or a ResourceClaim that holds GPUs of a node.
 
     Attributes:
-        node: the node's name.
+        node: the node's name; empty if no device of a claim names its node.
         namespace: the namespace of the pod or claim.
         rate: the cost of the held parts, in microGPU-seconds a second.
     """
@@ -555,10 +555,10 @@ class HeldThere(NamedTuple):
 
 
 class AskedThere(NamedTuple):
-    """A pod that asks for GPUs and has a node.
+    """A pod that asks for GPUs.
 
     Attributes:
-        node: the node's name.
+        node: the name of the pod's node; empty while the pod waits for a node.
         namespace: the pod's namespace.
         readable: whether FairGPU would understand the pod's request in the mode share.
     """
