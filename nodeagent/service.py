@@ -272,11 +272,11 @@ class Agent:
         node = self._node.node
         if node is not None:
             self._open_or_withhold(node)
-        try:
-            self._starter.show()
-            self._starter.remove_used_specs()
-        except OSError as error:
-            self._not_published(error)
+        for step in (self._starter.show, self._starter.remove_used_specs):
+            try:
+                step()
+            except OSError as error:
+                self._not_published(error)
         if self._starter.has_ended_ones():
             self._collection_due.set()
 

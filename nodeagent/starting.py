@@ -209,18 +209,25 @@ class Starter:
         registered with it: without the spec, such a start fails.
 
         Raises:
-            OSError: the host refuses to remove a spec.
+            OSError: the host refuses to remove a spec; those of other containers are removed nevertheless.
         """
         unused = files.with_spec(self._folders, self.records())
         if not unused:
             return
         made = self._environment.made_starts()
+        refusals = list[OSError]()
         with self._lock:
             for record in unused:
                 is_present = self._records.get(_holder(record)) == record and not self._has_ended
                 if is_present and str(self._folders.start(record)) in made:
-                    files.remove_spec(self._folders, record)
+                    try:
+                        files.remove_spec(self._folders, record)
+                    except OSError as error:
+                        refusals.append(error)
+                        continue
                     self._note_changed_spec(record)
+        if refusals:
+            raise refusals[0]
 
     def show(self) -> None:
         """Passes the records of all containers to `StartEnvironment.changed`; does nothing after `end`.
@@ -342,11 +349,11 @@ class Starter:
 
     def _replace(self, record: Record, over: list[Record]) -> None:
         for each in over:
-            del self._records[each.uid, each.container]
             if each.container != record.container:
                 files.remove(self._folders, each, keep=record)
             elif each.cdi_device != record.cdi_device:
                 files.remove_spec(self._folders, each)
+            del self._records[each.uid, each.container]
         self._records[record.uid, record.container] = record
         self._unread.discard((record.uid, record.container))
         files.remove_earlier_starts(self._folders, record)

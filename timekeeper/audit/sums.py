@@ -188,7 +188,7 @@ def _row_of(field: str, text: str) -> tuple[int, Dimensions, UsageFigures] | Non
         number, to = int(hour), of_values(json.loads(dimensions))
     except (ValueError, TypeError, AttributeError):
         return None
-    if row is None:
+    if row is None or not all(isinstance(text, str) for text in to[:5]):
         return None
     billed, core, memory, used = row.groups()
     return number, to, UsageFigures(int(billed), int(core), int(memory), None if used == "-" else int(used))

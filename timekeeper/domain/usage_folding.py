@@ -198,7 +198,7 @@ def totals_of(blob: bytes) -> list[UsageFigures]:
         use = Use()
         _read(packed, sections, use, 0, FOREVER, whole=True)
         total = UsageFigures()
-        for row in use.rows():
+        for row in _rows_of(use):
             total = total.plus(row.figures)
         if packed:
             totals.append(total)
@@ -216,7 +216,14 @@ def unfold(blob: bytes) -> list[Row]:
     """
     use = Use()
     read_folded(blob, use)
-    return use.rows()
+    return _rows_of(use)
+
+
+def _rows_of(use: Use) -> list[Row]:
+    try:
+        return use.rows()
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise FoldedError(f"packed use is damaged: {error}") from error
 
 
 def _document(rows: Iterable[Row]) -> bytes:

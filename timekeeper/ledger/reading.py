@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Container, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
@@ -249,7 +250,8 @@ def summaries(client: Store, accounts: Sequence[str]) -> dict[str, str]:
     for name, summary in decoded.items():
         pipeline.hget(keys.AccountKeys(name).period(summary["period_start"]), "total")
     for summary, total in zip(decoded.values(), pipeline.execute(), strict=True):
-        summary["spent"] = summary["spent"] if (spent := whole(total)) is None else spent
+        with suppress(TypeError, ValueError):  # the published amount stays if there is no total, or it is damaged
+            summary["spent"] = int(total)
     return dict.fromkeys(found, "") | {name: json.dumps(summary) for name, summary in decoded.items()}
 
 

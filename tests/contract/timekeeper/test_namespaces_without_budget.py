@@ -73,6 +73,8 @@ def test_a_checkpoint_of_an_unexpected_form_keeps_no_leader_from_leading(
     harness.lead(RULES)
     harness.reconcile(10)
     assert harness.spent(ACCOUNT) == 70 * GPU_SECOND
+    assert reconciler_of(harness).write(harness.now) == 1
+    assert "checkpoint" in harness.source.read_checkpoints()[ACCOUNT]
 
 
 def test_so_does_one_in_which_no_pod_runs_any_more(harness: LedgerHarness) -> None:

@@ -451,7 +451,7 @@ class CheckpointKeeper:
             SourceError: the API server does not answer; the next call writes the rest.
         """
         if self._written is None:
-            shards = shards_of(self.source.read_checkpoints())
+            shards = shards_of({name: each for name, each in self.source.read_checkpoints().items() if _is_whole(each)})
             self._written = {number: (0, shard) for number, shard in shards.items()}
         present = shards_of(self._documents(now))
         count = 0
@@ -523,6 +523,11 @@ def shards_of(documents: Json) -> dict[int, Json]:
         shard = int(number) if number.isdigit() else zlib.crc32(name.encode())
         shards.setdefault(shard % CHECKPOINT_SHARDS, {})[name] = document
     return shards
+
+
+def _is_whole(document: object) -> bool:
+    """Whether a document has the form of a checkpoint's; one of another form is replaced as if there were none."""
+    return isinstance(document, dict) and isinstance(document.get("checkpoint", {}), dict)
 
 
 def _is_account(name: str) -> bool:
