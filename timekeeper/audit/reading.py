@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from timekeeper.audit.charges import Changes
 from timekeeper.audit.snapshot import Entry, SessionRecord, Snapshot, present_start, read_session, whole
@@ -18,9 +18,11 @@ from timekeeper.ledger import keys, reading
 from timekeeper.ledger.client import Call, Store, StoreError, run, run_one
 from timekeeper.ledger.codec import UNREADABLE
 from timekeeper.ledger.entries import SegmentError, entry_order
-from timekeeper.ledger.usage import ATTEMPTS, Rest, Unread, read_rest
+from timekeeper.ledger.usage import ATTEMPTS, Bounds, Rest, Unread, read_rest
 
-ENTRIES_PER_PAGE = 5000
+ENTRIES_PER_PAGE = 1000
+FIELDS_AT_ONCE = 1000
+"""The number of fields that one step of reading a large hash asks for."""
 HOUR_MS = 3_600_000
 """The assumed largest difference between the leader's clock and Redis's, in milliseconds; Redis orders the entries."""
 
@@ -51,10 +53,10 @@ def read_snapshots(client: Store, wanted: Mapping[str, int], *, whole_ledger: bo
 
     If the store does not have a wanted period, the snapshot's `exists` is False.
 
-    One script reads the hashes of a snapshot. If the account has more rows of hours than one run of the script reads,
-    the other rows are read afterwards. If their revisions show that they have changed meanwhile, the script is run
-    again and reads more. The ledger, whose entries never change, is read up to the entry that was the last one when the
-    script ran.
+    One script reads the hashes of a snapshot. If the account has more sessions or more rows of hours than one run of
+    the script reads, the others are read afterwards, so that no command delays the leader. If their revisions show that
+    they have changed meanwhile, the script is run again and reads more. The ledger, whose entries never change, is read
+    up to the entry that was the last one when the script ran.
 
     Args:
         wanted: keyed by account, the start of the period in nanoseconds since 1970.
@@ -64,12 +66,12 @@ def read_snapshots(client: Store, wanted: Mapping[str, int], *, whole_ledger: bo
     Raises:
         StoreError: Redis does not run the script.
     """
-    answers = run(client, [_call(name, start, ATTEMPTS[0].rows) for name, start in wanted.items()])
+    answers = run(client, [_call(name, start, ATTEMPTS[0]) for name, start in wanted.items()])
     for (name, start), answer in zip(wanted.items(), answers, strict=True):
         if isinstance(answer, StoreError):
             raise answer
-        whole_answer, rest, sums = _with_rest(client, name, start, answer)
-        yield _snapshot(client, name, start, whole_answer, (rest, sums), whole_ledger=whole_ledger)
+        whole_answer, rest = _with_rest(client, name, start, answer)
+        yield _snapshot(client, name, start, whole_answer, rest, whole_ledger=whole_ledger)
 
 
 def payers_of(client: Store, namespaces: Sequence[str]) -> dict[str, Changes]:
@@ -116,7 +118,21 @@ def metered_uids(client: Store) -> set[str]:
     return {_text(member).partition(" ")[0] for member in members}
 
 
-def _call(name: str, start: int, most_rows: int) -> Call:
+class _Rest(NamedTuple):
+    """The parts of a snapshot that its script did not read, and that were read afterwards.
+
+    Attributes:
+        rows: the rows of hours, and all packed values.
+        sums: the sums of these hours.
+        sessions: the contents of the hashes amounts, sessions and ended; empty if the script read them.
+    """
+
+    rows: Rest
+    sums: Rest
+    sessions: Sequence[Mapping[bytes, bytes]]
+
+
+def _call(name: str, start: int, bounds: Bounds) -> Call:
     account = keys.AccountKeys(name)
     touched = (
         account.head,
@@ -133,14 +149,14 @@ def _call(name: str, start: int, most_rows: int) -> Call:
         account.hours,
         account.folded,
     )
-    return Call("snapshot", touched, (*hours_around(start), most_rows))
+    return Call("snapshot", touched, (*hours_around(start), bounds.rows, bounds.sessions))
 
 
-def _with_rest(client: Store, name: str, start: int, answer: Any) -> tuple[Any, Rest, Rest]:
-    """Returns the answer of the script that reads a snapshot, then the rows and the hourly sums that it did not read.
+def _with_rest(client: Store, name: str, start: int, answer: Any) -> tuple[Any, _Rest]:
+    """Returns the answer of the script that reads a snapshot, and the parts that it did not read.
 
-    The script reads a limited number of rows. If the rows that it did not read have changed since, the script is run
-    again with a higher limit (see ATTEMPTS).
+    The script reads a limited number of rows and of sessions. If the parts that it did not read have changed since, the
+    script is run again with higher limits (see ATTEMPTS).
 
     Args:
         name: the account's name.
@@ -148,25 +164,52 @@ def _with_rest(client: Store, name: str, start: int, answer: Any) -> tuple[Any, 
         answer: the script's first answer.
     """
     for bounds in ATTEMPTS[1:]:
-        rest = _rest(client, name, _unread(start, answer))
+        rest = _rest(client, name, start, answer, at_once=bounds is ATTEMPTS[-1])
         if rest is not None:
-            return answer, *rest
-        answer = run_one(client, _call(name, start, bounds.rows))
-    return answer, *(_rest(client, name, _unread(start, answer)) or (Rest(), Rest()))
+            return answer, rest
+        answer = run_one(client, _call(name, start, bounds))
+    return answer, _rest(client, name, start, answer, at_once=True) or _Rest(Rest(), Rest(), ())
 
 
-def _rest(client: Store, name: str, unread: Unread) -> tuple[Rest, Rest] | None:
-    """Reads the rows of usage, packed values among them, and the hourly sums that the snapshot's script did not read.
-
-    The result is None if some of them have changed since the script ran.
+def _rest(client: Store, name: str, start: int, answer: Any, *, at_once: bool) -> _Rest | None:
+    """Reads the parts of a snapshot that its script did not read; None if some of them have changed since it ran.
 
     Args:
         name: the account's name.
-        unread: names what the script did not read.
+        start: the period's start.
+        answer: the script's answer.
+        at_once: whether each hash of sessions is read by one command: of 100,000 sessions it takes a tenth of a second,
+            so little changes meanwhile. Otherwise many short commands read it.
     """
-    rest = read_rest(client, name, unread, ())
+    unread = _unread(start, answer)
+    sessions = _sessions(client, name, start, answer, at_once=at_once)
+    rows = read_rest(client, name, unread, ())
     sums = read_rest(client, name, replace(unread, parts=()), (), details=False) if unread.hours else Rest()
-    return None if rest is None or sums is None else (rest, sums)
+    return None if rows is None or sums is None or sessions is None else _Rest(rows, sums, sessions)
+
+
+def _sessions(
+    client: Store, name: str, start: int, answer: Any, *, at_once: bool
+) -> list[Mapping[bytes, bytes]] | None:
+    """Reads the hashes amounts, sessions and ended if the script did not; None if one has changed since it ran.
+
+    All that adds a field to one of them, or changes what an audit reads of one, raises the account's version, and all
+    that only removes fields lowers their number.
+    """
+    sizes, account = answer[15], keys.AccountKeys(name)
+    if not sizes:
+        return []
+    hashes = (account.amounts(start), account.sessions, account.ended)
+    found: list[Any] = [] if at_once else [dict(client.hscan_iter(key, count=FIELDS_AT_ONCE)) for key in hashes]
+    pipeline = client.pipeline(transaction=False)
+    for key in hashes if at_once else ():
+        pipeline.hgetall(key)
+    pipeline.hget(account.head, "version")
+    for key in hashes:
+        pipeline.hlen(key)
+    *read_now, version, _, _, _ = answers = pipeline.execute()
+    same = (version or b"0") == _unread(start, answer).version and answers[-len(hashes) :] == sizes
+    return (found or read_now) if same else None
 
 
 def _unread(start: int, answer: Any) -> Unread:
@@ -179,10 +222,12 @@ def _unread(start: int, answer: Any) -> Unread:
 
 
 def _snapshot(
-    client: Store, name: str, start: int, answer: Sequence[Any], others: tuple[Rest, Rest], *, whole_ledger: bool
+    client: Store, name: str, start: int, answer: Sequence[Any], rest: _Rest, *, whole_ledger: bool
 ) -> Snapshot:
     head, periods, sums, amounts, sessions, ended, *orders = (_by_key(found) for found in answer[:9])
     grants, corrections, stored_credits = orders
+    if rest.sessions:
+        amounts, sessions, ended = ({_text(uid): _text(text) for uid, text in each.items()} for each in rest.sessions)
     after = "" if whole_ledger else f"{max(start // 1_000_000 - HOUR_MS, 0)}-0"
     entries: tuple[Entry, ...] = ()
     fault = ""
@@ -190,7 +235,6 @@ def _snapshot(
         entries = tuple(_entries(client, name, start, after, _text(answer[9])))
     except (SegmentError, *UNREADABLE) as error:
         fault = str(error) or repr(error)
-    rest, rest_of_sums = others
     parts = map(_text, _unread(start, answer).parts)
     return Snapshot(
         name,
@@ -205,9 +249,9 @@ def _snapshot(
         corrections,
         stored_credits,
         entries,
-        _by_field(answer[10], rest),
-        _by_field(answer[14], rest_of_sums),
-        dict(zip(parts, rest.packed, strict=False)),  # nothing is read of hours that change all the time
+        _by_field(answer[10], rest.rows),
+        _by_field(answer[14], rest.sums),
+        dict(zip(parts, rest.rows.packed, strict=False)),  # nothing is read of hours that change all the time
         _text(answer[13]),
         _reports(client, [uid for uid, record in sessions.items() if '"tally"' in record]),
         fault,

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.support.ledger.harness import MONTH
 from tests.support.ledger.stored_hours import parts_of, rows_of
 from timekeeper.api.usage import Query, find
 from timekeeper.audit import reading as audit_reading
@@ -111,6 +112,41 @@ def test_hours_that_change_between_the_pieces_are_asked_for_again(
     assert billed == harness.spent("a")
     changes += [seconds] * 2
     assert differences(harness) == ()
+
+
+@pytest.mark.parametrize("attempts", [[LITTLE, EVERYTHING], [LITTLE] * 3 + [EVERYTHING], [LITTLE] * 5])
+@pytest.mark.parametrize("changes", [0, 1, 2])
+def test_an_audit_of_sessions_that_are_settled_between_the_pieces_reads_them_again(
+    harness: LedgerHarness, monkeypatch: pytest.MonkeyPatch, attempts: list[Bounds], changes: int
+) -> None:
+    bounded(monkeypatch, *attempts)
+    rest, seconds = audit_reading._rest, [60] * changes
+
+    def settled_meanwhile(client: redis.Redis, *question: Any, **options: Any) -> Any:
+        if seconds:
+            number = len(seconds)
+            harness.pod(f"new-{number}", "team-a")
+            harness.remove(f"p{number}")
+            harness.reconcile(seconds.pop())
+        return rest(client, *question, **options)
+
+    monkeypatch.setattr(audit_reading, "_rest", settled_meanwhile)
+    assert differences(harness) == ()
+    assert not seconds[1:]
+
+
+def test_an_audit_reads_the_sessions_of_a_large_account_by_no_single_command(
+    harness: LedgerHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bounded(monkeypatch, *[LITTLE] * 3, EVERYTHING)
+    harness.client.config_set("slowlog-max-len", 10_000)
+    harness.client.config_set("slowlog-log-slower-than", 0)
+    assert differences(harness) == ()
+    sent = [command["command"] for command in harness.client.slowlog_get(10_000)]
+    account = keys.AccountKeys("a")
+    for key in (account.sessions, account.amounts(MONTH), account.ended):
+        assert f"HGETALL {key}".encode() not in sent
+        assert any(command.startswith(f"HSCAN {key} ".encode()) for command in sent)
 
 
 def test_rows_that_are_packed_between_the_pieces_are_neither_lost_nor_shown_twice(
