@@ -284,6 +284,24 @@ def test_an_epoch_or_a_term_that_cannot_be_read_stops_no_leader_and_no_earlier_l
     assert highest_fencing_token(teams.client) == following.fencing_token
 
 
+@pytest.mark.parametrize("broken", ["soon", b"\xff", "1e3", "", "-7", "9" * 16, "9" * 400])
+def test_an_epoch_of_one_account_that_cannot_be_read_stops_no_leader_and_is_written_anew(
+    teams: LedgerHarness, broken: str | bytes
+) -> None:
+    before, head = teams.reconciler, keys.AccountKeys("a").head
+    assert before is not None
+    teams.client.hset(head, "epoch", broken)
+    teams.reconcile(10)
+    teams.client.hset(head, "epoch", broken)
+    following = teams.lead()
+    teams.reconcile(HOUR)
+    assert not_settled(teams) == set()
+    assert [teams.spent(team) for team in "ab"] == [(60 + 10 + HOUR) * GPU_SECOND] * 2
+    assert teams.client.hget(head, "epoch") == str(following.fencing_token).encode()
+    with pytest.raises(FencedError):
+        before.reconcile(teams.now + SECOND)
+
+
 @pytest.mark.parametrize("broken", ["lots", b"\xff", "1e3", None])
 def test_a_capacity_that_cannot_be_read_stops_no_leader(teams: LedgerHarness, broken: str | bytes | None) -> None:
     if broken is None:

@@ -98,7 +98,7 @@ local function refusal(head, fencing_token)
   if not known then
     return redis.error_reply('EMPTY this account is not in the store')
   end
-  if tonumber(fencing_token) < tonumber(known) then
+  if is_followed(fencing_token, known) then
     return redis.error_reply('FENCED fencing token ' .. fencing_token .. ' was followed by ' .. known)
   end
   return nil

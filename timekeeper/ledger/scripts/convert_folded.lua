@@ -4,7 +4,7 @@
 -- ARGV  fencing token, the old name, the new name
 local head, folded, old = KEYS[1], KEYS[2], ARGV[2]
 local known = redis.call('HGET', head, 'epoch')
-if known and tonumber(ARGV[1]) < tonumber(known) then
+if is_followed(ARGV[1], known) then
   return redis.error_reply('FENCED fencing token ' .. ARGV[1] .. ' was followed by ' .. known)
 end
 local value = redis.call('HGET', folded, old)

@@ -6,7 +6,7 @@
 -- ARGV  fencing token, then the fields of the rows to move
 local head, hours = unpack(KEYS)
 local known = redis.call('HGET', head, 'epoch')
-if known and tonumber(ARGV[1]) < tonumber(known) then
+if is_followed(ARGV[1], known) then
   return redis.error_reply('FENCED fencing token ' .. ARGV[1] .. ' was followed by ' .. known)
 end
 local moved, rows = {}, {}
