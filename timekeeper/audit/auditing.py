@@ -317,7 +317,7 @@ def _audit_chunk(
 def _checked(snapshot: Snapshot, context: AuditContext) -> list[Difference]:
     """Returns the differences of one account. A value that no check can read is one, and ends no other's audit."""
     if snapshot.fault:
-        expected, reason = "entries that can be read", "without them nothing else is checked"
+        expected, reason = "values that can be read", "without them nothing else is checked"
         return [difference(snapshot, Figure.LEDGER, "", snapshot.fault, expected, reason)]
     try:
         return check(snapshot, context)

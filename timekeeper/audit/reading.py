@@ -9,13 +9,26 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+import redis
+from redis.client import Pipeline
+
 from timekeeper.audit.charges import Changes
-from timekeeper.audit.snapshot import Entry, SessionRecord, Snapshot, present_start, read_session, whole
+from timekeeper.audit.snapshot import Entry, SessionRecord, Snapshot, present_start, read_session, unreadable, whole
 from timekeeper.audit.sums import hours_around
 from timekeeper.domain.timestamps import Instant
 from timekeeper.domain.usage_folding import parse_part
 from timekeeper.ledger import keys, reading
-from timekeeper.ledger.client import Call, Store, StoreError, run, run_one
+from timekeeper.ledger.client import (
+    Call,
+    Store,
+    StoreError,
+    concerns_all,
+    described,
+    of_another_type,
+    readable_answers,
+    run,
+    run_one,
+)
 from timekeeper.ledger.codec import UNREADABLE
 from timekeeper.ledger.entries import SegmentError, entry_order
 from timekeeper.ledger.usage import ATTEMPTS, Bounds, Rest, Unread, read_rest
@@ -30,7 +43,8 @@ HOUR_MS = 3_600_000
 def present_periods(client: Store, accounts: Sequence[str], now: Instant) -> dict[str, int]:
     """Returns the start of each account's present period, in nanoseconds since 1970, keyed by account.
 
-    Accounts without a period are left out.
+    Accounts without a period are left out. If the account's `head` does not name one of its periods, its latest one
+    counts. An account of which neither `head` nor the list of periods can be read has the start 0.
 
     Args:
         now: the instant that decides which period is present.
@@ -38,14 +52,31 @@ def present_periods(client: Store, accounts: Sequence[str], now: Instant) -> dic
     pipeline = client.pipeline(transaction=False)
     for name in accounts:
         pipeline.hget(keys.AccountKeys(name).head, "period")
-    starts = (whole(_text(text)) if text is not None else None for text in pipeline.execute())
-    latest = {name: start for name, start in zip(accounts, starts, strict=True) if start is not None}
-    to_come = [name for name, start in latest.items() if start > now]
-    for name in to_come:
         pipeline.hkeys(keys.AccountKeys(name).periods)
-    for name, texts in zip(to_come, pipeline.execute(), strict=True):
-        latest[name] = present_start(latest[name], map(_text, texts), now)
-    return latest
+    answers = _answers(pipeline)
+    present = dict[str, int]()
+    for name, head, listed in zip(accounts, answers[::2], answers[1::2], strict=True):
+        texts = [] if isinstance(listed, Exception) else [_text(start) for start in listed]
+        starts = [start for start in map(whole, texts) if start is not None]
+        latest = whole(_text(head))
+        if starts and latest not in starts:
+            latest = max(starts)
+        if latest is not None:
+            present[name] = present_start(latest, texts, now)
+        elif isinstance(head, Exception) or isinstance(listed, Exception):
+            present[name] = 0
+    return present
+
+
+def _answers(pipeline: Pipeline) -> list[Any]:
+    """Returns a pipeline's answers, among them the errors of keys that hold another type than their command expects.
+
+    Raises:
+        redis.RedisError: the store refused a command for another reason.
+    """
+    answers = pipeline.execute(raise_on_error=False)
+    readable_answers(answers)
+    return answers
 
 
 def read_snapshots(client: Store, wanted: Mapping[str, int], *, whole_ledger: bool = False) -> Iterator[Snapshot]:
@@ -64,14 +95,20 @@ def read_snapshots(client: Store, wanted: Mapping[str, int], *, whole_ledger: bo
             before the period began are missed; only a wrong clock writes such entries.
 
     Raises:
-        StoreError: Redis does not run the script.
+        StoreError: the store does not answer.
     """
     answers = run(client, [_call(name, start, ATTEMPTS[0]) for name, start in wanted.items()])
     for (name, start), answer in zip(wanted.items(), answers, strict=True):
-        if isinstance(answer, StoreError):
-            raise answer
-        whole_answer, rest = _with_rest(client, name, start, answer)
-        yield _snapshot(client, name, start, whole_answer, rest, whole_ledger=whole_ledger)
+        try:
+            if isinstance(answer, StoreError):
+                raise answer
+            whole_answer, rest = _with_rest(client, name, start, answer)
+            yield _snapshot(client, name, start, whole_answer, rest, whole_ledger=whole_ledger)
+        except (StoreError, redis.RedisError) as error:
+            if concerns_all(error):
+                raise
+            broken = ", ".join(_of_another_type(client, name, start))
+            yield unreadable(name, start, f"{broken}: of another type" if broken else described(error))
 
 
 def payers_of(client: Store, namespaces: Sequence[str]) -> dict[str, Changes]:
@@ -94,7 +131,8 @@ def left_on_nodes(client: Store, payers: Mapping[str, Changes], nodes: Container
     pipeline = client.pipeline(transaction=False)
     for account in former:
         pipeline.hvals(keys.AccountKeys(account).sessions)
-    records = [read_session(_text(text)) for texts in pipeline.execute() for text in texts]
+    stored = readable_answers(pipeline.execute(raise_on_error=False))
+    records = [read_session(_text(text)) for texts in stored for text in texts or ()]
     return [record for record in records if record is not None and record.node in nodes]
 
 
@@ -118,6 +156,28 @@ def metered_uids(client: Store) -> set[str]:
     return {_text(member).partition(" ")[0] for member in members}
 
 
+def _of_another_type(client: Store, name: str, start: int) -> list[str]:
+    """Returns the keys of a snapshot that hold another Redis type than the timekeeper writes.
+
+    Args:
+        name: the account's name.
+        start: the period's start.
+    """
+    account = keys.AccountKeys(name)
+    *hashes, ledger, segments, _, folded = _touched(account, start)
+    pipeline = client.pipeline(transaction=False)
+    pipeline.xlen(ledger)
+    pipeline.hkeys(account.hour_index)
+    size, hours = pipeline.execute(raise_on_error=False)
+    broken = of_another_type({ledger: size, account.hour_index: hours})
+    for hour in [] if isinstance(hours, Exception) else map(_text, hours):
+        hashes += [account.rows_of(hour), account.sums_of(hour)]
+    hashes += [segments, folded]
+    for key in hashes:
+        pipeline.hlen(key)
+    return [*broken, *of_another_type(dict(zip(hashes, pipeline.execute(raise_on_error=False), strict=True)))]
+
+
 class _Rest(NamedTuple):
     """The parts of a snapshot that its script did not read, and that were read afterwards.
 
@@ -132,9 +192,9 @@ class _Rest(NamedTuple):
     sessions: Sequence[Mapping[bytes, bytes]]
 
 
-def _call(name: str, start: int, bounds: Bounds) -> Call:
-    account = keys.AccountKeys(name)
-    touched = (
+def _touched(account: keys.AccountKeys, start: int) -> tuple[str, ...]:
+    """Returns the keys of a snapshot in the order that its script expects; `start` is the period's start."""
+    return (
         account.head,
         account.periods,
         account.period(start),
@@ -149,6 +209,10 @@ def _call(name: str, start: int, bounds: Bounds) -> Call:
         account.hours,
         account.folded,
     )
+
+
+def _call(name: str, start: int, bounds: Bounds) -> Call:
+    touched = _touched(keys.AccountKeys(name), start)
     return Call("snapshot", touched, (*hours_around(start), bounds.rows, bounds.sessions))
 
 
@@ -261,13 +325,13 @@ def _snapshot(
 def _reports(client: Store, uids: Sequence[str]) -> dict[str, tuple[str, str]]:
     """Returns pairs of a session's report limits and its reports so far, as JSON texts, keyed by uid.
 
-    A session that lacks one of the two is left out.
+    A session that lacks one of the two, or whose key holds another type, is left out.
     """
     pipeline = client.pipeline(transaction=False)
     for uid in uids:
         pipeline.hmget(keys.report(uid), ["terms", "state"])
-    answers = zip(uids, pipeline.execute() if uids else [], strict=True)
-    return {uid: (_text(limits), _text(state)) for uid, (limits, state) in answers if limits and state}
+    answers = zip(uids, readable_answers(pipeline.execute(raise_on_error=False)), strict=True)
+    return {uid: (_text(found[0]), _text(found[1])) for uid, found in answers if found and all(found)}
 
 
 def _by_field(read: Sequence[Any], rest: Rest) -> dict[str, str]:

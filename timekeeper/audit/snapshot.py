@@ -65,7 +65,8 @@ class Snapshot:
             their hours.
         before: the total of the preceding period; empty if it is unknown.
         reports: keyed by open session, its report limits and its reports so far, as JSON, read a moment later.
-        fault: the reason why the ledger's entries cannot be read, so that `entries` is empty; empty if they can.
+        fault: the reason why the ledger's entries, or the whole account, cannot be read and are empty here; empty if
+            they can be read.
     """
 
     account: str
@@ -94,8 +95,8 @@ class Snapshot:
 
     @property
     def exists(self) -> bool:
-        """Whether the store holds the period of this snapshot."""
-        return bool(self.sums) or str(self.start) in self.periods
+        """Whether the store holds the period of this snapshot; True if it cannot be read."""
+        return bool(self.sums or self.fault) or str(self.start) in self.periods
 
     @property
     def namespaces(self) -> tuple[str, ...]:
@@ -109,6 +110,11 @@ class Snapshot:
         """Returns whether the period is the account's present one at an instant (nanoseconds since 1970)."""
         latest = whole(self.head.get("period"))
         return latest is not None and self.start == present_start(latest, self.periods, now)
+
+
+def unreadable(account: str, start: Instant, fault: str) -> Snapshot:
+    """Returns the snapshot of an account that cannot be read; `fault` is the reason."""
+    return Snapshot(account, start, {}, {}, {}, {}, {}, {}, {}, {}, {}, fault=fault)
 
 
 def present_start(latest: int, periods: Iterable[str], now: Instant) -> Instant:
