@@ -111,15 +111,15 @@ class Archivist:
 
         Further calls go on with the next accounts. Once all are done, calls do nothing until the next hour. An account
         that fails by an error of its own is logged and left until then. After an error of the store, the next call goes
-        on with the same account. If that account is the first, calls do nothing until the next hour.
+        on with the same account.
 
         Raises:
             StoreError: the store refused or does not answer.
             redis.RedisError: the store does not answer.
         """
-        if not self._after and not self._steps and self._hour == now // HOUR:
+        hour = now // HOUR
+        if not self._after and not self._steps and self._hour == hour:
             return
-        self._hour = now // HOUR
         names = sorted(name for name in self._books.accounts if name > self._after)
         ends, done = self._time_is_up(), 0
         today = now // DAY * DAY
@@ -143,7 +143,7 @@ class Archivist:
             if ends():
                 break
         if done == len(names):
-            self._after = ""
+            self._after, self._hour = "", hour
             self._prune_capacity(month_start(now, -self._retention.months))
             self._forget_unmetered(unseen)
 

@@ -7,6 +7,7 @@ import redis
 
 from tests.support.ledger.harness import NOON, LedgerHarness
 from tests.support.ledger.stored_hours import delete_rows, parts_of, rows_of, write_rows
+from tests.support.servers.redis_server import RedisServer
 from timekeeper.api.usage import Query, find
 from timekeeper.audit.auditing import AuditEnvironment, AuditRequest, audit
 from timekeeper.audit.cluster import read_cluster
@@ -19,7 +20,7 @@ from timekeeper.domain.timestamps import DAY, HOUR, parse_instant
 from timekeeper.domain.usage import FoldedHoursError, Group
 from timekeeper.domain.windows import Retention, Window, month_start
 from timekeeper.ledger import compaction, entries, keys, reading, shared
-from timekeeper.ledger.client import FencedError
+from timekeeper.ledger.client import FencedError, StoreError
 from timekeeper.ledger.reading import load_accounts
 from timekeeper.ledger.usage import capacity, capacity_of_models
 from timekeeper.ledger.writing import take_fencing_token
@@ -162,6 +163,24 @@ def test_archiving_whose_time_is_up_goes_on_where_it_was(
             harness.spent(name)
     assert runs > 36 * len(names) // 2
     hurried.archive(harness.now)
+
+
+def test_a_run_that_ended_as_the_store_did_not_answer_is_made_again_in_the_same_hour(
+    harness: LedgerHarness, redis_server: RedisServer
+) -> None:
+    reconciler = harness.lead()
+    harness.pod("p1", "team-a")
+    harness.reconcile(0)
+    for _ in range(24):
+        harness.reconcile(3600)
+    made = archivist(harness, reconciler)
+    redis_server.wait_until_written()
+    redis_server.kill()
+    with pytest.raises((redis.RedisError, StoreError)):
+        made.archive(harness.now)
+    redis_server.start()
+    made.archive(harness.now)
+    assert parts_of(harness.client, "namespace:team-a", hourly=True)
 
 
 @pytest.mark.parametrize("exported", [False, True])
