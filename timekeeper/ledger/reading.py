@@ -26,6 +26,7 @@ from timekeeper.domain.periods import Period
 from timekeeper.domain.pricing import Prices
 from timekeeper.domain.sessions import Session
 from timekeeper.domain.timestamps import Instant
+from timekeeper.domain.usage_folding import FOREVER
 from timekeeper.ledger import keys
 from timekeeper.ledger.client import Call, Store, concerns_all, described, readable_answers, run_for_each, run_one
 from timekeeper.ledger.codec import (
@@ -639,7 +640,7 @@ def _with_totals(
     pipeline = client.pipeline(transaction=False)
     periods_of, latest_of = list[list[Period]](), list[list[Period]]()
     for item in raw_accounts:
-        periods = sorted((int(start), int(end)) for start, end in item.periods.items())
+        periods = sorted((_bound(start), _bound(end)) for start, end in item.periods.items())
         periods_of.append([Period(start, end) for start, end in periods])
         to_come = 0 if now is None else sum(period.start > now for period in periods_of[-1])
         latest_of.append(periods_of[-1][-latest_periods - to_come :])
@@ -668,6 +669,18 @@ def _with_totals(
             )
         )
     return accounts
+
+
+def _bound(text: Any) -> Instant:
+    """Parses the start or the end of a period.
+
+    Raises:
+        ValueError: the text is no number, or the instant is one that no date expresses.
+    """
+    instant = int(text)
+    if instant > FOREVER:
+        raise ValueError(f"no period starts or ends at {instant}")
+    return instant
 
 
 class _StoredPeriod(NamedTuple):

@@ -594,3 +594,15 @@ def test_an_unreadable_amount_of_a_clock_that_was_ahead_is_taken_back_once_it_is
     assert not_settled(harness) == set()
     assert harness.spent("a", NOON) == (1 if ends else 601) * GPU_SECOND
     assert harness.spent("a", later) == 0
+
+
+@pytest.mark.parametrize("broken", ["9" * 40, "soon", "", "-7"])
+def test_a_period_whose_end_cannot_be_read_stops_no_other_account_and_no_next_leader(
+    teams: LedgerHarness, broken: str
+) -> None:
+    teams.client.hset(keys.AccountKeys("a").periods, str(MONTH), broken)
+    teams.reconcile(10)
+    teams.lead()
+    teams.reconcile(HOUR)
+    assert teams.client.hget(keys.AccountKeys("b").head, "settled") == str(teams.now).encode()
+    assert "b" not in not_settled(teams)
