@@ -220,9 +220,9 @@ class Book:
         pipeline = self._client.pipeline(transaction=False)
         for account in accounts:
             pipeline.hgetall(keys.AccountKeys(account).sessions)
-        stored = zip(accounts, pipeline.execute(), strict=True)
+        stored = zip(accounts, readable_answers(pipeline.execute(raise_on_error=False)), strict=True)
         with_accounts = [
-            (each, account) for account, texts in stored for each in reading.readable_sessions(texts).values()
+            (each, account) for account, texts in stored for each in reading.readable_sessions(texts or {}).values()
         ]
         return sorted((item for item in with_accounts if item[0].namespace == namespace), key=lambda item: item[0].uid)
 
@@ -231,10 +231,10 @@ class Book:
         heads = self._client.pipeline(transaction=False)
         for account in accounts:
             heads.hget(keys.AccountKeys(account).head, "period")
-        periods = dict(zip(accounts, heads.execute(), strict=True))
+        periods = dict(zip(accounts, readable_answers(heads.execute(raise_on_error=False)), strict=True))
         figures = self._client.pipeline(transaction=False)
         for session, account in page:
-            figures.hget(keys.AccountKeys(account).amounts(int(periods[account] or 0)), session.uid)
+            figures.hget(keys.AccountKeys(account).amounts(reading.whole(periods[account]) or 0), session.uid)
             figures.hmget(keys.report(session.uid), ["at", "used"])
         if page:
             figures.hmget(keys.PRESENT_USE, [session.uid for session, _ in page])

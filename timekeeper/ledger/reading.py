@@ -246,11 +246,13 @@ def summaries(client: Store, accounts: Sequence[str]) -> dict[str, str]:
     pipeline = client.pipeline(transaction=False)
     for name in accounts:
         pipeline.hmget(keys.AccountKeys(name).head, ["summary", "burn"])
-    found = {name: answer for name, answer in zip(accounts, pipeline.execute(), strict=True) if answer[0]}
+    answers = zip(accounts, readable_answers(pipeline.execute(raise_on_error=False)), strict=True)
+    found = {name: answer or (b"", None) for name, answer in answers if answer is None or answer[0]}
     decoded = {name: summary for name, answer in found.items() if (summary := _summary(*answer)) is not None}
     for name, summary in decoded.items():
         pipeline.hget(keys.AccountKeys(name).period(summary["period_start"]), "total")
-    for summary, total in zip(decoded.values(), pipeline.execute(), strict=True):
+    totals = readable_answers(pipeline.execute(raise_on_error=False))
+    for summary, total in zip(decoded.values(), totals, strict=True):
         with suppress(TypeError, ValueError):  # the published amount stays if there is no total, or it is damaged
             summary["spent"] = int(total)
     return dict.fromkeys(found, "") | {name: json.dumps(summary) for name, summary in decoded.items()}
@@ -292,7 +294,7 @@ def sessions(client: Store, keys_of_sessions: Sequence[tuple[str, str]]) -> dict
     pipeline = client.pipeline(transaction=False)
     for uid, account in keys_of_sessions:
         pipeline.hget(keys.AccountKeys(account).sessions, uid)
-    answers = zip(keys_of_sessions, pipeline.execute(), strict=True)
+    answers = zip(keys_of_sessions, readable_answers(pipeline.execute(raise_on_error=False)), strict=True)
     return readable_sessions({uid: text for (uid, _), text in answers if text is not None})
 
 

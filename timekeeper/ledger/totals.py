@@ -10,8 +10,17 @@ from fairgpu.states import BudgetState
 from timekeeper.domain.credits import Credit, burn
 from timekeeper.domain.forecast import Burns, burns_at_last_sample
 from timekeeper.domain.timestamps import Instant
+from timekeeper.domain.usage_folding import FOREVER
 from timekeeper.ledger.client import ScriptError, StoreError
-from timekeeper.ledger.codec import RecordError, as_texts, compact, decode_burn
+from timekeeper.ledger.codec import (
+    UNREADABLE,
+    RecordError,
+    as_texts,
+    compact,
+    decode_burn,
+    plain_text,
+    whole_number,
+)
 
 
 class PeriodTotals(NamedTuple):
@@ -170,25 +179,48 @@ def decode_summary(text: str | bytes) -> Summary:
     try:
         document: dict[str, Any] = json.loads(text)
         return Summary(
-            name=document["name"],
-            namespaces=tuple(document["namespaces"]),
+            name=plain_text(document["name"]),
+            namespaces=tuple(map(plain_text, document["namespaces"])),
             state=BudgetState(document["state"]),
-            enforcement=document["enforcement"],
-            period_start=document["period_start"],
-            period_end=document["period_end"],
-            granted=document["granted"],
-            available=document["available"],
-            spent=document["spent"],
-            rate=document["rate"],
-            exhausted_at=document["exhausted_at"],
+            enforcement=plain_text(document["enforcement"]),
+            period_start=_instant(document["period_start"]),
+            period_end=_instant(document["period_end"]),
+            granted=whole_number(document["granted"]),
+            available=_number_or_none(document["available"]),
+            spent=whole_number(document["spent"]),
+            rate=whole_number(document["rate"]),
+            exhausted_at=_instant_or_none(document["exhausted_at"]),
             computed=BudgetState(document["computed"]) if document.get("computed") else None,
-            admission=document.get("admission", "simple"),
-            committed=document.get("committed", 0),
-            own=document.get("own", 0),
-            credits=tuple(Credit(*fields) for fields in document.get("pots", ())),
-            grace_amount=document.get("grace_amount"),
-            grace_duration=document.get("grace_duration"),
+            admission=plain_text(document.get("admission", "simple")),
+            committed=whole_number(document.get("committed", 0)),
+            own=whole_number(document.get("own", 0)),
+            credits=tuple(_credit(*fields) for fields in document.get("pots", ())),
+            grace_amount=_number_or_none(document.get("grace_amount")),
+            grace_duration=_instant_or_none(document.get("grace_duration")),
             burns=burns_at_last_sample(decode_burn(document["burn"]) if document.get("burn") else None),
         )
-    except (RecordError, ValueError, KeyError, TypeError) as error:
+    except UNREADABLE as error:
         raise SummaryError(f"no summary: {error!r}") from error
+
+
+def _number_or_none(value: Any) -> int | None:
+    return None if value is None else whole_number(value)
+
+
+def _instant(value: Any) -> Instant:
+    """Returns a value of a JSON document if it is an instant or a duration, in nanoseconds, that a date can express.
+
+    Raises:
+        RecordError: it is none.
+    """
+    if not 0 <= whole_number(value) <= FOREVER:
+        raise RecordError(f"{value!r} is no instant")
+    return whole_number(value)
+
+
+def _instant_or_none(value: Any) -> Instant | None:
+    return None if value is None else _instant(value)
+
+
+def _credit(name: Any, amount: Any, expires: Any, since: Any, expired: Any) -> Credit:
+    return Credit(plain_text(name), whole_number(amount), _instant(expires), whole_number(since), expired is True)

@@ -13,6 +13,7 @@ from structlog.testing import capture_logs
 from fairgpu.leadership import Term
 from tests.support.ledger.harness import MONTH, NOON, LedgerHarness, state_answer
 from timekeeper.api.figures import Book
+from timekeeper.api.models import budget_answer
 from timekeeper.controller.leader_tasks import LeaderTasks, TaskEnvironment
 from timekeeper.controller.metrics import JobMeasures
 from timekeeper.controller.state.books import ControllerRules
@@ -402,6 +403,45 @@ def test_payers_and_sessions_that_cannot_be_read_are_left_out_of_answers(teams: 
     assert not book.has_paid_for("a", "team-a")
     assert book.sessions("team-a", "", 10) == []
     assert book.namespace("team-b") is not None
+
+
+@pytest.mark.parametrize("key", ["head", "period", "sessions"])
+def test_an_account_whose_key_is_of_another_type_stops_no_answer_about_others(teams: LedgerHarness, key: str) -> None:
+    book = Book(teams.client, lambda: teams.now)
+    of_b = book.sessions("team-b", "", 10)
+    named = getattr(keys.AccountKeys("a"), key)
+    spoil(teams, named(MONTH) if callable(named) else named, None)
+    assert "b" in {summary.name for summary in book.budgets("", 10)}
+    assert of_b[0] in book.sessions("", "", 10)
+    assert of_b[0] in book.dearest_sessions("", 10)
+    assert {figures.session.uid for figures in book.sessions("team-a", "", 10)} <= {"pod-a"}
+    assert book.budget("a") is None or key != "head"
+
+
+@pytest.mark.parametrize("broken", ["soon", "", "-", b"\xff"])
+def test_an_account_whose_head_does_not_state_its_period_stops_no_answer_about_sessions(
+    teams: LedgerHarness, broken: str | bytes
+) -> None:
+    teams.client.hset(keys.AccountKeys("a").head, "period", broken)
+    book = Book(teams.client, lambda: teams.now)
+    assert {figures.session.uid: figures.amount for figures in book.sessions("", "", 10)} == {
+        "pod-a": 0,
+        "pod-b": 60 * GPU_SECOND,
+    }
+
+
+@pytest.mark.parametrize("broken", ["soon", None, 10**40, [1], {}, -1, 0.5])
+def test_published_figures_with_a_field_of_another_type_are_left_out_of_lists(
+    teams: LedgerHarness, broken: object
+) -> None:
+    head = keys.AccountKeys("a").head
+    text = teams.client.hget(head, "summary")
+    assert isinstance(text, bytes)
+    document = json.loads(text)
+    for field in ("name", "namespaces", "period_start", "period_end", "spent", "available", "rate", "enforcement"):
+        teams.client.hset(head, "summary", json.dumps({**document, field: broken}))
+        summaries = Book(teams.client, lambda: teams.now).budgets("", 10)
+        assert [budget_answer(summary, teams.now).name for summary in summaries][-1] == "b"
 
 
 SHARED_KEYS = {
