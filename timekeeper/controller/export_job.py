@@ -23,7 +23,7 @@ from timekeeper.export.document import Account, Document, DocumentError, closed_
 from timekeeper.ledger import exports, reading
 from timekeeper.ledger.client import Store, StoreError
 from timekeeper.ledger.connection import store_clock
-from timekeeper.ledger.exports import Export, Exports
+from timekeeper.ledger.exports import Export, Exports, UnreadableUseError
 
 IDLE_SECONDS = 30.0
 FIRST_RETRY_SECONDS = 10.0
@@ -150,7 +150,7 @@ class Exporter:
         except DeposedError as error:
             _log.warning("month left to the next leader", month=month, error=str(error))
             return
-        except (ExportError, DocumentError) as error:
+        except (ExportError, DocumentError, UnreadableUseError) as error:
             self._failed(month, error)
             return
         exports.note_written(self._client, month, outcome.export)

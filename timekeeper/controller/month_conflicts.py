@@ -183,10 +183,10 @@ def run(client: Store, settings: TimekeeperSettings, arguments: argparse.Namespa
         written, aside = rewrite(client, place, month)
         was = "" if aside is None else f"; what was there is {aside} now"
         return print_text(f"{month}: written from what the store holds ({written.rows} rows){was}")
+    except (ExportError, exports.UnreadableUseError) as error:
+        raise CommandError(str(error)) from error
     except (redis.RedisError, StoreError) as error:
         raise CommandError(unreachable_message(error)) from error
-    except ExportError as error:
-        raise CommandError(str(error)) from error
 
 
 def _list(client: Store, place: Destination, now: Instant, hourly_days: int) -> int:

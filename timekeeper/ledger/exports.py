@@ -20,7 +20,16 @@ from timekeeper.domain.usage import Row
 from timekeeper.domain.usage_folding import edges_of, fold, parse_part
 from timekeeper.domain.windows import Window
 from timekeeper.ledger import keys, reading
-from timekeeper.ledger.client import ScriptError, Store, concerns_all, put
+from timekeeper.ledger.client import (
+    ScriptError,
+    Store,
+    StoreError,
+    concerns_all,
+    described,
+    isolate_failures,
+    put,
+    readable_answers,
+)
 from timekeeper.ledger.codec import UNREADABLE, RecordError
 from timekeeper.ledger.reading import whole
 from timekeeper.ledger.usage import accounts_usage
@@ -162,15 +171,23 @@ def note_written(client: Store, month: str, export: Export) -> None:
 
 
 def folded_months(client: Store, accounts: Sequence[str]) -> set[str]:
-    """Returns the months, such as 2026-11, of which any of these accounts holds use that is folded into days."""
+    """Returns the months, such as 2026-11, of which any of these accounts holds use that is folded into days.
+
+    An account whose folded use is under a key of another Redis type is left out.
+    """
     months: set[str] = set()
     for start in range(0, len(accounts), BATCH):
         pipeline = client.pipeline(transaction=False)
         for name in accounts[start : start + BATCH]:
             pipeline.hkeys(keys.AccountKeys(name).folded)
-        parts = (parse_part(part) for names in pipeline.execute() for part in names)
+        answers = readable_answers(pipeline.execute(raise_on_error=False))
+        parts = (parse_part(part) for names in answers for part in names or ())
         months.update(part.month for part in parts if part is not None and not part.hourly)
     return months
+
+
+class UnreadableUseError(StoreError):
+    """The use of some accounts cannot be read; the message names each with the reason."""
 
 
 def month_rows(client: Store, window: Window) -> Iterator[tuple[str, Sequence[Row]]]:
@@ -180,21 +197,33 @@ def month_rows(client: Store, window: Window) -> Iterator[tuple[str, Sequence[Ro
         window: the month, from its start to its end.
 
     Raises:
+        UnreadableUseError: a stored value of an account cannot be read.
         StoreError: the store refused to read.
-        ValueError: a stored value cannot be read; a RecordError for the record of an open session, a FoldedError for a
-            packed value.
     """
     assignments: Mapping[str, Assignments] = reading.assignments(client)
     names = reading.account_names(client)
     for start in range(0, len(names), BATCH):
         chunk = names[start : start + BATCH]
-        pipeline = client.pipeline(transaction=False)
-        for name in chunk:
-            pipeline.hgetall(keys.AccountKeys(name).periods)
-        ends = zip(chunk, pipeline.execute(), strict=True)
-        edges = {name: edges_of((int(start), int(end)) for start, end in known.items()) for name, known in ends}
-        for usage in accounts_usage(client, chunk, assignments, window):
-            yield usage.account, fold(usage.rows(), edges[usage.account])
+        try:
+            yield from _month_rows(client, chunk, assignments, window)
+        except (StoreError, redis.RedisError, *UNREADABLE) as error:
+            if concerns_all(error):
+                raise
+            failed = isolate_failures(chunk, lambda some: list(_month_rows(client, some, assignments, window)))
+            reasons = "; ".join(f"{name!r}: {described(failed[name])}" for name in sorted(failed))
+            raise UnreadableUseError(f"the use of accounts cannot be read: {reasons or error}") from error
+
+
+def _month_rows(
+    client: Store, names: Sequence[str], assignments: Mapping[str, Assignments], window: Window
+) -> Iterator[tuple[str, Sequence[Row]]]:
+    pipeline = client.pipeline(transaction=False)
+    for name in names:
+        pipeline.hgetall(keys.AccountKeys(name).periods)
+    ends = zip(names, pipeline.execute(), strict=True)
+    edges = {name: edges_of((int(start), int(end)) for start, end in known.items()) for name, known in ends}
+    for usage in accounts_usage(client, names, assignments, window):
+        yield usage.account, fold(usage.rows(), edges[usage.account])
 
 
 def _decode(text: bytes) -> Export:

@@ -2,14 +2,19 @@ from __future__ import annotations
 
 import threading
 from functools import partial
+from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from tests.support.background import in_background
 from tests.support.ledger.exported_months import JANUARY, MonthsHarness
 from tests.support.waiting import LIMIT_S
-from timekeeper.controller import export_job
+from timekeeper.controller import export_job, month_conflicts
 from timekeeper.domain.timestamps import DAY, parse_instant
+from timekeeper.domain.usage_folding import parse_part
+from timekeeper.ledger import keys
+from timekeeper.ledger.exports import UnreadableUseError
 
 
 def test_a_month_is_written_once_its_hours_are_folded_and_says_what_the_store_says(months: MonthsHarness) -> None:
@@ -126,3 +131,46 @@ def test_a_late_correction_changes_the_file_of_its_month_alone(months: MonthsHar
     assert months.place.written == written + 1
     months.export()
     assert months.place.written == written + 1
+
+
+@pytest.mark.parametrize("broken", [b"", b"nonsense", b"\xff" * 20])
+def test_a_month_that_cannot_be_read_is_named_with_its_account_and_waits_and_later_months_are_written(
+    months: MonthsHarness, broken: bytes
+) -> None:
+    for _ in range(5):
+        months.pass_days(10)
+        months.archive()
+    folded = keys.AccountKeys("research").folded
+    stored: Any = months.harness.client.hkeys(folded)
+    of_january = next(name for name in stored if (part := parse_part(name)) is not None and part.month == JANUARY)
+    whole = months.harness.client.hget(folded, of_january)
+    months.harness.client.hset(folded, of_january, broken)
+    with capture_logs() as logs:
+        months.export()
+    (named,) = [log for log in logs if log["event"] == "month not exported, and kept"]
+    assert named["month"] == JANUARY
+    assert "'research'" in named["error"]
+    assert "team-b" not in named["error"]
+    assert [file.name for file in months.folder.glob("*.csv.gz")] == ["usage-2026-02.csv.gz"]
+    assert (months.count("failed"), months.pending()) == (1, 1)
+    with pytest.raises(UnreadableUseError, match="'research'"):
+        month_conflicts.rewrite(months.harness.client, months.place, JANUARY)
+    months.harness.client.hset(folded, of_january, whole)
+    months.export()
+    assert months.billed(JANUARY) == months.held(JANUARY)
+
+
+@pytest.mark.parametrize("key", ["folded", "periods", "head", "sessions"])
+def test_a_key_of_another_type_of_one_account_ends_no_step_of_the_export(months: MonthsHarness, key: str) -> None:
+    for _ in range(3):
+        months.pass_days(10)
+        months.archive()
+    place = getattr(keys.AccountKeys("research"), key)
+    whole: Any = months.harness.client.dump(place)
+    months.harness.client.delete(place)
+    months.harness.client.set(place, "of another type")
+    months.export()
+    assert months.count("failed") == 1
+    months.harness.client.restore(place, 0, whole, replace=True)
+    months.export()
+    assert months.billed(JANUARY) == months.held(JANUARY) == {"namespace:team-b": 198, "research": 396}
