@@ -205,7 +205,7 @@ class Book:
         while len(page) < limit:
             members = reading.open_sessions(self._client, after, limit)
             decoded = reading.sessions(self._client, members)
-            page += [(decoded[uid], account) for uid, account in members if uid in decoded]
+            page += [(decoded[uid, account], account) for uid, account in members if (uid, account) in decoded]
             if len(members) < limit:
                 break
             after = members[-1][0]

@@ -285,17 +285,26 @@ def sessions_under(client: Store, accounts: Container[str]) -> list[str]:
     return [uid for uid, account in map(_uid_and_account, members) if account in accounts]
 
 
-def sessions(client: Store, keys_of_sessions: Sequence[tuple[str, str]]) -> dict[str, Session]:
-    """Returns the open ones among some sessions, keyed by uid; a session that cannot be read is left out.
+def sessions(client: Store, keys_of_sessions: Sequence[tuple[str, str]]) -> dict[tuple[str, str], Session]:
+    """Returns the open ones among some sessions; a session that cannot be read is left out.
 
     Args:
-        keys_of_sessions: (uid, account) of each of these sessions.
+        keys_of_sessions: (uid, account) of each of these sessions. A session is open under the account that pays for
+            it, and under no other.
+
+    Returns:
+        The sessions, keyed by (uid, account).
     """
     pipeline = client.pipeline(transaction=False)
     for uid, account in keys_of_sessions:
         pipeline.hget(keys.AccountKeys(account).sessions, uid)
     answers = zip(keys_of_sessions, readable_answers(pipeline.execute(raise_on_error=False)), strict=True)
-    return readable_sessions({uid: text for (uid, _), text in answers if text is not None})
+    found = dict[tuple[str, str], Session]()
+    for key, text in answers:
+        if text is not None:
+            with suppress(RecordError):
+                found[key] = decode_session(text)
+    return found
 
 
 def readable_sessions(records: Mapping[Any, Any]) -> dict[str, Session]:

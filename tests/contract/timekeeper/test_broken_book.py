@@ -24,7 +24,7 @@ from timekeeper.ledger.client import FencedError, StoreEmptyError, StoreFormatEr
 from timekeeper.ledger.exports import Export, note_late_changes, note_written
 from timekeeper.ledger.exports import load as load_exports
 from timekeeper.ledger.reading import highest_fencing_token, read_changes
-from timekeeper.ledger.shared import write_capacity
+from timekeeper.ledger.shared import index_sessions, write_capacity
 from timekeeper.ledger.usage import capacity, capacity_of_models
 
 if TYPE_CHECKING:
@@ -389,6 +389,15 @@ def test_a_session_that_ends_or_cannot_be_read_meanwhile_cuts_no_list_of_session
     assert book.sessions("", "", 1) == [second]
     assert book.sessions("", first.session.uid, 2) == [second]
     assert book.sessions("", second.session.uid, 1) == []
+
+
+def test_a_session_that_moves_stands_once_in_a_list_while_the_index_has_both_its_payers(teams: LedgerHarness) -> None:
+    book = Book(teams.client, lambda: teams.now)
+    whole = book.sessions("", "", 10)
+    index_sessions(teams.client, 1, [("pod-b", "a"), ("pod-a", "b")], [])
+    assert book.sessions("", "", 10) == whole
+    assert book.sessions("", "", 2) == whole
+    assert len(book.dearest_sessions("", 10)) == 2
 
 
 def test_payers_and_sessions_that_cannot_be_read_are_left_out_of_answers(teams: LedgerHarness) -> None:
