@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -81,6 +82,7 @@ class GunicornServer(BaseApplication):  # type: ignore[misc] # gunicorn ships no
             "worker_tmp_dir": memory_folder(),
             "control_socket_disable": True,
             "forwarded_allow_ips": "",
+            "when_ready": lambda _arbiter: freeze_shared(),
             "child_exit": lambda _arbiter, worker: forget_process(worker.pid),
         }
         for name, value in settings.items():
@@ -89,6 +91,15 @@ class GunicornServer(BaseApplication):  # type: ignore[misc] # gunicorn ships no
     def load(self) -> ASGIApplication:
         """Builds and returns the ASGI application, in the worker that calls this."""
         return self._build(self.lifecycle)
+
+
+def freeze_shared() -> None:
+    """Leaves the objects that exist out of later garbage collections, so that forked workers share their memory.
+
+    A collection writes to each object that it looks at, and a page of memory that is written to is copied.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def _bound(address: Address) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import http.client
 import json
 import signal
@@ -16,6 +17,8 @@ from pathlib import Path
 import pytest
 
 from fairgpu.certificates import make_leaf, utc_now
+from fairgpu.serving.options import Address, ServerOptions
+from fairgpu.serving.server import GunicornServer
 from tests.contract.serving.served import LEAF, Served, serving
 from tests.support.servers.serving_program import (
     MAX_BODY_BYTES,
@@ -224,6 +227,17 @@ def test_a_worker_that_is_asked_to_end_while_it_starts_ends_at_once(tmp_path: Pa
         assert served.ask("POST", "/echo", b"x") == (200, b"x")
     assert (tmp_path / "begun").exists()
     assert STARTED_ON not in (tmp_path / "log").read_text()
+
+
+def test_a_worker_shares_the_memory_of_all_that_was_loaded_before_it() -> None:
+    options = ServerOptions("test", Address("127.0.0.1", 0), None)
+    server = GunicornServer(options, lambda _: pytest.fail("no worker starts here"), None)
+    gc.unfreeze()
+    try:
+        server.cfg.when_ready(None)
+        assert gc.get_freeze_count() > 0
+    finally:
+        gc.unfreeze()
 
 
 def requests_of(served: Served) -> float:
