@@ -14,6 +14,8 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
+from functools import lru_cache
+from sys import intern
 from typing import Any
 
 from fairgpu.json_values import (
@@ -173,12 +175,13 @@ def _device(value: Any, path: str) -> Device:
     why = item.get("why", "")
     if not isinstance(why, str):
         raise InventoryError(f"{path}.why is no text")
+    # Nodes of one kind have the same models, addresses and links: their readers keep one copy of each.
     return Device(
-        uuid=required_text(item, "uuid", path),
-        model=required_text(item, "model", path),
+        uuid=intern(required_text(item, "uuid", path)),
+        model=intern(required_text(item, "model", path)),
         memory_mib=required_whole(item, "memoryMiB", 1, 2**53 - 1, path),
         numa=None if item.get("numa") is None else required_whole(item, "numa", 0, 2**31 - 1, path),
-        pci=required_text(item, "pci", path),
+        pci=intern(required_text(item, "pci", path)),
         health=Health(health),
         why=why,
     )
@@ -197,4 +200,9 @@ def _links(rows: Sequence[Any], count: int) -> tuple[tuple[Link, ...], ...]:
                 raise InventoryError(f"{path} is {value}; a device is linked with 0 to itself alone")
             if value != rows[column][row]:
                 raise InventoryError(f"{path} is {value}, and the way back is {shown(rows[column][row])}")
+    return _matrix(tuple(tuple(row) for row in rows))
+
+
+@lru_cache(maxsize=256)
+def _matrix(rows: tuple[tuple[int, ...], ...]) -> tuple[tuple[Link, ...], ...]:
     return tuple(tuple(Link(value) for value in row) for row in rows)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from fractions import Fraction
 from functools import lru_cache, partial
+from sys import intern
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -214,7 +215,7 @@ def read_note(pod: Json) -> PodNote:
     """
     metadata, spec, status = mapping(pod.get("metadata")), mapping(pod.get("spec")), mapping(pod.get("status"))
     written, deleted = mapping(metadata.get("annotations")), bool(metadata.get("deletionTimestamp"))
-    node = spec["nodeName"] if isinstance(spec.get("nodeName"), str) else ""
+    node = intern(spec["nodeName"]) if isinstance(spec.get("nodeName"), str) else ""
     labelled = mapping(metadata.get("labels")).get(names.POD_LABEL) == names.POD_LABEL_VALUE
     counts = labelled or _asks_for_gpu(spec)
     annotations = written if counts else {}
@@ -222,7 +223,7 @@ def read_note(pod: Json) -> PodNote:
     note = partial(
         PodNote,
         uid=str(metadata["uid"]),
-        namespace=str(metadata.get("namespace", "")),
+        namespace=intern(str(metadata.get("namespace", ""))),
         name=str(metadata["name"]),
         gang=gang,
         reclaim_at=str(annotations.get(names.RECLAIM_AT) or ""),
@@ -461,7 +462,7 @@ def _shares_of(text: str) -> tuple[str, dict[str, list[Share]]]:
         sound = None
     if sound is not None and len(text) <= allocation.MAX_ENCODED_BYTES:
         shares = {
-            one.name: [Share(device.uuid, device.core, device.memory_mib) for device in one.devices]
+            one.name: [Share(intern(device.uuid), device.core, device.memory_mib) for device in one.devices]
             for one in sound.containers
         }
         fits = all(device.memory_mib <= device.total_mib for one in sound.containers for device in one.devices)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
+from hashlib import blake2b
 from typing import Any
 
 import structlog
@@ -55,6 +56,11 @@ def _slim(item: Json) -> Json:
 
 PODS = Collection("/api/v1/pods", {}, _noted, excerpt(PodList), excerpt(PodEvent))
 NODES = Collection("/api/v1/nodes", {}, _slim, excerpt(NodeList), excerpt(NodeEvent))
+
+
+def _digest(value: Any) -> bytes:
+    """Returns 16 bytes that stand for a JSON value: an inventory may have 64 KiB."""
+    return blake2b(repr(value).encode("utf-8", "backslashreplace"), digest_size=16).digest()
 
 
 class AllocationFaults:
@@ -284,11 +290,8 @@ class NodesView:
         name = item["metadata"]["name"]
         self._state.put_site(read_site(item))
         offered = mapping(item["status"]["allocatable"])
-        written = (
-            mapping(item["metadata"].get("annotations")).get(INVENTORY),
-            offered.get("cpu"),
-            offered.get("memory"),
-        )
+        inventory = mapping(item["metadata"].get("annotations")).get(INVENTORY)
+        written = _digest(inventory), offered.get("cpu"), offered.get("memory")
         if self._written.get(name) == written:
             return
         self._written[name] = written

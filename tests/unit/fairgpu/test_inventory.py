@@ -64,6 +64,14 @@ def test_the_annotation_reads_as_documented() -> None:
     )
 
 
+def test_readers_keep_one_copy_of_what_many_nodes_have_alike() -> None:
+    one, other = decode(encode(EXAMPLE)), decode(encode(EXAMPLE))
+    assert one.links is other.links
+    for here, there in zip(one.devices, other.devices, strict=True):
+        assert here.model is there.model
+        assert here.pci is there.pci
+
+
 def test_fields_of_a_later_writer_are_ignored() -> None:
     document = json.loads(encode(EXAMPLE))
     document["later"] = document["devices"][0]["later"] = [1]
