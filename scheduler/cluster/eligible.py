@@ -11,7 +11,8 @@ pods or on volumes are not applied: a pod with such rules is planned only on nod
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import chain
@@ -172,8 +173,9 @@ class Sites:
         """Stores the nodes. `open_to` returns one flag for each node, in the order of `sites`."""
         count = len(sites)
         self._open = np.ones(count, np.bool_)
-        self._labels = _Values(count, (site.labels for site in sites))
-        self._fields = _Values(count, ({"metadata.name": site.name} for site in sites))
+        keys = frozenset[str]().union(*(site.labels for site in sites))
+        self._labels = _Values(count, keys, lambda at, key: sites[at].labels.get(key))
+        self._fields = _Values(count, frozenset({"metadata.name"}), lambda at, _: sites[at].name)
         self._others: dict[str, Ints] = {}
         for at, site in enumerate(sites):
             for name, amount in site.others.items():
@@ -231,16 +233,20 @@ class Sites:
 class _Values:
     """Finds the nodes whose values meet a requirement of a node affinity.
 
-    The values of a node are its labels in one instance, and its fields, such as `metadata.name`, in another.
+    The values of a node are its labels in one instance, and its fields, such as `metadata.name`, in another. The nodes
+    are found by the values of a key once a requirement names the key. Most labels are in no requirement.
     """
 
-    def __init__(self, count: int, of_nodes: Iterable[Mapping[str, str]]) -> None:
+    def __init__(self, count: int, keys: AbstractSet[str], value_of: Callable[[int, str], str | None]) -> None:
+        """Stores the number of nodes, their keys, and the function that returns a node's value of a key.
+
+        The function takes the node's index and the key, and returns None for a node without the key.
+        """
         self._none = np.zeros(count, np.bool_)
+        self._keys = keys
+        self._value_of = value_of
         self._places: dict[str, dict[str, list[int]]] = {}
         self._numbers: dict[str, tuple[Ints, Ints]] = {}
-        for at, values in enumerate(of_nodes):
-            for key, value in values.items():
-                self._places.setdefault(key, {}).setdefault(value, []).append(at)
 
     def meeting(self, requirement: Json) -> Flags:
         """Returns, for each node, whether it meets a requirement (key, operator, values) of a node affinity."""
@@ -260,8 +266,8 @@ class _Values:
 
     def among(self, key: str, values: Iterable[Any]) -> Flags:
         """Returns, for each node, whether its value of a key is one of the given values; False without the key."""
-        places = self._places.get(key)
-        if places is None:
+        places = self._places_of(key)
+        if not places:
             return self._none
         flags = self._none.copy()
         for value in values:
@@ -289,14 +295,25 @@ class _Values:
         The first array has the nodes' indexes. The second has a row of two for each node: the node's index and the
         number.
         """
-        if key not in self._places:
+        of_key = self._places_of(key)
+        if not of_key:
             return _NOWHERE
         if key not in self._numbers:
-            of_key = self._places[key]
             numbers = [(at, number) for text in of_key if (number := _number(text)) is not None for at in of_key[text]]
             having = np.array(list(chain.from_iterable(of_key.values())), np.int64)
             self._numbers[key] = having, np.array(numbers, np.int64).reshape(-1, 2)
         return self._numbers[key]
+
+    def _places_of(self, key: str) -> dict[str, list[int]]:
+        """Returns the indexes of the nodes that have a key, by its value; empty if no node has it."""
+        if key in self._keys and key not in self._places:
+            places: dict[str, list[int]] = {}
+            for at in range(len(self._none)):
+                value = self._value_of(at, key)
+                if value is not None:
+                    places.setdefault(value, []).append(at)
+            self._places[key] = places
+        return self._places.get(key, {})
 
 
 _NOWHERE: tuple[Ints, Ints] = (np.zeros(0, np.int64), np.zeros((0, 2), np.int64))
