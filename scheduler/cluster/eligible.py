@@ -11,6 +11,7 @@ pods or on volumes are not applied: a pod with such rules is planned only on nod
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
@@ -35,6 +36,7 @@ COUNTED_ELSEWHERE = frozenset({"cpu", "memory", "pods", *names.CANONICAL_RESOURC
 MOST = 1 << 62
 """The most of another resource that is counted, so that any amount fits into 64 bits."""
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+_WHOLE = re.compile(r"[+-]?[0-9]{1,40}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,11 +322,14 @@ _NOWHERE: tuple[Ints, Ints] = (np.zeros(0, np.int64), np.zeros((0, 2), np.int64)
 
 
 def _number(text: Any) -> int | None:
-    """Returns a label's value as a whole number; None for another text, or for an absolute value of 2^62 or more."""
-    try:
-        number = int(text)
-    except (TypeError, ValueError):
+    """Returns a label's value as a whole number; None for another text, or for an absolute value of 2^62 or more.
+
+    kube-scheduler takes no other texts for a number, such as `1_000`
+    (https://github.com/kubernetes/kubernetes/blob/v1.34.2/staging/src/k8s.io/component-helpers/scheduling/corev1/nodeaffinity/nodeaffinity.go).
+    """
+    if not isinstance(text, str) or _WHOLE.fullmatch(text) is None:
         return None
+    number = int(text)
     return number if abs(number) < 1 << 62 else None
 
 

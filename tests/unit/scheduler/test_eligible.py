@@ -146,6 +146,24 @@ def test_a_node_offers_what_the_pod_asks_for_of_each_other_resource(spec: dict[s
     assert may_run(rules_of(spec), HAS) == may
 
 
+@pytest.mark.parametrize(
+    ("label", "limit", "may"),
+    [
+        ("64", "+32", True),
+        ("-1", "-2", True),
+        ("1_000", "32", False),
+        ("64", "1_0", False),
+        ("٦٤", "32", False),
+        ("64", " 32", False),
+        ("64", "", False),
+    ],
+)
+def test_a_label_is_compared_as_a_number_only_where_kube_scheduler_reads_one(
+    label: str, limit: str, *, may: bool
+) -> None:
+    assert may_run(rules_of(affinity(expression("cores", "Gt", limit))), Site("n1", {"cores": label})) == may
+
+
 LABELS = st.dictionaries(st.sampled_from("ab"), st.sampled_from(["x", "1", "7"]), max_size=2)
 REQUIREMENTS = st.fixed_dictionaries(
     {
