@@ -228,6 +228,7 @@ class State:
         """
         with self.lock:
             self._gone.pop(note.uid, None)
+            before = self._pods.get(note.uid)
             self._pods[note.uid] = note
             self.gangs.put(note)
             self._mark(note)
@@ -239,6 +240,9 @@ class State:
                 self._bound.add(note.uid)
                 self._named.pop(note.uid, None)
                 self.waiting.remove(note.uid)
+                if before is not None and _goes_by(before) != _goes_by(note):
+                    # The reclaimer reads these facts anew for a node that has changed.
+                    self.fleet.release(note.uid)
                 self.fleet.hold(note.uid, note.holding)
                 return
             if note.uid not in self._bound:
@@ -856,6 +860,11 @@ class State:
         """Stores newly learned figures of what free parts of GPUs are worth; all later choices of nodes use them."""
         with self.lock:
             self.chooser.worth = worth
+
+
+def _goes_by(note: PodNote) -> tuple[bool, bool]:
+    """Returns the facts about a bound pod, besides its holding, by which a plan of evictions evicts it or not."""
+    return note.labelled, note.high_priority
 
 
 def _yields(other: WaitingPod, pod: WaitingPod) -> bool:

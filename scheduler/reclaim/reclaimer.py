@@ -58,9 +58,10 @@ _Kind = tuple[Any, ...]
 """The facts about waiting pods from which their plan follows (`Reclaimer._kind`): pods with equal facts get equal plans
 while nothing else changes."""
 
-_Versions = tuple[int, int, int, frozenset[str], frozenset[str]]
-"""The versions of the fleet, of the budgets and of the nodes' other properties; the uids of the pods with a notice, and
-those of the pods that have reserved devices and are not shown as bound. A plan evicts none of these pods."""
+_Versions = tuple[int, int, int, frozenset[str], frozenset[str], frozenset[str]]
+"""The versions of the fleet, of the budgets and of the nodes' other properties; the uids of the pods that are being
+deleted, of those with a notice, and of those that have reserved devices and are not shown as bound. A plan evicts none
+of these pods."""
 
 
 class Writing(Protocol):
@@ -501,7 +502,7 @@ class Reclaimer:
 
     def _versions(self) -> _Versions:
         state = self._state
-        cannot_go = frozenset(state.noticed()), frozenset(state.reserved())
+        cannot_go = frozenset(state.leaving()), frozenset(state.noticed()), frozenset(state.reserved())
         return state.fleet.contents, state.budgets.version, state.sites, *cannot_go
 
     def _left_out(self, uid: str) -> tuple[str, ...]:

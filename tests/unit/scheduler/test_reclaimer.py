@@ -360,6 +360,52 @@ def test_a_pod_whose_plan_was_fruitless_has_its_turn_again_though_new_pods_keep_
     assert kept(cluster) == {"first": "n1"}
 
 
+def test_a_pod_is_planned_for_again_once_a_pod_that_stays_is_deleted() -> None:
+    """It may take hours to end, and what it holds counts as free at once."""
+    cluster = Cluster("n0")
+    cluster.runs("old", "n0", core=50)
+    cluster.runs("beside", "n0", core=50, namespace="rich")
+    cluster.waits("new")
+    cluster.step()
+    assert cluster.notes(EARMARK) == {}
+    cluster.put("beside", deleted(cluster.pods["beside"]))
+    cluster.step(RETRY_SECONDS)
+    assert kept(cluster) == {"new": "n0"}
+
+
+def test_a_pod_is_planned_for_again_once_a_pod_that_may_go_has_the_label() -> None:
+    cluster = Cluster("n0")
+    cluster.runs("old", "n0", core=50)
+    cluster.runs("beside", "n0", core=50)
+    label = cluster.pods["beside"]["metadata"]["labels"]
+    unlabel(cluster, "beside")
+    cluster.waits("new")
+    cluster.step()
+    assert cluster.notes(EARMARK) == {}
+    cluster.pods["beside"]["metadata"]["labels"] = label
+    cluster.show("beside")
+    cluster.step(RETRY_SECONDS)
+    assert kept(cluster) == {"new": "n0"}
+
+
+def give_high_priority(cluster: Cluster, name: str) -> None:
+    """Gives a pod high task priority, against the policies."""
+    cluster.pods[name]["metadata"]["annotations"]["fairgpu.io/task-priority"] = "0"
+    cluster.show(name)
+
+
+@pytest.mark.parametrize("change", [unlabel, give_high_priority])
+def test_no_plan_is_made_by_facts_about_a_pod_that_have_changed(change: Callable[[Cluster, str], None]) -> None:
+    cluster = Cluster("n0")
+    cluster.runs("old", "n0", namespace="rich", core=50)
+    cluster.waits("larger", gpus=2, annotations={"fairgpu.io/task-priority": "0"})
+    cluster.step()
+    change(cluster, "old")
+    cluster.waits("new", annotations={"fairgpu.io/task-priority": "0"})
+    cluster.step(RETRY_SECONDS)
+    assert cluster.done == []
+
+
 def test_a_pod_whose_earmark_is_refused_or_whose_plan_is_overtaken_again_and_again_keeps_no_other_from_its_plan(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
