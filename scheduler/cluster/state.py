@@ -34,6 +34,7 @@ from scheduler.cluster.waiting import WaitingPods
 from scheduler.measures import Figures
 from scheduler.placement.choosing import NONE, Chooser, Placed
 from scheduler.placement.fleet import NO_CLASS, Fleet, Ints, Node, NodeSet
+from scheduler.placement.holding import Holding
 from scheduler.placement.mix import Mix, MixCounter
 from scheduler.placement.overlaps import Overlap, overlaps
 from scheduler.placement.together import holding_of
@@ -340,7 +341,7 @@ class State:
         So the block can place another pod on these devices. After the block they are kept again, except for a waiting
         pod that has got a reservation.
         """
-        before = self.fleet.contents
+        before, held = self.fleet.contents, self._held_for(uids)
         for uid in uids:
             self.fleet.release(f"{EARMARKED}{uid}")
         freed = self.fleet.contents
@@ -350,8 +351,11 @@ class State:
             unchanged = self.fleet.contents == freed
             for uid in uids:
                 self._hold_earmark(uid)
-            if unchanged:
+            if unchanged and self._held_for(uids) == held:
                 self.fleet.contents = before
+
+    def _held_for(self, uids: list[str]) -> list[Holding | None]:
+        return [self.fleet.held_by(f"{EARMARKED}{uid}") for uid in uids]
 
     def _mark(self, note: PodNote) -> None:
         """Stores whether a bound pod is being deleted, and whether it has a notice of its eviction."""

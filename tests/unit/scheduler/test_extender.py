@@ -22,7 +22,7 @@ from scheduler.cluster.earmarks import Earmark
 from scheduler.cluster.eligible import Site
 from scheduler.cluster.objects import PodError, read_note, read_waiting
 from scheduler.cluster.refusals import MAX_ENCODED
-from scheduler.cluster.state import HOLD_SECONDS, SETTLE_SECONDS, State
+from scheduler.cluster.state import EARMARKED, HOLD_SECONDS, SETTLE_SECONDS, State
 from scheduler.extender.binding import BindError, settle
 from scheduler.extender.filtering import GONE, prioritize_nodes
 from scheduler.extender.wire import (
@@ -195,6 +195,20 @@ def test_a_no_is_still_known_after_a_question_about_a_pod_for_which_devices_are_
     assert state.refusals.of(request, np.array([0])) is refusal
     state.drop_earmark("uid-kept")
     assert ask(state, other).node_names == ["n0"]
+
+
+def test_a_fleet_in_which_kept_devices_stay_free_is_not_taken_for_the_one_before() -> None:
+    """The reclaimer keeps devices before the watch shows the earmark, and the pod has others by then."""
+    state = state_of("n0", "n1")
+    new, earmark = read_waiting(pod("new")), Earmark("n0", (Piece("n0-0", 100, 1000, 1),), (), 0)
+    state.fleet.hold(f"{EARMARKED}uid-new", earmark.holding(new.request))
+    assert ask(state, pod("new"), names=["n0", "n1"]).node_names == ["n1"]
+    state.earmark(new, earmark)
+    before = state.fleet.contents
+    with state.without(["uid-new"]):
+        pass
+    assert int(state.fleet.core[state.fleet.rows["n0"], 0]) == 100
+    assert state.fleet.contents != before
 
 
 def test_a_set_of_nodes_that_was_recognised_is_looked_up_again_once_one_offers_devices() -> None:
