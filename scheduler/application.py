@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
 import sys
 import time
@@ -142,7 +143,8 @@ def _follow_cluster(
 ) -> None:
     warnings = NodeWarnings(api, _stamp)
     faults = AllocationFaults(state, warnings.warn_of_pod)
-    pods = PodsView(state, f"{lease.namespace}/{lease.pod_name}", acting.show, faults)
+    # The pods of a list live long. A garbage collection that looks at 40,000 of them keeps all threads for 0.2 seconds.
+    pods = PodsView(state, f"{lease.namespace}/{lease.pod_name}", acting.show, faults, gc.freeze)
     nodes = NodesView(state, warnings.warn, faults)
     if lease.pod_name:
         run_part("lease", lambda: follow_lease(api, lease.namespace, lease.name, acting, _boot_seconds, wait))

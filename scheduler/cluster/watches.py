@@ -150,11 +150,22 @@ class PodsView:
         own: str = "",
         show: Callable[[str], None] = lambda _: None,
         faults: AllocationFaults | None = None,
+        stored: Callable[[], None] = lambda: None,
     ) -> None:
+        """Stores the scheduler's state, and the functions that are called for the pods.
+
+        Args:
+            state: takes the pods.
+            own: the namespace and name of this replica's own pod, as NAMESPACE/NAME.
+            show: takes the mark on this replica's own pod.
+            faults: checks the pods' allocations.
+            stored: called once all pods of a list are stored.
+        """
         self._state = state
         self._faults = faults or AllocationFaults(state)
         self._own = own
         self._show = show
+        self._stored = stored
 
     def replaced(self, items: list[Json]) -> None:
         """Stores all pods of the cluster, in place of those that were stored before.
@@ -167,6 +178,7 @@ class PodsView:
         self._faults.keep(note.uid for note in notes)
         for note in notes:
             self._faults.look(note.uid)
+        self._stored()
         self._state.listed("pods")
         for item in items:
             self._look_for_mark(item)

@@ -53,6 +53,15 @@ def test_a_list_of_pods_holds_their_devices_and_one_that_is_deleted_frees_them()
     assert ask(state, pod("b")).node_names == ["n0"]
 
 
+def test_a_listener_is_called_once_all_pods_of_a_list_are_stored_and_before_any_is_answered() -> None:
+    state, seen = State(), list[tuple[bool, bool]]()
+    view = PodsView(state, stored=lambda: seen.append((state.bound("uid-a"), "pods" in state.missing())))
+    item = pod("a", nodeName="n0")
+    view.replaced([reflected(PODS, item)])
+    view.changed("MODIFIED", reflected(PODS, item))
+    assert seen == [(True, True)]
+
+
 def without_the_label(item: dict[str, Any]) -> dict[str, Any]:
     """A GPU pod of a namespace that webhook and policies leave out."""
     del item["metadata"]["labels"]
