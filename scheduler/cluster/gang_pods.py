@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -111,6 +111,8 @@ class GangPods:
         version: a number that grows when devices are held for a gang, so that its pods come back to kube-scheduler's
             queue.
         membership: a number that grows when a pod joins a gang or leaves it.
+        forecasts: a version of the fleet and of the nodes' other properties, and how many pods of a gang fitted at once
+            then, keyed by what they request and where they may run.
         outcomes: how many holds of devices have ended, keyed by outcome: `placed` with the whole gang, `released`
             without it.
     """
@@ -118,6 +120,7 @@ class GangPods:
     def __init__(self) -> None:
         self.version = 0
         self.membership = 0
+        self.forecasts: tuple[tuple[int, int], dict[Hashable, int]] = (-1, -1), {}
         self.outcomes = dict.fromkeys(HOLDS, 0)
         self._gangs: dict[GangKey, Gang] = {}
         self._of_pod: dict[str, GangKey] = {}

@@ -169,11 +169,25 @@ def explain_member(state: State, pod: WaitingPod, rows: Ints) -> str:
     known = gang.forecast
     if known is None or (known.versions, known.rows, known.uids) != ((state.fleet.contents, state.sites), *asked):
         chosen = _first([pod], gang.waiting.values(), size - len(gang.placed))
-        parts = [Part(one.uid, one.request, rows if one is pod else state.allowed(one.rules)) for one in chosen]
-        places, fitting = place_together(state.chooser, parts)
-        text = "" if places else cause(size, len(gang.placed) + fitting)
+        fitting = _forecast(state, chosen, rows)
+        text = "" if fitting == len(chosen) else cause(size, len(gang.placed) + fitting)
         known = gang.forecast = GangRefusal(text, (state.fleet.contents, state.sites), *asked)
     return known.text
+
+
+def _forecast(state: State, pods: Sequence[WaitingPod], rows: Ints) -> int:
+    """Returns how many of some pods of a gang fit at once; the answer is kept for equal pods of other gangs.
+
+    `rows` has the indexes in the fleet of the nodes on which the first pod may be placed.
+    """
+    versions = state.fleet.contents, state.sites
+    if state.gangs.forecasts[0] != versions:
+        state.gangs.forecasts = versions, {}
+    kind, known = (rows.tobytes(), *((pod.request, repr(pod.rules)) for pod in pods)), state.gangs.forecasts[1]
+    if kind not in known:
+        parts = [Part(pod.uid, pod.request, state.allowed(pod.rules) if at else rows) for at, pod in enumerate(pods)]
+        _, known[kind] = place_together(state.chooser, parts)
+    return known[kind]
 
 
 def _key(pod: WaitingPod) -> GangKey:

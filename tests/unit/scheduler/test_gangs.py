@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import copy
 import json
-from itertools import combinations
+from collections.abc import Sequence
+from itertools import chain, combinations
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from scheduler.cluster.state import State
 from scheduler.cluster.waiting import FITS
 from scheduler.extender.binding import BindError
 from scheduler.extender.filtering import GONE, explain_pod
+from scheduler.gangs import holding
 from scheduler.gangs.holding import arrive, release_overdue
 from scheduler.measures import Measures
 from scheduler.placement.choosing import Chooser
@@ -109,6 +111,25 @@ def test_a_gang_that_does_not_fit_keeps_the_answers_to_all_other_pods_known() ->
     assert [answer(state, item) for item in (one[1], single, other[1])] == texts
     assert state.refusals.of(read_waiting(single).request, np.array([0, 1])) is refusal
     assert state.fleet.version == searched
+
+
+def test_gangs_of_one_kind_have_one_forecast_while_nothing_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[int] = []
+
+    def noted(chooser: Chooser, parts: Sequence[Part]) -> Any:
+        tried.append(len(parts))
+        return place_together(chooser, parts)
+
+    monkeypatch.setattr(holding, "place_together", noted)
+    state, gangs = state_of("n0", "n1"), [gang_of(3, "one"), gang_of(3, "other"), gang_of(4, "larger")]
+    created(state, *chain(*gangs))
+    waiting = [read_waiting(item) for item in chain(*gangs)]
+    texts = [explain_pod(state, one, None) for one in waiting]
+    assert texts == ["gang: 2 of 3 fit"] * 6 + ["gang: 2 of 4 fit"] * 4
+    assert tried == [3, 4]
+    state.put_node(node("n2", 1))
+    assert [explain_pod(state, one, None) for one in waiting] == [FITS] * 6 + ["gang: 3 of 4 fit"] * 4
+    assert tried == [3, 4, 3, 4]
 
 
 @pytest.mark.parametrize("asked_before", [False, True])
