@@ -84,7 +84,7 @@ def filter_nodes(state: State, arguments: FilterArguments, now: float) -> Filter
         now: the present time, in seconds of a monotonic clock.
 
     Raises:
-        ArgumentsError: the question's list of nodes cannot be read.
+        ArgumentsError: the question's pod or list of nodes cannot be read.
     """
     asked = _Asked(state, arguments)
     try:
@@ -267,7 +267,7 @@ def prioritize_nodes(state: State, arguments: FilterArguments) -> Ints:
         arguments: kube-scheduler's question: the pod and the nodes.
 
     Raises:
-        ArgumentsError: the question's list of nodes cannot be read.
+        ArgumentsError: the question's pod or list of nodes cannot be read.
     """
     with state.lock:
         pod = _asked_before(state, arguments)

@@ -134,7 +134,9 @@ def test_a_replica_that_does_not_lead_answers_nothing() -> None:
     assert [answer.status for answer in answers] == [503] * 4
 
 
-@pytest.mark.parametrize("body", [b"", b"{}", b"[]", b'{"Pod":{}}', b'{"Pod":{},"NodeNames":[1]}'])
+@pytest.mark.parametrize(
+    "body", [b"", b"{}", b"[]", b'{"Pod":{}}', b'{"Pod":{},"NodeNames":[1]}', b'{"Pod":[],"NodeNames":[]}']
+)
 def test_a_body_that_is_none_of_the_protocols_is_answered_400(body: bytes) -> None:
     replica = routes(ApiServer(), CollectorRegistry())
     answers = [replica.filter(body), replica.prioritize(body), asyncio.run(replica.bind(Request({}, body)))]
