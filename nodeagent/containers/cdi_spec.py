@@ -5,6 +5,7 @@ The format is the Container Device Interface's (https://github.com/cncf-tags/con
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,8 @@ WRITABLE = ("rw", "rbind", "nosuid", "nodev")
 LISTS = ("deviceNodes", "mounts", "hooks", "additionalGids", "netDevices")
 KINDS = {"env": str, "additionalGids": int}
 """The types of the entries of lists whose entries are no objects."""
+_VERSION = re.compile(r"v?([0-9]{1,4}\.[0-9]{1,4}\.[0-9]{1,4})")
+"""A version of CDI. CDI's own library also takes one that begins with `v`."""
 
 
 class VendorSpecError(ValueError):
@@ -67,7 +70,8 @@ def vendor_edits(
         The version of the CDI spec, and the spec's `containerEdits` for this GPU joined with those for every device.
 
     Raises:
-        VendorSpecError: there is no such entry, or more than one in a folder, or its edits have another form.
+        VendorSpecError: there is no such entry, or more than one in a folder, or its version or edits have another
+            form.
     """
     node = f"/dev/nvidia{minor}"
     by_uuid: list[tuple[Mapping[str, Any], Mapping[str, Any]]] = []
@@ -94,6 +98,10 @@ def vendor_edits(
         )
         raise VendorSpecError(f"the vendor's CDI specs have {fault} for GPU {uuid}")
     spec, edits = found[0]
+    version = _VERSION.fullmatch(str(spec.get("cdiVersion", LEAST_VERSION)))
+    if version is None:
+        fault = f"cdiVersion is no version such as {LEAST_VERSION}"
+        raise VendorSpecError(f"the vendor's CDI specs for GPU {uuid}: {fault}")
     for each in (mapping(spec.get("containerEdits")), edits):
         for key in ("env", *LISTS):
             entries = each.get(key) or []
@@ -103,7 +111,7 @@ def vendor_edits(
                 raise VendorSpecError(
                     f"the vendor's CDI specs for GPU {uuid}: containerEdits.{key} has an entry of another form"
                 )
-    return str(spec.get("cdiVersion", LEAST_VERSION)), joined([mapping(spec.get("containerEdits")), edits])
+    return version[1], joined([mapping(spec.get("containerEdits")), edits])
 
 
 def joined(edits: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
@@ -149,7 +157,7 @@ def _mount(mount: Mount) -> dict[str, Any]:
 
 
 def _version(text: str) -> tuple[int, ...]:
-    return tuple(int(part) if part.isdigit() else 0 for part in text.split("."))
+    return tuple(int(part) for part in text.split("."))
 
 
 def _entries(parent: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:

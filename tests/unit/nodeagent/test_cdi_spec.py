@@ -110,6 +110,18 @@ def test_a_spec_is_of_the_version_that_each_containerd_1_7_reads() -> None:
     assert document("abc", [edits], [])["cdiVersion"] == "0.5.0"
 
 
+@pytest.mark.parametrize("version", ["0.²", "0.5.²", "0.5", "", None, 0.5, "1.0.0\n", f"0.{'9' * 5000}.0"])
+def test_a_version_of_another_form_gives_a_gpu_no_edits_and_names_the_field(version: object) -> None:
+    """No container could be given the GPU: its own spec could not be written, or the runtime would refuse it."""
+    with pytest.raises(VendorSpecError, match=r"for GPU GPU-a: cdiVersion is no version such as 0\.5\.0"):
+        vendor_edits([[{**vendor("GPU-a", "/dev/nvidia0"), "cdiVersion": version}]], "GPU-a", 0, 0)
+
+
+def test_a_version_may_begin_with_v_as_in_cdis_own_library() -> None:
+    edits = vendor_edits([[{**vendor("GPU-a", "/dev/nvidia0"), "cdiVersion": "v1.0.0"}]], "GPU-a", 0, 0)
+    assert document("abc", [edits], [])["cdiVersion"] == "1.0.0"
+
+
 def test_no_spec_lets_the_image_choose_devices() -> None:
     edits = vendor_edits([[vendor("GPU-a", "/dev/nvidia0", env=["NVIDIA_VISIBLE_DEVICES=all"])]], "GPU-a", 0, 0)
     (device,) = document("abc", [edits], [])["devices"]
