@@ -182,7 +182,7 @@ class Starter:
             try:
                 files.write(self._folders, record, vendor, self.shim)
                 self._replace(record, superseded(record, known))
-            except OSError as error:
+            except (OSError, ValueError) as error:
                 raise PlacementRefusedError(
                     Cause.NOT_PREPARED, f"the node cannot write the container's files: {error}", wanted.identity
                 ) from error

@@ -139,9 +139,11 @@ def write(folders: Folders, record: Record, vendor: Sequence[tuple[str, Mapping[
             do without it.
 
     Raises:
-        OSError: the host has no room, or refuses, or the shim is not there; no file of this start remains, and the
-            record of an earlier start stays. Schedule pages that were made stay.
-        ValueError: the record does not fit the configuration file; the start's folder stays, empty.
+        OSError: the host has no room, or refuses, or the shim is not there.
+        ValueError: the record does not fit the configuration file.
+
+        After either, no file of this start remains, and the record of an earlier start stays. Schedule pages that were
+        made stay.
     """
     folder, container = folders.start(record), folders.container(record)
     before = _read(container / RECORD)
@@ -165,7 +167,7 @@ def write(folders: Folders, record: Record, vendor: Sequence[tuple[str, Mapping[
             staged.append((_stage(path, content, mode), path))
         for new, path in staged:
             new.replace(path)
-    except OSError:
+    except (OSError, ValueError):
         for new, _ in staged:
             new.unlink(missing_ok=True)
         shutil.rmtree(folder, ignore_errors=True)

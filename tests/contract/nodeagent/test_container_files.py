@@ -185,6 +185,19 @@ def test_a_start_that_is_broken_off_leaves_the_record_of_the_one_before(
             assert calls == 6
 
 
+def test_a_start_that_does_not_fit_the_configuration_leaves_nothing_of_itself(folders: Folders, shim: Path) -> None:
+    unfit = replace(RECORD, devices=(replace(DEVICES[0], uuid="GPU-" + 60 * "a"),))
+    with pytest.raises(ValueError, match="a uuid has 64 bytes"):
+        files.write(folders, unfit, VENDOR, shim)
+    assert not (folders.root / "containers" / RECORD.uid).exists()
+    files.write(folders, RECORD, VENDOR, shim)
+    before = everything(folders.root), everything(folders.cdi)
+    with pytest.raises(ValueError, match="a uuid has 64 bytes"):
+        files.write(folders, replace(unfit, start=2), VENDOR, shim)
+    assert (everything(folders.root), everything(folders.cdi)) == before
+    assert not folders.start(replace(unfit, start=2)).exists()
+
+
 def test_a_container_cannot_fill_the_hosts_memory_by_its_ledger(folders: Folders, shim: Path) -> None:
     small, ended = replace(RECORD, uid="u2"), replace(RECORD, uid="u3")
     for record in (RECORD, small):

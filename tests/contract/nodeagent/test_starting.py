@@ -554,6 +554,21 @@ def test_an_agent_that_has_ended_leaves_removals_to_the_next_one(node: Node) -> 
     assert node.folders.container(record).exists()
 
 
+def test_a_start_whose_figures_do_not_fit_the_configuration_is_refused_and_its_pod_named(node: Node) -> None:
+    uuid = "GPU-" + 60 * "a"
+    device = replace(DEVICES[0], uuid=uuid)
+    node.offer = Offer(Inventory("fake", "1", 64, (device,), ()), {uuid: EDITS["GPU-0"]})
+    train = pod("train", {"main": 30})
+    annotations = train["metadata"]["annotations"]
+    annotations[names.ALLOCATION] = annotations[names.ALLOCATION].replace("GPU-0", uuid)
+    node.knows(train)
+    node.lists("train", "main")
+    with pytest.raises(PlacementRefusedError, match="a uuid has 64 bytes") as refused:
+        node.starter.prepare(SLOT)
+    assert (refused.value.cause, refused.value.pods) == (Cause.NOT_PREPARED, (("team", "train", "uid-train"),))
+    assert (node.starter.records(), node.specs()) == ([], set())
+
+
 def test_a_gpu_that_is_no_longer_offered_starts_nothing(node: Node) -> None:
     node.knows(pod("train", {"main": 30}))
     node.lists("train", "main")
