@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -75,8 +74,8 @@ class Observation:
         strays: for each process that no share limits, the uuid of its GPU, and the process.
         busy_percent: the part of the time since the last look in which each container kept each GPU busy, in percent;
             0 on a GPU that is not in `timed`. A container has no entry for a GPU on which it has no process.
-        processes: the number of processes of each container on each GPU; a container has no entry for a GPU on which
-            it has no process.
+        processes: the number of processes that each container has on its GPUs, keyed by the pod's uid and the
+            container's name. A process on several GPUs counts once. A container without a process has no entry.
         silent: the driver's error for each GPU about which it did not answer, keyed by the GPU's uuid.
         timed: the uuids of the GPUs for which the driver measured the time that each process kept them busy.
     """
@@ -84,7 +83,7 @@ class Observation:
     figures: Mapping[ContainerDevice, Figure] = field(default_factory=dict)
     strays: tuple[tuple[str, Owned], ...] = ()
     busy_percent: Mapping[ContainerDevice, float] = field(default_factory=dict)
-    processes: Mapping[ContainerDevice, int] = field(default_factory=dict)
+    processes: Mapping[tuple[str, str], int] = field(default_factory=dict)
     silent: Mapping[str, str] = field(default_factory=dict)
     timed: Collection[str] = ()
 
@@ -135,7 +134,7 @@ class GpuWatch:
         found: dict[ContainerDevice, Figure] = {}
         strays: list[tuple[str, Owned]] = []
         busy: dict[ContainerDevice, float] = {}
-        processes: Counter[ContainerDevice] = Counter()
+        pids: dict[tuple[str, str], set[int]] = {}
         by_pod, by_gpu = _grouped(records)
         uuids = dict.fromkeys([*self._node.uuids(), *by_gpu])
         samples, silent = self._samples(uuids)
@@ -151,7 +150,7 @@ class GpuWatch:
                 for each in owned:
                     if each.record is not None:
                         key = (each.record.uid, each.record.container, uuid)
-                        processes[key] += 1
+                        pids.setdefault(key[:2], set()).add(each.process.pid)
                         busy[key] = busy.get(key, 0.0) + percents.get(each.process.pid, 0.0)
                 found |= self._figures(uuid, sample, owned, [each for each in here if each.uid not in unnamed])
             for record in here:
@@ -164,6 +163,7 @@ class GpuWatch:
         self._ledgers.keep(ledger for ledger, _ in pieces)
         self._asking = [(ledger, index) for ledger, record in pieces for index in range(len(record.devices))]
         timed = frozenset(uuid for uuid, sample in samples.items() if sample.percent_by_pid is not None)
+        processes = {container: len(here) for container, here in pids.items()}
         self.seen = Observation(found, tuple(strays), busy, processes, silent, timed)
         return self.seen
 

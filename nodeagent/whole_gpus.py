@@ -70,7 +70,7 @@ def pack(sequence: int, epoch_ns: int, written_ns: int, processes: int, devices:
         sequence: the number of this version of the file.
         epoch_ns: when the counters were zero, in ns since 1970.
         written_ns: the present time, in ns since 1970.
-        processes: the number of the container's processes on each of its GPUs, added up.
+        processes: the number of the container's processes on its GPUs.
         devices: the container's use of each of its GPUs.
 
     Raises:
@@ -138,7 +138,7 @@ class Tally:
                 memory_now_bytes=held,
                 memory_peak_bytes=max(use.memory_peak_bytes, held),
             )
-        holders = sum(seen.processes.get((record.uid, record.container, uuid), 0) for uuid in self._uses)
+        holders = seen.processes.get((record.uid, record.container), 0)
         measured = [use for uuid, use in self._uses.items() if uuid in self._measured]
         return pack(self._sequence, self._epoch_ns, wall_ns, holders, measured)
 

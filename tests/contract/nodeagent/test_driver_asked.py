@@ -340,6 +340,13 @@ def test_a_gpu_that_is_offered_no_more_is_measured_as_long_as_a_container_holds_
     assert set(seen.timed) == {"GPU-0"}
 
 
+def test_a_process_on_two_gpus_is_one_process_of_its_container(tmp_path: Path) -> None:
+    devices = tuple(GivenDevice(f"GPU-{number}", 100, 1024, 0, 7) for number in range(2))
+    record = Record("team", "train", UID, "main", frozenset({"slot"}), 1, True, Policy.HARD, 1, devices)
+    node = Node(lambda: [record], lambda: [with_status("main")], list, lambda _: answer(300))
+    assert watched_process(tmp_path, node).look(0.0).processes == {(UID, "main"): 1}
+
+
 def test_the_agent_keeps_no_ledger_open_of_a_container_that_has_ended(tmp_path: Path) -> None:
     folders = Folders(tmp_path / "root", tmp_path / "shim", tmp_path / "cdi")
     device = (GivenDevice("GPU-0", 30, 1024, 0, 7),)

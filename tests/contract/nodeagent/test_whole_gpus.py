@@ -29,7 +29,7 @@ def record(*, whole: bool = True, start: int = 1) -> Record:
 def seen(percent: float, mib: int, *, timed: bool = True) -> Observation:
     key = UID, "main", GPU
     figures, measured = {key: Figure(mib * MIB)}, [GPU] if timed else []
-    return Observation(figures, busy_percent={key: percent}, processes={key: 1}, timed=measured)
+    return Observation(figures, busy_percent={key: percent}, processes={key[:2]: 1}, timed=measured)
 
 
 @pytest.fixture
