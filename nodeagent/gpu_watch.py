@@ -77,7 +77,9 @@ class Observation:
         processes: the number of processes that each container has on its GPUs, keyed by the pod's uid and the
             container's name. A process on several GPUs counts once. A container without a process has no entry.
         silent: the driver's error for each GPU about which it did not answer, keyed by the GPU's uuid.
-        timed: the uuids of the GPUs for which the driver measured the time that each process kept them busy.
+        timed: the uuids of the GPUs for which the driver measured the time that each process kept them busy. A GPU
+            that a container has whole is left out while the pod's status does not name the container of a process on
+            it.
     """
 
     figures: Mapping[ContainerDevice, Figure] = field(default_factory=dict)
@@ -135,6 +137,7 @@ class GpuWatch:
         strays: list[tuple[str, Owned]] = []
         busy: dict[ContainerDevice, float] = {}
         pids: dict[tuple[str, str], set[int]] = {}
+        timed: set[str] = set()
         by_pod, by_gpu = _grouped(records)
         uuids = dict.fromkeys([*self._node.uuids(), *by_gpu])
         samples, silent = self._samples(uuids)
@@ -146,6 +149,8 @@ class GpuWatch:
             if sample is not None:
                 percents = sample.percent_by_pid or {}
                 owned, unnamed = self._owned(uuid, sample, alive, by_pod, names, shims)
+                if sample.percent_by_pid is not None and not any(each.whole and each.uid in unnamed for each in here):
+                    timed.add(uuid)
                 strays += [(uuid, each) for each in owned if each.state is not ProcessState.HELD]
                 for each in owned:
                     if each.record is not None:
@@ -162,7 +167,6 @@ class GpuWatch:
         pieces = [(self._folders.ledger(record), record) for record in records if not record.whole]
         self._ledgers.keep(ledger for ledger, _ in pieces)
         self._asking = [(ledger, index) for ledger, record in pieces for index in range(len(record.devices))]
-        timed = frozenset(uuid for uuid, sample in samples.items() if sample.percent_by_pid is not None)
         processes = {container: len(here) for container, here in pids.items()}
         self.seen = Observation(found, tuple(strays), busy, processes, silent, timed)
         return self.seen

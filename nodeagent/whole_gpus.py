@@ -34,9 +34,8 @@ HEAD = struct.Struct("<8sIIQQQII")
 DEVICE = struct.Struct("<48s8Q16x")
 TRAILER = struct.Struct("<QI")
 
-LONGEST_STEP_NS = 5 * 10**9
-"""The longest time between two looks that counts; if more has passed, the driver was silent, and only this much
-counts."""
+MOST_MEASURED_NS = 5 * 10**9
+"""The longest time for which the driver's samples at a look stand. Time before it is not measured."""
 
 Start = tuple[str, str, int]
 
@@ -100,21 +99,26 @@ class Tally:
     """Counts the GPU use of one start of a container, from when the agent first saw it.
 
     A GPU whose busy time the driver has not measured yet is left out of the usage file. A count of 0 would say that the
-    container has not used it, and a GPU without a count is billed as reserved.
+    container has not used it, and a GPU without a count is billed as reserved. For the same reason, time of which the
+    driver said nothing counts as time in which the container kept the GPU busy, once the driver has measured the GPU.
     """
 
     def __init__(self, record: Record, now_ns: int, wall_ns: int) -> None:
         self._epoch_ns = wall_ns
-        self._looked_ns = now_ns
         self._sequence = 0
         self._uses = {
             device.uuid: DeviceUse(device.uuid, memory_limit_bytes=device.memory_mib * MIB) for device in record.devices
         }
+        self._counted_ns = dict.fromkeys(self._uses, now_ns)
+        """The time until which the use of each GPU is counted, in ns of CLOCK_MONOTONIC, keyed by the GPU's uuid."""
         self._measured: set[str] = set()
         """The uuids of the GPUs whose busy time the driver has measured at any look."""
 
     def add(self, record: Record, seen: Observation, now_ns: int, wall_ns: int) -> bytes:
-        """Counts the time since the last look; returns the bytes of the container's usage file.
+        """Counts the time since the driver last measured each GPU; returns the bytes of the container's usage file.
+
+        Of time that the driver has not measured, the last MOST_MEASURED_NS stay uncounted: the driver may yet measure
+        them.
 
         Args:
             record: the container's record.
@@ -122,19 +126,21 @@ class Tally:
             now_ns: the present time, in ns of CLOCK_MONOTONIC.
             wall_ns: the present time, in ns since 1970.
         """
-        elapsed_ns = min(max(now_ns - self._looked_ns, 0), LONGEST_STEP_NS)
-        self._looked_ns = now_ns
         self._sequence += 1
         self._measured.update(seen.timed)
         for uuid, use in self._uses.items():
             key = (record.uid, record.container, uuid)
             figure = seen.figures.get(key)
             held = figure.driver_bytes if figure is not None else 0
-            busy_ns = int(elapsed_ns * min(seen.busy_percent.get(key, 0.0), 100.0) / 100)
+            unmeasured_ns = max(now_ns - self._counted_ns[uuid] - MOST_MEASURED_NS, 0)
+            self._counted_ns[uuid] += unmeasured_ns
+            measured_ns = now_ns - self._counted_ns[uuid] if uuid in seen.timed else 0
+            self._counted_ns[uuid] += measured_ns
+            busy_ns = int(measured_ns * min(seen.busy_percent.get(key, 0.0), 100.0) / 100)
             self._uses[uuid] = replace(
                 use,
-                busy_ns=use.busy_ns + busy_ns,
-                span_ns=use.span_ns + (elapsed_ns if busy_ns else 0),
+                busy_ns=use.busy_ns + unmeasured_ns + busy_ns,
+                span_ns=use.span_ns + unmeasured_ns + (measured_ns if busy_ns else 0),
                 memory_now_bytes=held,
                 memory_peak_bytes=max(use.memory_peak_bytes, held),
             )

@@ -340,6 +340,17 @@ def test_a_gpu_that_is_offered_no_more_is_measured_as_long_as_a_container_holds_
     assert set(seen.timed) == {"GPU-0"}
 
 
+def test_the_use_of_a_whole_gpu_is_not_known_while_the_containers_of_its_processes_are_not(tmp_path: Path) -> None:
+    """The agent learns a restarted container's name from the API server, which may be away for an hour."""
+    device = (GivenDevice("GPU-0", 100, 1024, 0, 7),)
+    record = Record("team", "train", UID, "main", frozenset({"slot"}), 1, True, Policy.HARD, 1, device)
+    pods: list[Json] = []
+    watch = watched_process(tmp_path, Node(lambda: [record], lambda: pods, list, lambda _: answer(300, percent=80.0)))
+    assert set(watch.look(0.0).timed) == set()
+    pods.append(with_status("main"))
+    assert set(watch.look(1.0).timed) == {"GPU-0"}
+
+
 def test_a_process_on_two_gpus_is_one_process_of_its_container(tmp_path: Path) -> None:
     devices = tuple(GivenDevice(f"GPU-{number}", 100, 1024, 0, 7) for number in range(2))
     record = Record("team", "train", UID, "main", frozenset({"slot"}), 1, True, Policy.HARD, 1, devices)

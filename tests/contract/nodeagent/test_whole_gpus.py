@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from nodeagent.containers.records import GivenDevice, Record
 from nodeagent.driver_figures import Figure
 from nodeagent.gpu_watch import Observation
 from nodeagent.turns import Policy
-from nodeagent.whole_gpus import LONGEST_STEP_NS, WholeGpus, put
+from nodeagent.whole_gpus import MOST_MEASURED_NS, WholeGpus, put
 from sidecar.tally import Tally, advance
 from sidecar.usage_record import DeviceUsage, read_usage
 
@@ -30,6 +31,10 @@ def seen(percent: float, mib: int, *, timed: bool = True) -> Observation:
     key = UID, "main", GPU
     figures, measured = {key: Figure(mib * MIB)}, [GPU] if timed else []
     return Observation(figures, busy_percent={key: percent}, processes={key[:2]: 1}, timed=measured)
+
+
+def silent() -> Observation:
+    return Observation(silent={GPU: "NVML: Unknown Error"})
 
 
 @pytest.fixture
@@ -73,11 +78,42 @@ def test_a_gpu_whose_time_the_driver_has_not_measured_yet_has_no_count(pods: Pat
     assert used(pods).busy_ns == 0.5 * SECOND, "what was counted stays"
 
 
-def test_time_in_which_the_driver_was_silent_counts_for_little(pods: Path) -> None:
+def test_time_in_which_the_driver_was_silent_counts_as_used(pods: Path) -> None:
+    """A GPU that nothing measures is billed as reserved; a driver that is silent is no idle GPU."""
+    whole = WholeGpus(pods)
+    whole.write([record()], seen(0, 0), 0, 0)
+    for second in range(1, 3600):
+        whole.write([record()], silent(), second * SECOND, second)
+    assert used(pods).busy_ns == used(pods).span_ns == 3599 * SECOND - MOST_MEASURED_NS
+    whole.write([record()], seen(0, 0), 3600 * SECOND, 3600)
+    assert used(pods).busy_ns == 3600 * SECOND - MOST_MEASURED_NS
+    for second in range(3601, 3700):
+        whole.write([record()], seen(0, 0), second * SECOND, second)
+    assert used(pods).busy_ns == 3600 * SECOND - MOST_MEASURED_NS, "the idle time since counts as measured"
+
+
+def test_time_in_which_the_driver_hung_counts_as_used(pods: Path) -> None:
     whole = WholeGpus(pods)
     whole.write([record()], seen(100, 0), 0, 0)
-    whole.write([record()], seen(100, 0), 3600 * SECOND, 1)
-    assert used(pods).busy_ns == LONGEST_STEP_NS
+    whole.write([record()], seen(50, 0), 3600 * SECOND, 1)
+    assert used(pods).busy_ns == 3600 * SECOND - MOST_MEASURED_NS // 2
+
+
+def test_a_driver_that_misses_a_look_has_measured_the_time_by_the_next(pods: Path) -> None:
+    whole = WholeGpus(pods)
+    for second, observation in enumerate((seen(100, 0), seen(100, 0), silent(), silent(), seen(50, 0))):
+        whole.write([record()], observation, second * SECOND, second)
+    assert used(pods).busy_ns == 2.5 * SECOND
+
+
+def test_the_silence_of_one_gpu_changes_nothing_for_another(pods: Path) -> None:
+    both = tuple(GivenDevice(uuid, 100, 16384, 0, 7) for uuid in (GPU, "GPU-1"))
+    whole = WholeGpus(pods)
+    for second in range(61):
+        whole.write([replace(record(), devices=both)], Observation(timed=["GPU-1"]), second * SECOND, second)
+    read = read_usage(str(volume(pods).parent), "main")
+    assert read is not None
+    assert [(each.uuid, each.busy_ns) for each in read.devices] == [("GPU-1", 0)]
 
 
 def test_a_container_that_starts_again_counts_from_zero_in_an_epoch_of_its_own(pods: Path) -> None:
