@@ -13,7 +13,7 @@ from fairgpu.inventory import Device
 from nodeagent.containers.records import Record
 from nodeagent.gpu_watch import Observation
 from nodeagent.owners import ProcessState
-from nodeagent.page_writer import PageWriter
+from nodeagent.writer_process import WriterProcess
 
 START_BUCKETS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 2.0, 10.0, 30.0)
 OUTCOMES = ("prepared", "refused", "kubelet_silent")
@@ -159,7 +159,7 @@ class NodeCollector(Collector):
         records: Callable[[], Iterable[Record]],
         devices: Callable[[], Iterable[Device]],
         withheld: Callable[[], Mapping[str, str]],
-        writer: PageWriter,
+        writer: WriterProcess,
     ) -> None:
         self._seen = seen
         self._records = records

@@ -40,7 +40,6 @@ from nodeagent.node_object import NodeMirror, read_node, write_node
 from nodeagent.node_patches import shows_slots, status_written
 from nodeagent.offer import NOT_APPLIED, DriverReplacedError, Offer, RuntimeFailure, Vendor, slot_ids, withholdings
 from nodeagent.owners import Owned, ProcessState
-from nodeagent.page_writer import PageWriter
 from nodeagent.pages import SCHEDULE
 from nodeagent.pods import NodePods, by_kubelets_uid, kubelets_uid, read
 from nodeagent.processes import is_of_node, process_names
@@ -56,6 +55,7 @@ from nodeagent.runtime.devices import (
 from nodeagent.settings import Nodeagent
 from nodeagent.starting import StartEnvironment, Starter
 from nodeagent.whole_gpus import WholeGpus
+from nodeagent.writer_process import WriterProcess
 
 _log = structlog.get_logger(__name__)
 
@@ -131,7 +131,7 @@ class Agent:
         self._published: tuple[list[Record], Mapping[str, int]] | None = None
         """The records and notices of which the page writer's input is made; None while that is not known."""
         self._publishing = threading.Lock()
-        self._writer = PageWriter(self._folders.root, self._measures.writer_ends.inc)
+        self._writer = WriterProcess(self._folders.root, self._measures.writer_ends.inc)
         made = Made(settings.bundles)
         environment = StartEnvironment(
             settings.node,

@@ -24,7 +24,7 @@ from structlog.testing import capture_logs
 
 from fairgpu import keeping, names
 from fairgpu.cluster.api import ApiError
-from nodeagent import handover, offer, page_writer, service, starting
+from nodeagent import handover, offer, service, starting, writer_process
 from nodeagent.containers.resolving import Listed
 from nodeagent.offer import Offer
 from nodeagent.pages import SCHEDULE, last_write_ns
@@ -453,7 +453,7 @@ def test_a_writer_of_the_pages_that_hangs_is_replaced(
     make_machine: Callable[[str], Machine], namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Longer than a busy machine takes to start a writer, which would else be ended before its first page.
-    monkeypatch.setattr(page_writer, "HANGS_SECONDS", 10.0)
+    monkeypatch.setattr(writer_process, "HANGS_SECONDS", 10.0)
     machine = make_machine("writer-hangs")
     with machine.agent() as port:
         assert last_write_ns(machine.folder / "run", ["GPU-0"]) is None
@@ -472,7 +472,7 @@ def test_a_writer_of_the_pages_that_hangs_is_replaced(
 def test_a_gpu_whose_page_does_not_show_a_container_that_may_start_is_counted_until_it_does(
     make_machine: Callable[[str], Machine], namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(page_writer, "HANGS_SECONDS", 3600.0)
+    monkeypatch.setattr(writer_process, "HANGS_SECONDS", 3600.0)
     machine = make_machine("pages-outdated")
     outdated = "fairgpu_nodeagent_outdated_pages"
     with machine.agent() as port:

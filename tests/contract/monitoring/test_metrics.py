@@ -16,8 +16,8 @@ from nodeagent.driver_figures import Figure
 from nodeagent.gpu_watch import Observation
 from nodeagent.measures import Measures as NodeMeasures
 from nodeagent.measures import NodeCollector
-from nodeagent.page_writer import PageWriter
 from nodeagent.turns import Policy
+from nodeagent.writer_process import WriterProcess
 from scheduler.measures import Measures
 from tests.contract.monitoring.queries import OF_THE_TARGET, read_query
 from tests.contract.monitoring.scraping import Families, running_services, scrape
@@ -64,7 +64,7 @@ def of_the_node_agent() -> Families:
     device = GivenDevice("GPU-0", 30, 4096, 0, 7)
     record = Record("team", "train", "uid", "main", frozenset({"slot-0"}), 1, False, Policy.HARD, 1, (device,))
     seen = Observation({("uid", "main", "GPU-0"): Figure(1)}, timed=["GPU-0"])
-    writer = PageWriter(Path("/nowhere"), lambda: None)
+    writer = WriterProcess(Path("/nowhere"), lambda: None)
     writer.set_gpus({"GPU-0": frozenset()})
     registry.register(NodeCollector(lambda: seen, lambda: [record], tuple, dict, writer))
     found: Families = {}

@@ -11,7 +11,7 @@ import yaml
 
 from fairgpu.names import STARTUP_TAINT
 from fairgpu.settings import environment_name, fields
-from nodeagent import page_writer
+from nodeagent import writer_process
 from nodeagent.kubelet.device_plugin import GRACE_SECONDS
 from nodeagent.service import END_SECONDS
 from nodeagent.settings import Nodeagent, Settings
@@ -129,7 +129,7 @@ def test_the_next_agent_of_a_node_is_ready_before_the_last_one_ends() -> None:
 
 
 def test_the_kubelet_waits_longer_than_an_agent_goes_on_whose_server_is_silent() -> None:
-    of_a_healthy_end = GRACE_SECONDS + 2 * page_writer.END_SECONDS
+    of_a_healthy_end = GRACE_SECONDS + 2 * writer_process.END_SECONDS
     assert of_a_healthy_end < END_SECONDS < pod()["terminationGracePeriodSeconds"]
 
 

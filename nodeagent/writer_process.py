@@ -69,7 +69,7 @@ def silence(before: Silence | None, worked_ns: int, since_ns: int, now_ns: int) 
     return before if before is not None and before.worked_ns == worked_ns else Silence(worked_ns, now_ns)
 
 
-class PageWriter:
+class WriterProcess:
     """Runs the process that writes a node's schedule pages.
 
     One thread calls `keep` and `end`; any thread may call the other methods.

@@ -14,9 +14,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from nodeagent import handover
-from nodeagent.page_writer import AGAIN_SECONDS, HANGS_SECONDS, PageWriter, Silence, silence
 from nodeagent.pages import SCHEDULE, last_write_ns, written_ns
 from nodeagent.schedule_page import STALE_AFTER_NS
+from nodeagent.writer_process import AGAIN_SECONDS, HANGS_SECONDS, Silence, WriterProcess, silence
 from tests.support.waiting import wait_until
 
 GPU = "GPU-1"
@@ -34,7 +34,7 @@ class Kept:
         self.ended = 0
         self._ahead_ns = 0
         self._key = 6
-        self.writer = PageWriter(root, self._count, lambda: time.monotonic_ns() + self._ahead_ns)
+        self.writer = WriterProcess(root, self._count, lambda: time.monotonic_ns() + self._ahead_ns)
 
     def _count(self) -> None:
         self.ended += 1
