@@ -74,7 +74,7 @@ class StartEnvironment:
         changed: called with the records of all containers after each change; raises OSError if the host has no room for
             the page writer's input, which is made of them.
         made: returns the pod's uid and the name of each container that the runtime has made and that has not ended, as
-            far as the runtime shows it.
+            far as the runtime shows it; the name is empty for a pod's sandbox.
         made_starts: returns the folder of each start by whose CDI spec the runtime has made a container.
         wait: sleeps for a number of seconds.
         booted: returns when the host booted, by its present clock.
@@ -360,8 +360,19 @@ class Starter:
         self._environment.changed(list(self._records.values()))
 
     def _pod(self, namespace: str, name: str) -> Mapping[str, Any]:
+        """Returns the pod with this name that is about to start a container, as JSON.
+
+        The watch may lag behind the kubelet, and still have an earlier pod of this name. The runtime has made nothing
+        for that one, or no longer has it; it makes a pod's sandbox before its containers start. The pod is then read
+        from the API server. So is one that the watch has not shown.
+
+        Raises:
+            PlacementRefusedError: the pod cannot be read or has ended, or several pods of this name are alive.
+        """
         found = self._environment.pods.wait_for(namespace, name, WATCH_SECONDS)
-        return found if found is not None else self._asked(namespace, name)
+        uids = {uid for uid, _ in self._environment.made()}
+        is_known = found is not None and (not uids or found["metadata"]["uid"] in uids)
+        return found if found is not None and is_known else self._asked(namespace, name)
 
     def _asked(self, namespace: str, name: str) -> Mapping[str, Any]:
         try:

@@ -634,6 +634,54 @@ def test_a_pod_made_anew_under_its_name_waits_until_the_kubelet_lists_the_old_on
     assert (node.starter.records(), node.specs()) == ([], set())
 
 
+def made_anew(name: str, gpu: str) -> dict[str, Any]:
+    """Another pod of that name, as a StatefulSet makes it, which the scheduler placed on another GPU."""
+    again = pod(name, {"main": 30})
+    annotations = again["metadata"]["annotations"]
+    annotations[names.ALLOCATION] = annotations[names.ALLOCATION].replace("GPU-0", gpu)
+    again["metadata"]["uid"] = f"uid-{name}-again"
+    return again
+
+
+@pytest.fixture
+def remade(node: Node) -> Node:
+    """A pod that has a container was made anew; the kubelet and the API server have the new one, the watch the old."""
+    node.knows(pod("train", {"main": 30}))
+    node.made = frozenset({("uid-other", "main"), ("uid-train", "")})
+    node.lists("train", "main")
+    assert node.starter.prepare(SLOT).uid == "uid-train"
+    node.server["train"] = made_anew("train", "GPU-1")
+    node.made = frozenset({("uid-other", "main"), ("uid-train-again", "")})
+    node.listing.clear()
+    return node
+
+
+def test_a_pod_made_anew_gets_its_own_gpu_while_the_watch_still_has_the_old_one(remade: Node) -> None:
+    """An API server that is gone without a word is followed for minutes, and the kubelet may follow another one."""
+    remade.lists("train", "main", NEXT_SLOT)
+    again = remade.starter.prepare(NEXT_SLOT)
+    assert (again.uid, [device.uuid for device in again.devices]) == ("uid-train-again", ["GPU-1"])
+
+
+def test_a_pod_made_anew_waits_for_the_slots_of_the_old_one_while_the_watch_still_has_that(remade: Node) -> None:
+    remade.lists("train", "main")
+    with pytest.raises(PlacementRefusedError, match="which has not ended yet") as refused:
+        remade.starter.prepare(SLOT)
+    assert refused.value.pods == (("team", "train", "uid-train-again"),)
+    remade.pods.replaced([remade.server["train"]])
+    remade.starter.collect()
+    assert [device.uuid for device in remade.starter.prepare(SLOT).devices] == ["GPU-1"]
+
+
+def test_a_container_that_starts_again_asks_no_api_server(node: Node) -> None:
+    node.knows(pod("train", {"main": 30}))
+    node.made = frozenset({("uid-train", "")})
+    node.lists("train", "main")
+    node.server.clear()
+    assert [node.starter.prepare(SLOT).start for _ in range(2)] == [1, 2]
+    assert node.asked == []
+
+
 def test_a_late_call_for_a_pod_that_was_made_anew_leaves_no_spec_behind(node: Node) -> None:
     """The kubelet asks for the old pod while the API server has the new one alone."""
     node.knows(pod("train", {"main": 30}))
