@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -226,8 +227,9 @@ class Made:
 
     def __init__(self, bundles: Path) -> None:
         self._bundles = bundles
+        self._lock = threading.Lock()  # of several starts at a time, one alone reads the new configurations
         self._known: dict[str, tuple[Holder, str]] = {}
-        """The answers of `made_for`, keyed by the container's id in the runtime; replaced whole."""
+        """The answers of `made_for`, keyed by the container's id in the runtime."""
 
     def look(self) -> frozenset[Holder]:
         """Returns the pod's uid and the name of each container of which the runtime keeps a configuration.
@@ -244,14 +246,14 @@ class Made:
         return frozenset(start for _, start in self._look())
 
     def _look(self) -> list[tuple[Holder, str]]:
-        try:
-            ids = [each for each in os.listdir(self._bundles) if not each.startswith(".")]  # noqa: PTH208 - names alone
-        except OSError:
-            ids = []
-        known = self._known
-        found = ((each, known.get(each) or made_for(self._bundles, each)) for each in ids)
-        self._known = known = {each: made for each, made in found if made is not None}
-        return list(known.values())
+        with self._lock:
+            try:
+                ids = [each for each in os.listdir(self._bundles) if not each.startswith(".")]  # noqa: PTH208 - names alone
+            except OSError:
+                ids = []
+            found = ((each, self._known.get(each) or made_for(self._bundles, each)) for each in ids)
+            self._known = {each: made for each, made in found if made is not None}
+            return list(self._known.values())
 
 
 def _bundle(bundles: Path, container_id: str) -> Any:

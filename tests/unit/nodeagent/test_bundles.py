@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from nodeagent.containers.records import GivenDevice, Record
-from nodeagent.runtime.devices import PROOFS, Bundles, Made, administers, is_applied, running
+from nodeagent.runtime.devices import PROOFS, Bundles, Made, administers, is_applied, made_for, running
 from nodeagent.turns import Policy
 
 
@@ -125,6 +127,24 @@ def test_containers_have_not_ended_as_long_as_the_runtime_keeps_their_configurat
     make(tmp_path, "starting", sandbox_uid="uid-2", container_name="main")
     (tmp_path / "one").rename(tmp_path / ".one")  # as containerd begins to remove it
     assert made.look() == {("uid-1", ""), ("uid-2", "main")}
+
+
+def test_starts_at_the_same_time_read_each_configuration_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make(tmp_path, "one", sandbox_uid="uid-1")
+    made, read, second = Made(tmp_path), list[str](), threading.Event()
+
+    def slowly(bundles: Path, container_id: str) -> object:
+        if read:
+            second.set()
+        read.append(container_id)
+        second.wait(0.2)
+        return made_for(bundles, container_id)
+
+    monkeypatch.setattr("nodeagent.runtime.devices.made_for", slowly)
+    with ThreadPoolExecutor(4) as starts:
+        looks = [starts.submit(made.look) for _ in range(4)]
+    assert [look.result() for look in looks] == [{("uid-1", "")}] * 4
+    assert read == ["one"]
 
 
 def test_a_containers_configuration_names_the_start_by_whose_spec_it_was_made(tmp_path: Path) -> None:
