@@ -169,8 +169,7 @@ class Agent:
         """Runs the agent until `stop` is called; first waits for the end of another agent of this node, if one runs.
 
         Raises:
-            OSError: the host refuses the agent's files or the page writer's process, or the port of the metrics is
-                taken.
+            OSError: the host refuses the agent's files, or the port of the metrics is taken.
         """
         files.void_after_boot(self._folders, BOOT_ID.read_text().strip())
         settings = self._settings

@@ -125,20 +125,22 @@ class WriterProcess:
     def keep(self) -> None:
         """Starts the process that writes the pages if it does not run, and kills it if it hangs.
 
-        If the process has ended or was killed, the next call logs that, and starts another. A process that waits for
-        the lock of another writer does not count as hanging.
-
-        Raises:
-            OSError: the process cannot be started.
+        If the process has ended or was killed, the next call logs that, and starts another. If the host has no room for
+        a process, the call logs that, and the next one tries again. A process that waits for the lock of another writer
+        does not count as hanging.
         """
         if self._process is not None and self._process.poll() is None:
             self._end_one_that_hangs(self._process)
             return
         if self._process is not None:
             _log.error("writer of the pages ended", status=self._process.returncode)
+            self._process = None
             self._ended()
         command = [sys.executable, "-m", "nodeagent.pages", "--root", str(self._root), "--parent", str(os.getpid())]
-        self._process = subprocess.Popen(command)  # noqa: S603 - this program's own module
+        try:
+            self._process = subprocess.Popen(command)  # noqa: S603 - this program's own module
+        except OSError as error:
+            _log.error("writer of the pages not started", error=str(error))
         self._wait_anew()
 
     def end(self) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -104,6 +106,27 @@ def kept(tmp_path: Path) -> Iterator[Kept]:
         yield kept
     finally:
         kept.writer.end()
+
+
+def test_a_host_without_room_for_a_process_is_asked_again(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept.share()
+    os.kill(kept.pid(), signal.SIGKILL)
+
+    def refuse(_command: list[str]) -> None:
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    with monkeypatch.context() as patched, capture_logs() as logged:
+        patched.setattr(subprocess, "Popen", refuse)
+
+        def refused() -> bool:
+            kept.writer.keep()
+            return [each["event"] for each in logged].count("writer of the pages not started") >= 2
+
+        wait_until(refused, "the agent has tried twice")
+    assert kept.ended == 1, "one process has ended"
+    kept.writer.keep()
+    since = time.monotonic_ns()
+    wait_until(lambda: kept.written_ns() > since, "the next writer writes the page")
 
 
 class Waiting(NamedTuple):
