@@ -252,12 +252,15 @@ def decode(text: str | bytes) -> Record:
     """Returns the record of a container from its JSON; unknown fields are ignored.
 
     Raises:
-        RecordError: the text is not a JSON object of version 1, or a field is missing or of another kind.
+        RecordError: the text is not a JSON object of version 1, a field is missing or of another kind, or the record
+            has no slot or no device.
     """
     try:
         document = json.loads(text)
         if document["v"] != VERSION:
             raise RecordError(f"a record of version {document['v']!r}; this agent reads {VERSION}")
+        if not document["slots"] or not document["devices"]:
+            raise RecordError("a record without slots or devices")
         return Record(
             namespace=str(document["namespace"]),
             pod=str(document["pod"]),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import re
 from dataclasses import replace
 
@@ -128,6 +129,13 @@ def test_a_record_is_read_as_it_was_written() -> None:
 def test_a_file_that_is_no_record_is_refused(text: str) -> None:
     with pytest.raises(RecordError):
         decode(text)
+
+
+@pytest.mark.parametrize("field", ["slots", "devices"])
+def test_a_record_without_slots_or_devices_is_refused(field: str) -> None:
+    """The agent would end at its start: a container's CDI device is named after its slots."""
+    with pytest.raises(RecordError, match="without slots or devices"):
+        decode(json.dumps({**json.loads(encode(start(asks()))), field: []}))
 
 
 @pytest.mark.parametrize("field", ["start", "taskPriority", "core", "memoryMiB", "slot", "key"])
