@@ -13,7 +13,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 AGENT = "agent.lock"
-"""The name, in the agent's folder, of the file whose lock the agent that acts holds."""
+"""The name, in the agent's folder, of the file whose lock the agent that acts holds. Its content is the time until
+which that agent has counted the use of whole GPUs."""
 PAGES = "pages.lock"
 """The name of the file whose lock the process that writes the schedule pages holds. Its content is the time at which
 that process was last at work."""
@@ -71,7 +72,7 @@ def turn_of(folder: Path) -> Iterator[None]:
 
 
 def note(descriptor: int, now_ns: int) -> None:
-    """Writes the present time into a locked file, to show that the holder of its lock works.
+    """Writes the present time into a locked file, to show until when the holder of its lock has worked.
 
     If the host refuses the write, nothing is written, and no error is raised.
 

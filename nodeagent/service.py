@@ -157,6 +157,8 @@ class Agent:
         self._runtime_failure: RuntimeFailure | None = None
         """Why the runtime does not say how it is configured; it counts until it has said so once."""
         self._whole_gpus = WholeGpus(settings.kubelet.pods)
+        self._lock = -1
+        """The descriptor that holds the acting agent's lock; -1 before this agent acts."""
         self._collector = NodeCollector(
             lambda: self._gpu_watch.seen,
             self._starter.records,
@@ -178,6 +180,7 @@ class Agent:
             self._writer.keep()
             lock = self._take_over()
             if lock is not None:
+                self._lock = lock
                 self._act()
                 os.close(lock)
         finally:
@@ -221,6 +224,8 @@ class Agent:
             self._starter.recover()
         except OSError as error:
             self._not_published(error)
+        counted_ns = handover.noted_ns(self._folders.root / handover.AGENT)
+        self._whole_gpus.go_on(self._starter.records(), counted_ns, time.monotonic_ns(), time.time_ns())
         for thread in (*watches, plugin):
             thread.start()
         try:
@@ -620,7 +625,9 @@ class Agent:
             for uuid in seen.silent.keys() - before.silent.keys():
                 _log.warning("driver silent", uuid=uuid, error=seen.silent[uuid])
             self._publish_figures()
-            self._whole_gpus.write(self._starter.records(), seen, time.monotonic_ns(), time.time_ns())
+            now_ns = time.monotonic_ns()
+            self._whole_gpus.write(self._starter.records(), seen, now_ns, time.time_ns())
+            handover.note(self._lock, now_ns)
             for uuid, stray in self._gpu_watch.reportable():
                 self._warn_of(uuid, stray)
             if self._settings.unslotted_processes == "kill":

@@ -38,6 +38,7 @@ MOST_MEASURED_NS = 5 * 10**9
 """The longest time for which the driver's samples at a look stand. Time before it is not measured."""
 
 Start = tuple[str, str, int]
+"""A pod's uid, a container's name, and the number of the container's start."""
 
 
 @dataclass(frozen=True)
@@ -96,20 +97,21 @@ def pack(sequence: int, epoch_ns: int, written_ns: int, processes: int, devices:
 
 
 class Tally:
-    """Counts the GPU use of one start of a container, from when the agent first saw it.
+    """Counts the GPU use of one start of a container, from when the agent first saw it or an earlier one last did.
 
     A GPU whose busy time the driver has not measured yet is left out of the usage file. A count of 0 would say that the
     container has not used it, and a GPU without a count is billed as reserved. For the same reason, time of which the
     driver said nothing counts as time in which the container kept the GPU busy, once the driver has measured the GPU.
     """
 
-    def __init__(self, record: Record, now_ns: int, wall_ns: int) -> None:
+    def __init__(self, record: Record, since_ns: int, wall_ns: int) -> None:
+        """Begins to count at `since_ns` (of CLOCK_MONOTONIC); the present time is `wall_ns`, in ns since 1970."""
         self._epoch_ns = wall_ns
         self._sequence = 0
         self._uses = {
             device.uuid: DeviceUse(device.uuid, memory_limit_bytes=device.memory_mib * MIB) for device in record.devices
         }
-        self._counted_ns = dict.fromkeys(self._uses, now_ns)
+        self._counted_ns = dict.fromkeys(self._uses, since_ns)
         """The time until which the use of each GPU is counted, in ns of CLOCK_MONOTONIC, keyed by the GPU's uuid."""
         self._measured: set[str] = set()
         """The uuids of the GPUs whose busy time the driver has measured at any look."""
@@ -152,7 +154,7 @@ class Tally:
 class WholeGpus:
     """Counts the GPU use of containers that have GPUs whole, and writes their usage files.
 
-    A restarted agent counts anew, and the sidecar adds both counts.
+    A restarted agent counts anew from where the last one ended, and the sidecar adds both counts.
     """
 
     def __init__(self, pods: Path) -> None:
@@ -160,6 +162,19 @@ class WholeGpus:
         self._tallies: dict[Start, Tally] = {}
         self._refused: dict[Start, str] = {}
         """Why the last usage file of a start could not be written, which its container may cause at every look."""
+
+    def go_on(self, records: Iterable[Record], since_ns: int, now_ns: int, wall_ns: int) -> None:
+        """Begins to count the use of containers that an earlier agent counted before.
+
+        Args:
+            records: the records that the earlier agent left on the host.
+            since_ns: until when the earlier agent counted, in ns of CLOCK_MONOTONIC; a time that is not known (0), or
+                later than `now_ns`, counts as `now_ns`.
+            now_ns: the present time, in ns of CLOCK_MONOTONIC.
+            wall_ns: the present time, in ns since 1970.
+        """
+        begun_ns = since_ns if 0 < since_ns <= now_ns else now_ns
+        self._tallies = {_start(record): Tally(record, begun_ns, wall_ns) for record in records if record.whole}
 
     def write(self, records: Iterable[Record], seen: Observation, now_ns: int, wall_ns: int) -> None:
         """Writes the usage file of each container that has its GPUs whole, if its pod has the volume.
@@ -172,7 +187,7 @@ class WholeGpus:
             now_ns: the present time, in ns of CLOCK_MONOTONIC.
             wall_ns: the present time, in ns since 1970.
         """
-        whole = {(record.uid, record.container, record.start): record for record in records if record.whole}
+        whole = {_start(record): record for record in records if record.whole}
         refused: dict[Start, str] = {}
         self._tallies = {key: self._tallies.get(key) or Tally(whole[key], now_ns, wall_ns) for key in whole}
         for key, record in whole.items():
@@ -186,6 +201,10 @@ class WholeGpus:
                 if self._refused.get(key) != refused[key]:
                     _log.warning("use not written", uid=record.uid, container=record.container, error=str(error))
         self._refused = refused
+
+
+def _start(record: Record) -> Start:
+    return record.uid, record.container, record.start
 
 
 def put(pods: Path, record: Record, content: bytes) -> None:

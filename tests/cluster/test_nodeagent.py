@@ -25,11 +25,15 @@ from structlog.testing import capture_logs
 from fairgpu import keeping, names
 from fairgpu.cluster.api import ApiError
 from nodeagent import handover, offer, service, starting, writer_process
+from nodeagent.containers.records import GivenDevice, Record, encode
 from nodeagent.containers.resolving import Listed
 from nodeagent.offer import Offer
 from nodeagent.pages import SCHEDULE, last_write_ns
 from nodeagent.service import Agent
 from nodeagent.settings import Kubelet, Nodeagent
+from nodeagent.turns import Policy
+from nodeagent.whole_gpus import MOST_MEASURED_NS
+from sidecar.usage_record import read_usage
 from tests.cluster.control_plane.control_plane import ControlPlane
 from tests.cluster.control_plane.stand_ins import StandInNode, bind, create_node, forged_allocation
 from tests.cluster.installation import Manifest
@@ -503,3 +507,34 @@ def test_a_start_that_fails_unexpectedly_is_refused_and_counted(
         monkeypatch.setattr(starting, "read_choices", fail)
         assert "an annotation of another form" in machine.start()
         assert shown(port, refused) == before + 1
+
+
+def test_an_agent_counts_the_use_of_a_whole_gpu_from_where_the_last_one_ended(
+    make_machine: Callable[[str], Machine], namespace: str
+) -> None:
+    machine = make_machine("agent-away")
+    pod = machine.place(namespace, "train")
+    uid = str(pod["metadata"]["uid"])
+    device = GivenDevice("GPU-0", 100, MEMORY_MIB, 0, 7)
+    record = Record(namespace, "train", uid, "main", frozenset({SLOT}), 1, True, Policy.HARD, 1, (device,))
+    folder = machine.folder_of(pod) / "main"
+    folder.mkdir(parents=True)
+    (folder / "record.json").write_text(encode(record))
+    usage = machine.settings.kubelet.pods / uid / "volumes" / "kubernetes.io~empty-dir" / names.USAGE_VOLUME
+    (usage / "main").mkdir(parents=True)
+    ended_ns = time.monotonic_ns() - 60 * 10**9
+    lock = handover.lock(machine.folder / "run" / handover.AGENT)
+    assert lock is not None
+    handover.note(lock, ended_ns)
+    os.close(lock)
+
+    def busy_seconds() -> float:
+        read = read_usage(str(usage), "main")
+        return read.devices[0].busy_ns / 10**9 if read is not None and read.devices else 0.0
+
+    with machine.agent():
+        wait_until(busy_seconds, "the use is counted")
+        assert busy_seconds() >= 60 - MOST_MEASURED_NS / 10**9
+        wait_until(
+            lambda: handover.noted_ns(machine.folder / "run" / handover.AGENT) > ended_ns, "the next one goes on"
+        )

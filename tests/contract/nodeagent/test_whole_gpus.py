@@ -116,6 +116,26 @@ def test_the_silence_of_one_gpu_changes_nothing_for_another(pods: Path) -> None:
     assert [(each.uuid, each.busy_ns) for each in read.devices] == [("GPU-1", 0)]
 
 
+def test_time_in_which_no_agent_ran_counts_as_used(pods: Path) -> None:
+    whole = WholeGpus(pods)
+    started = record(start=2)
+    whole.go_on([record()], 40 * SECOND, 100 * SECOND, 1)
+    whole.write([record()], seen(0, 0), 100 * SECOND, 1)
+    assert used(pods).busy_ns == 60 * SECOND - MOST_MEASURED_NS
+    whole.write([started], seen(0, 0), 101 * SECOND, 2)
+    assert used(pods).busy_ns == 0, "a start after that"
+
+
+@pytest.mark.parametrize("since_ns", [0, 101 * SECOND], ids=["not known", "later than now"])
+def test_an_agent_that_does_not_know_until_when_the_last_one_counted_counts_from_its_start(
+    pods: Path, since_ns: int
+) -> None:
+    whole = WholeGpus(pods)
+    whole.go_on([record()], since_ns, 100 * SECOND, 1)
+    whole.write([record()], seen(0, 0), 100 * SECOND, 1)
+    assert used(pods).busy_ns == 0
+
+
 def test_a_container_that_starts_again_counts_from_zero_in_an_epoch_of_its_own(pods: Path) -> None:
     whole = WholeGpus(pods)
     whole.write([record()], seen(100, 0), 0, 11)
