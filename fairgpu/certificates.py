@@ -7,14 +7,13 @@ identifiers, which distinguish two authorities of the same name.
 from __future__ import annotations
 
 import base64
-import binascii
 import ipaddress
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -24,6 +23,17 @@ BACKDATED = timedelta(minutes=5)
 
 RENEW_AT = 2 / 3
 """The part of a certificate's life after which it is renewed."""
+
+
+_UNREADABLE = (
+    ValueError,
+    TypeError,
+    UnsupportedAlgorithm,
+    x509.InvalidVersion,
+    x509.DuplicateExtension,
+    x509.UnsupportedGeneralNameType,
+)
+"""The errors of the library on a certificate or key that it cannot read."""
 
 
 class CertificateError(ValueError):
@@ -78,9 +88,11 @@ def make_leaf(authority: Pair, names: Sequence[str], now: datetime, life: timede
         The server's certificate and private key.
 
     Raises:
-        CertificateError: the authority's PEM is unreadable.
+        CertificateError: the authority's PEM is unreadable, or its validity has ended.
     """
     issuer, issuer_key = _read(authority)
+    if issuer.not_valid_after_utc <= now:
+        raise CertificateError(f"the authority's certificate ended at {issuer.not_valid_after_utc}")
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, names[0][:64])])
     end = min(now + life, issuer.not_valid_after_utc)
@@ -170,21 +182,24 @@ def serves(leaf_pem: bytes, authority_pem: bytes, names: Sequence[str]) -> bool:
     try:
         leaf.verify_directly_issued_by(authority)
         covered = set(leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value)
-    except (ValueError, TypeError, InvalidSignature, x509.ExtensionNotFound):
+    except (*_UNREADABLE, InvalidSignature, x509.ExtensionNotFound):
         return False
     return covered >= {_general_name(name) for name in names}
 
 
 def load(certificate_pem: bytes) -> x509.Certificate:
-    """Parses a certificate from PEM.
+    """Parses a certificate from PEM, all its parts included.
 
     Raises:
-        CertificateError: the text has no certificate.
+        CertificateError: the text has no certificate, or a part of it cannot be read.
     """
     try:
-        return x509.load_pem_x509_certificate(certificate_pem)
-    except ValueError as error:
+        certificate = x509.load_pem_x509_certificate(certificate_pem)
+        # The library parses these only when they are asked for.
+        _ = certificate.subject, certificate.extensions, certificate.public_key()
+    except _UNREADABLE as error:
         raise CertificateError(f"no certificate in PEM: {error}") from error
+    return certificate
 
 
 def published_bundle(value: object) -> bytes:
@@ -195,7 +210,7 @@ def published_bundle(value: object) -> bytes:
     """
     try:
         return base64.b64decode(value) if isinstance(value, str) else b""
-    except binascii.Error:
+    except ValueError:
         return b""
 
 
@@ -247,7 +262,7 @@ def _general_name(name: str) -> x509.GeneralName:
 def _read(pair: Pair) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
     try:
         key = serialization.load_pem_private_key(pair.key_pem, password=None)
-    except (ValueError, TypeError) as error:
+    except _UNREADABLE as error:
         raise CertificateError(f"no private key in PEM: {error}") from error
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise CertificateError("the private key is not on an elliptic curve")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated
 from urllib.parse import urlsplit
@@ -13,6 +15,22 @@ from fairgpu.listeners import Listens
 from fairgpu.settings import Section
 
 Port = Annotated[int, Field(ge=0, le=65535)]
+MAX_DNS_NAME = 253
+_LABEL = r"[A-Za-z0-9]([-A-Za-z0-9]{0,61}[A-Za-z0-9])?"
+_DNS_NAME = re.compile(rf"(\*\.)?{_LABEL}(\.{_LABEL})*")
+
+
+def _server_name(name: str) -> str:
+    try:
+        ip_address(name)
+    except ValueError as error:
+        if not _DNS_NAME.fullmatch(name) or len(name) > MAX_DNS_NAME:
+            raise ValueError("allowed: a DNS name or an address alone, such as gpus.example.org") from error
+    return name
+
+
+ServerName = Annotated[str, AfterValidator(_server_name)]
+"""A DNS name or an IP address that a server's certificate can have."""
 
 
 def _https(url: str) -> str:

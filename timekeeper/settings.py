@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from decimal import Decimal
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
@@ -28,7 +26,7 @@ from fairgpu.existing import Existing, ObjectName
 from fairgpu.listeners import Listens
 from fairgpu.models import tie
 from fairgpu.names import SYSTEM_NAMESPACES
-from fairgpu.sections import Port, ServerSettings
+from fairgpu.sections import Port, ServerName, ServerSettings
 from fairgpu.setting_faults import TIME
 from fairgpu.settings import USUAL_FILE, Section, load_settings
 from timekeeper.domain.holdings.listed import Listed
@@ -41,9 +39,6 @@ BUNDLED_URL = "rediss://fairgpu-redis.fairgpu-system.svc:6379/0"
 BUNDLED_USER = "timekeeper"
 BUNDLED_CA_FILE = "/etc/fairgpu-timekeeper-ca/ca.crt"
 """The path of that Redis's CA certificate, which the Deployment mounts."""
-MAX_DNS_NAME = 253
-_LABEL = r"[A-Za-z0-9]([-A-Za-z0-9]{0,61}[A-Za-z0-9])?"
-_DNS_NAME = re.compile(rf"(\*\.)?{_LABEL}(\.{_LABEL})*")
 SENTINEL_PORT = 26379
 CLUSTER_PORT = 6379
 
@@ -63,16 +58,6 @@ def address(node: str, port: int) -> tuple[str, int]:
     if not parts.hostname or parts.path or parts.query or parts.fragment or "@" in node:
         raise ValueError("no node")
     return parts.hostname, port if written is None else written
-
-
-def _certificate_name(name: str) -> str:
-    """Returns a DNS name or an IP address unchanged; raises ValueError for any other text."""
-    try:
-        ip_address(name)
-    except ValueError as error:
-        if not _DNS_NAME.fullmatch(name) or len(name) > MAX_DNS_NAME:
-            raise ValueError("allowed: a DNS name or an address alone, such as gpus.example.org") from error
-    return name
 
 
 def _node(node: str) -> str:
@@ -266,7 +251,7 @@ class ServeSettings(ServerSettings):
 
     max_connections: Annotated[int, Field(ge=1)] = 2000
     """The most connections of a worker; one more closes the connection that has been silent for longest."""
-    certificate_names: tuple[Annotated[str, AfterValidator(_certificate_name)], ...] = ()
+    certificate_names: tuple[ServerName, ...] = ()
     """Further DNS names and addresses in the server's certificate, beside those of the Service."""
     trusted_proxies: tuple[IPvAnyNetwork, ...] = ()
     """The networks of proxies in front of the API, such as an Ingress's pods; the last address that they write into

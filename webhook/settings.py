@@ -13,10 +13,11 @@ from fairgpu import names
 from fairgpu.dialects.reading import DialectSettings
 from fairgpu.existing import Existing
 from fairgpu.quantity import QuantityError, parse_quantity
-from fairgpu.sections import TIMEKEEPER_URL, ServerSettings, StatesReaderSettings, TimekeeperAddress
+from fairgpu.sections import TIMEKEEPER_URL, ServerName, ServerSettings, StatesReaderSettings, TimekeeperAddress
 from fairgpu.settings import USUAL_FILE, Section, load_settings
 
 Seconds = Annotated[float, Field(gt=0)]
+MAX_AUTHORITY_SECONDS = 100 * 365 * 86400
 
 
 def _at_least(least: str) -> AfterValidator:
@@ -129,24 +130,26 @@ class Dialects(Section):
 class Certificates(Section):
     """The webhook's own authority and certificate, which `fairgpu webhook certificates` creates and renews."""
 
-    namespace: str = names.SYSTEM_NAMESPACE
+    namespace: ObjectName = names.SYSTEM_NAMESPACE
     """The namespace of both Secrets."""
-    authority_secret: str = f"{names.WEBHOOK_SERVICE}-ca"
+    authority_secret: ObjectName = f"{names.WEBHOOK_SERVICE}-ca"
     """The Secret that holds the authority and its key."""
-    secret: str = f"{names.WEBHOOK_SERVICE}-tls"
+    secret: ObjectName = f"{names.WEBHOOK_SERVICE}-tls"
     """The Secret that holds the certificate and its key, which the webhook's replicas mount."""
     folder: Path = Path("/etc/fairgpu-webhook-tls")
     """The folder in which that Secret is mounted; standalone, the certificate is in
     `certificates/webhook` instead."""
-    names: tuple[str, ...] = (f"{names.WEBHOOK_SERVICE}.{names.SYSTEM_NAMESPACE}.svc",)
+    names: Annotated[tuple[ServerName, ...], Field(min_length=1)] = (
+        f"{names.WEBHOOK_SERVICE}.{names.SYSTEM_NAMESPACE}.svc",
+    )
     """The names of the certificate: the DNS name that the API server calls."""
-    authority_seconds: Annotated[int, Field(ge=10)] = 3 * 365 * 86400
+    authority_seconds: Annotated[int, Field(ge=10, le=MAX_AUTHORITY_SECONDS)] = 3 * 365 * 86400
     """The lifetime of an authority; the next one comes well before its end, and both are trusted meanwhile."""
     leaf_seconds: Annotated[int, Field(ge=5)] = 90 * 86400
     """The lifetime of a certificate; it is renewed well before its end."""
-    check_seconds: Seconds = 30
+    check_seconds: Annotated[float, Field(gt=0, le=86400)] = 30
     """The interval at which `fairgpu webhook certificates` looks for renewals, and each replica for a new chain."""
-    spread_seconds: Annotated[float, Field(ge=0)] = 600
+    spread_seconds: Annotated[float, Field(ge=0, le=MAX_AUTHORITY_SECONDS)] = 600
     """The longest time that an API server may use the previous bundle, and a replica the previous certificate; kubelets
     update a changed Secret in pods within some two minutes."""
 

@@ -132,6 +132,8 @@ def _step_of_renewal(
         now: the present time, with a time zone.
     """
     spread = timedelta(seconds=settings.spread_seconds)
+    if published_at > now:
+        return Step.NOTE_PUBLICATION  # the clock of the process that noted it was ahead
     if not serves(leaf.certificate_pem, authorities.trusted[-1], settings.names):
         return Step.ISSUE_LEAF if now >= published_at + spread else Step.NOTHING
     if len(authorities.trusted) > 1:
@@ -209,7 +211,8 @@ def pack_authorities(authorities: Authorities) -> dict[str, bytes]:
 def unpack_authorities(data: Mapping[str, bytes]) -> Authorities | None:
     """Returns the CAs that a `Store` holds; None if there is no certificate or no key.
 
-    The result is also None if the time of publication cannot be read. Certificates and key are not checked.
+    The result is also None if the time of publication cannot be read, or has no time zone. Certificates and key are not
+    checked.
 
     Args:
         data: the bytes in the store, keyed by name.
@@ -217,7 +220,9 @@ def unpack_authorities(data: Mapping[str, bytes]) -> Authorities | None:
     try:
         trusted = certificates_in(data[BUNDLE])
         published = datetime.fromisoformat(data[PUBLISHED].decode()) if PUBLISHED in data else None
-        return Authorities(trusted, data[AUTHORITY_KEY], published) if trusted else None
+        if not trusted or (published is not None and published.tzinfo is None):
+            return None
+        return Authorities(trusted, data[AUTHORITY_KEY], published)
     except (KeyError, ValueError):
         return None
 

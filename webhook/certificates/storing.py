@@ -7,7 +7,6 @@ first has changed the version.
 from __future__ import annotations
 
 import base64
-import binascii
 import contextlib
 import fcntl
 import os
@@ -66,7 +65,7 @@ class SecretStore:
             raise ChainError(f"Secret {self._name}: {error}") from error
         try:
             data = {key: base64.b64decode(value) for key, value in (secret.get("data") or {}).items()}
-        except (binascii.Error, TypeError):
+        except (ValueError, TypeError):
             data = {}
         return data, str(secret["metadata"]["resourceVersion"])
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from fairgpu.certificates import Pair, expires_at, make_authority, serves
+from fairgpu.certificates import CertificateError, Pair, expires_at, make_authority, published_bundle, serves
 from webhook.certificates.authority import (
     Authorities,
     Observation,
@@ -125,10 +126,31 @@ def test_authorities_that_are_lost_are_made_anew_beside_those_that_are_trusted()
 FOREIGN = first_authorities([], SETTINGS, START)
 
 
+def damaged(pem: bytes, part: bytes, other: bytes) -> bytes:
+    """A certificate or a key, in which the last of these bytes have become others."""
+    first, *lines, last = pem.splitlines()
+    before, found, behind = base64.b64decode(b"".join(lines)).rpartition(part)
+    assert found
+    return b"\n".join((first, base64.b64encode(before + other + behind), last))
+
+
+VERSION_3, VERSION_9 = b"\xa0\x03\x02\x01\x02", b"\xa0\x03\x02\x01\x08"
+EC_KEY, UNKNOWN_KEY = bytes.fromhex("2a8648ce3d0201"), bytes.fromhex("2a8648ce3d0209")
+P_256, UNKNOWN_CURVE = bytes.fromhex("2a8648ce3d030107"), bytes.fromhex("2a8648ce3d03017f")
+DAMAGED_CERTIFICATES = [
+    damaged(FIRST.bundle, VERSION_3, VERSION_9),
+    damaged(FIRST.bundle, EC_KEY, UNKNOWN_KEY),
+    damaged(FIRST.bundle, P_256, UNKNOWN_CURVE),
+    damaged(FIRST.bundle, b"\x0c\x0ffairgpu-webhook", b"\x09\x0ffairgpu-webhook"),
+]
+
+
 @pytest.mark.parametrize(
     "authorities",
     [
         replace(FIRST, newest_key=b"no key"),
+        replace(FIRST, newest_key=damaged(FIRST.newest_key, P_256, UNKNOWN_CURVE)),
+        *(replace(FIRST, trusted=(certificate,)) for certificate in DAMAGED_CERTIFICATES),
         replace(FIRST, newest_key=FOREIGN.newest_key),
         replace(FIRST, trusted=(b"-----BEGIN CERTIFICATE-----\n-----END CERTIFICATE-----\n",)),
     ],
@@ -142,6 +164,8 @@ def test_authorities_that_cannot_sign_are_made_anew(authorities: Authorities) ->
     [
         None,
         Pair(b"no certificate", FIRST_LEAF.key_pem),
+        Pair(damaged(FIRST_LEAF.certificate_pem, VERSION_3, VERSION_9), FIRST_LEAF.key_pem),
+        Pair(damaged(FIRST_LEAF.certificate_pem, EC_KEY, UNKNOWN_KEY), FIRST_LEAF.key_pem),
         Pair(FIRST_LEAF.certificate_pem, FOREIGN.newest_key),
         new_leaf(FOREIGN, SETTINGS, START),
     ],
@@ -173,9 +197,28 @@ def test_an_authority_that_a_clock_ahead_has_made_is_followed_by_one_that_signs_
     assert step_at(settled(three, new_leaf(three, SETTINGS, now)), now) is Step.NOTHING
 
 
+def test_a_publication_that_is_noted_for_a_later_time_is_noted_again_for_the_present() -> None:
+    """An API server trusts the CAs from their publication on; a clock that was ahead must not delay the renewal."""
+    now = START + AUTHORITY * 0.7
+    leaf = new_leaf(FIRST, SETTINGS, now)
+    for later in (now + timedelta(days=365), datetime.max.replace(tzinfo=UTC)):
+        both = seen_published(with_new_authority(FIRST, SETTINGS, now), later)
+        assert step_at(settled(both, leaf), now) is Step.NOTE_PUBLICATION
+        assert step_at(settled(seen_published(both, now), leaf), now + SPREAD) is Step.ISSUE_LEAF
+
+
 def test_a_leaf_does_not_outlive_its_authority() -> None:
     late = START + AUTHORITY - timedelta(days=1)
     assert expires_at(new_leaf(FIRST, SETTINGS, late).certificate_pem) == START + AUTHORITY
+
+
+def test_an_authority_that_has_ended_signs_no_leaf() -> None:
+    with pytest.raises(CertificateError, match="ended at"):
+        new_leaf(FIRST, SETTINGS, START + AUTHORITY)
+
+
+def test_a_bundle_that_is_no_base64_counts_as_empty() -> None:
+    assert published_bundle("é") == published_bundle("a") == published_bundle(1) == b""
 
 
 def test_packed_authorities_are_what_is_unpacked() -> None:
@@ -186,7 +229,14 @@ def test_packed_authorities_are_what_is_unpacked() -> None:
 
 
 @pytest.mark.parametrize(
-    "data", [{}, {"ca.crt": b"", "ca.key": b""}, {**pack_authorities(FIRST), "published-at": b"yesterday"}]
+    "data",
+    [
+        {},
+        {"ca.crt": b"", "ca.key": b""},
+        {**pack_authorities(FIRST), "published-at": b"yesterday"},
+        {**pack_authorities(FIRST), "published-at": b"2026-03-01T00:00:00"},
+        {**pack_authorities(FIRST), "published-at": "2026-03-01T00:00:00\u00e9".encode()},
+    ],
 )
 def test_bytes_that_are_no_authorities_unpack_to_nothing(data: dict[str, bytes]) -> None:
     assert unpack_authorities(data) is None

@@ -40,6 +40,12 @@ def read(tmp_path: Path, settings: dict[str, Any], section: str = "webhook") -> 
         ("priorities", {"in_budget_value": 2_000_000_000}, "allowed: a whole number from -2147483648 to 1000000000"),
         ("priorities", {"in_budget_class": "In Budget"}, "webhook.priorities.in_budget_class"),
         ("certificates", {"leaf_seconds": 10**9}, "a certificate does not outlive who signed it"),
+        ("certificates", {"names": []}, "allowed: a list of at least one item"),
+        ("certificates", {"names": ["webhök.svc"]}, "given 'webhök.svc'; allowed: a DNS name or an address alone"),
+        ("certificates", {"authority_seconds": 10**12}, "allowed: a whole number from 10 to 3153600000"),
+        ("certificates", {"spread_seconds": 1e30}, "allowed: a number from 0 to 3153600000"),
+        ("certificates", {"check_seconds": 1e30}, "allowed: a number above 0 to 86400"),
+        ("certificates", {"secret": "../secrets"}, "webhook.certificates.secret"),
         ("serving", {"prot": 1}, "webhook.serving.prot: there is no such setting; write webhook.serving.port"),
     ],
 )
