@@ -68,9 +68,10 @@ def authority_file(file: Path) -> ReadAuthority:
 
     def read() -> str:
         try:
-            return file.read_text()
+            pem = file.read_text(errors="replace")
         except OSError as error:
             raise FollowError(f"the timekeeper's CA: {error.filename}: {error.strerror}") from error
+        return _in_ascii(pem, str(file))
 
     return read
 
@@ -89,9 +90,16 @@ def authority_config_map(api: KubernetesAPI, namespace: str, name: str) -> ReadA
         pem = (document.get("data") or {}).get(CA_KEY)
         if not isinstance(pem, str):
             raise FollowError(f"the timekeeper's CA: ConfigMap {namespace}/{name} has no {CA_KEY}")
-        return pem
+        return _in_ascii(pem, f"ConfigMap {namespace}/{name}")
 
     return read
+
+
+def _in_ascii(pem: str, source: str) -> str:
+    """Returns a CA unchanged; raises FollowError if it has a character that TLS libraries take in no PEM."""
+    if not pem.isascii():
+        raise FollowError(f"the timekeeper's CA: {source} has a character that is not ASCII, perhaps in a comment")
+    return pem
 
 
 def follow_authority(read: ReadAuthority, cache: StatesCache, wait: Wait) -> None:
@@ -216,7 +224,11 @@ class _Poll:
         self._authority = authority
 
     def _token(self) -> str:
+        file = self._settings.token_file
         try:
-            return self._settings.token_file.read_text().strip()
+            token = file.read_text(errors="replace").strip()
         except OSError as error:
             raise FollowError(f"the token for the timekeeper: {error.filename}: {error.strerror}") from error
+        if not all("!" <= letter <= "~" for letter in token):
+            raise FollowError(f"the token for the timekeeper: {file} has a letter that no token has")
+        return token

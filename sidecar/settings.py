@@ -56,6 +56,8 @@ def from_environment(environment: Mapping[str, str]) -> Settings:
     ca_pem = environment.get(CA, "")
     if "-----BEGIN CERTIFICATE-----" not in ca_pem:
         raise SettingsError(f"{CA} holds no certificate: it must be the PEM of the CA that signed the timekeeper's")
+    if not ca_pem.isascii():
+        raise SettingsError(f"{CA} holds a character that is not ASCII, perhaps in a comment")
     return Settings(
         host=host,
         port=port,

@@ -24,6 +24,7 @@ def test_an_address_and_a_ca_are_enough() -> None:
         ("FAIRGPU_TIMEKEEPER_URL", "https://host:port", "FAIRGPU_TIMEKEEPER_URL"),
         ("FAIRGPU_TIMEKEEPER_URL", "https://user@host", "FAIRGPU_TIMEKEEPER_URL"),
         ("FAIRGPU_TIMEKEEPER_CA", "", "FAIRGPU_TIMEKEEPER_CA holds no certificate"),
+        ("FAIRGPU_TIMEKEEPER_CA", f"# équipe\n{PEM}", "FAIRGPU_TIMEKEEPER_CA holds a character that is not ASCII"),
         ("FAIRGPU_REPORT_INTERVAL_SECONDS", "soon", "must be 1 to 300, it is 'soon'"),
         ("FAIRGPU_REPORT_INTERVAL_SECONDS", "0", "must be 1 to 300, it is '0'"),
         ("FAIRGPU_REPORT_INTERVAL_SECONDS", "nan", "must be 1 to 300, it is 'nan'"),
