@@ -170,6 +170,8 @@ class ServingWorker(ASGIWorker):  # type: ignore[misc] # gunicorn ships no types
                     _log.info("certificate chain reloaded", server=self.options.name)
             except ChainError as error:
                 _log.error("certificate chain not reloaded", server=self.options.name, error=str(error))
+            except Exception:  # noqa: BLE001 - the task would end, and the present certificate would expire
+                _log.exception("part failed", part="certificate chain")
 
     async def _end(self) -> None:
         deadline = self.loop.time() + (0 if self._quick_shutdown else self.options.drain_seconds)

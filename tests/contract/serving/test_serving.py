@@ -210,6 +210,14 @@ def test_a_chain_that_cannot_be_used_changes_nothing(alone: Served) -> None:
     assert alone.ask("POST", "/echo", b"a") == (200, b"a")
 
 
+def test_a_chain_is_read_again_after_an_unforeseen_failure(alone: Served) -> None:
+    before = presented(alone)
+    (alone.folder / "unforeseen").touch()
+    wait_until(lambda: not (alone.folder / "unforeseen").exists(), "reading the chain fails")
+    alone.present(make_leaf(alone.authority, ("localhost",), utc_now(), LEAF))
+    wait_until(lambda: presented(alone) != before, "the new chain is served")
+
+
 def test_a_long_poll_is_answered_when_the_server_is_asked_to_end(alone: Served) -> None:
     connection = alone.connect()
     connection.request("GET", "/poll")

@@ -2,9 +2,9 @@
 
     python -m tests.support.servers.serving_program PORT METRICS_PORT FOLDER PATIENCE [OPTION...]
 
-The folder holds `tls.crt` and `tls.key`. The service waits PATIENCE seconds for what a client owes it. It logs each
-request with the option `logged`, and listens on each address instead of on loopback with `everywhere`. With
-`interrupted`, its first worker gets SIGTERM while it starts.
+The folder holds `tls.crt` and `tls.key`. For a file `unforeseen` there, reading them fails once. The service waits
+PATIENCE seconds for what a client owes it. It logs each request with the option `logged`, and listens on each address
+instead of on loopback with `everywhere`. With `interrupted`, its first worker gets SIGTERM while it starts.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from fairgpu.serving.lifecycle import Lifecycle
 from fairgpu.serving.messages import Handler, Request, Response, Stream
 from fairgpu.serving.options import Address, ServerOptions
 from fairgpu.serving.server import serve
-from fairgpu.serving.tls import read_chain_files
+from fairgpu.serving.tls import Chain, read_chain_files
 
 MAX_BODY_BYTES = 100_000
 MAX_ARRIVING_BYTES = 500_000
@@ -149,7 +149,16 @@ def main() -> int:
         access_log="logged" in sys.argv[5:],
     )
     builds = partial(build_interrupted, folder) if "interrupted" in sys.argv[5:] else build
-    return serve(options, builds, lambda: read_chain_files(folder / "tls.crt", folder / "tls.key"))
+    return serve(options, builds, partial(read_chain, folder))
+
+
+def read_chain(folder: Path) -> Chain:
+    """Returns the chain in the folder; fails in an unforeseen way once for a file `unforeseen`."""
+    unforeseen = folder / "unforeseen"
+    if unforeseen.exists():
+        unforeseen.unlink()
+        raise LookupError("unforeseen")
+    return read_chain_files(folder / "tls.crt", folder / "tls.key")
 
 
 if __name__ == "__main__":
