@@ -7,7 +7,6 @@ Therefore the authority is never replaced. Server certificates are replaced, whi
 from __future__ import annotations
 
 import base64
-import binascii
 import os
 import tempfile
 from collections.abc import Callable, Sequence
@@ -180,7 +179,7 @@ class ClusterVault:
         data = secret.get("data") or {}
         try:
             pair = Pair(base64.b64decode(data.get("tls.crt", "")), base64.b64decode(data.get("tls.key", "")))
-        except (binascii.Error, TypeError) as error:
+        except (ValueError, TypeError) as error:
             raise VaultError(f"Secret {name}: {error}") from error
         return StoredPair(pair, str(secret["metadata"]["resourceVersion"]))
 
@@ -216,11 +215,11 @@ class ClusterVault:
 
         The ConfigMap is read each time, since anybody may delete it.
         """
-        wanted = certificate_pem.decode("ascii")
         try:
+            wanted = certificate_pem.decode("ascii")
             if self._shown() != wanted:
                 self._show({"data": {CERTIFICATE_KEY: wanted}})
-        except ApiError as error:
+        except (ApiError, UnicodeDecodeError) as error:
             raise VaultError(str(error)) from error
 
     def _shown(self) -> object:
@@ -303,16 +302,27 @@ class FolderVault:
         kept = self.read(name)
         if kept is None or kept.version != version:
             return False
-        self._write_beside(pair.certificate_pem + pair.key_pem).replace(self._file(name))
+        self._put(pair.certificate_pem + pair.key_pem, self._file(name), 0o600)
         return True
 
     def publish(self, certificate_pem: bytes) -> None:
         """Writes the authority's certificate (PEM) to the file ca.crt."""
         file = self._folder / "ca.crt"
-        if not file.exists() or file.read_bytes() != certificate_pem:
-            beside = self._write_beside(certificate_pem)
-            beside.chmod(0o644)
+        try:
+            published = file.exists() and file.read_bytes() == certificate_pem
+        except OSError as error:
+            raise VaultError(str(error)) from error
+        if not published:
+            self._put(certificate_pem, file, 0o644)
+
+    def _put(self, data: bytes, file: Path, mode: int) -> None:
+        beside = self._write_beside(data)
+        try:
+            beside.chmod(mode)
             beside.replace(file)
+        except OSError as error:
+            beside.unlink(missing_ok=True)
+            raise VaultError(str(error)) from error
 
     def _file(self, name: str) -> Path:
         return self._folder / f"{name}.pem"

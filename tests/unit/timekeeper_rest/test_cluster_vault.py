@@ -10,7 +10,7 @@ import pytest
 from fairgpu.cluster.api import ApiError
 from fairgpu.serving.tls import ChainError
 from tests.support.ledger.stored_objects import StoredObjects
-from timekeeper.certificates import AUTHORITY, CERTIFICATE_KEY, CONFIG_MAPS, ClusterVault, read_chain
+from timekeeper.certificates import AUTHORITY, CERTIFICATE_KEY, CONFIG_MAPS, SECRETS, ClusterVault, read_chain
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 SHOWN = f"{CONFIG_MAPS}/{AUTHORITY}"
@@ -81,4 +81,16 @@ def test_a_config_map_that_cannot_be_written_is_an_error_of_the_chain(api: Store
 
     api.before = forbidden
     with pytest.raises(ChainError, match="configmaps is forbidden"):
+        look(ClusterVault(api))
+
+
+@pytest.mark.parametrize("certificate", ["w6k=", "é", 1])
+def test_a_secret_whose_authority_is_no_certificate_is_an_error_of_the_chain(
+    api: StoredObjects, certificate: object
+) -> None:
+    path = f"{SECRETS}/{AUTHORITY}"
+    look(ClusterVault(api))
+    secret = api.get(path)
+    api.put(path, {**secret, "data": {**secret["data"], "tls.crt": certificate}})
+    with pytest.raises(ChainError, match="the timekeeper's certificate"):
         look(ClusterVault(api))

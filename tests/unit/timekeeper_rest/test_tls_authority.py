@@ -123,3 +123,31 @@ def test_a_vault_that_cannot_be_read_is_shown_and_nothing_is_made(tmp_path: Path
     with pytest.raises(ChainError, match="no route"):
         chain_at(Away(tmp_path), NOW)
     assert not (tmp_path / "certificates").exists()
+
+
+@pytest.mark.parametrize("name", [f"{AUTHORITY}.pem", f"{LEAF}.pem", "ca.crt"])
+def test_a_folder_in_the_place_of_a_file_is_named_and_leaves_no_other_file(tmp_path: Path, name: str) -> None:
+    folder = tmp_path / "certificates" / "timekeeper"
+    (folder / name / "within").mkdir(parents=True)
+    with pytest.raises(ChainError, match=name):
+        chain_at(FolderVault(tmp_path), NOW)
+    assert not [file for file in folder.iterdir() if file.name.startswith(".")]
+
+
+def test_a_file_that_becomes_a_folder_while_it_is_replaced_is_named(tmp_path: Path) -> None:
+    vault = FolderVault(tmp_path)
+    chain_at(vault, NOW)
+    file = tmp_path / "certificates" / "timekeeper" / f"{LEAF}.pem"
+
+    class Becomes(FolderVault):
+        def read(self, name: str) -> StoredPair | None:
+            kept = super().read(name)
+            if name == LEAF and kept is not None and reads.pop():
+                file.unlink()
+                file.mkdir()
+            return kept
+
+    reads = [True, False]
+    with pytest.raises(ChainError, match=LEAF):
+        chain_at(Becomes(tmp_path), NOW + timedelta(days=61))
+    assert not [left for left in file.parent.iterdir() if left.name.startswith(".")]
