@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import signal
 import sys
@@ -80,6 +81,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: the arguments; None for those of this process.
     """
     end_while_starting()
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # no character that the terminal lacks ends a command
     parsed = build_parser().parse_args(arguments)
     try:
         status: int = parsed.run(parsed)

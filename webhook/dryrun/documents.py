@@ -86,6 +86,17 @@ class _Loader(yaml.SafeLoader):
             return f"{_BASE_TAG}{'int' if isinstance(number, int) else 'float'}"
         return str(super().resolve(kind, value, implicit))  # type: ignore[no-untyped-call] # it ships none
 
+    def compose_scalar_node(self, anchor: Any) -> yaml.ScalarNode:
+        r"""Returns the node of a scalar, whose text has no half of a surrogate pair.
+
+        Escapes such as `\ud83d\ude00` become the character of the pair. Half a pair becomes U+FFFD, as Go reads it in
+        JSON.
+        """
+        node: yaml.ScalarNode = super().compose_scalar_node(anchor)
+        if not node.value.isascii():
+            node.value = node.value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+        return node
+
     def construct_number(self, node: yaml.ScalarNode) -> int | float:
         number = _read_number(str(node.value))
         if number is None or (node.tag == f"{_BASE_TAG}int" and not isinstance(number, int)):

@@ -102,7 +102,7 @@ def read_manifests(paths: list[str]) -> Manifests:
     A file, or a part of a file, that cannot be read gives an error; the other objects are returned all the same. No
     manifest at all is an error, too.
     """
-    parts = [part for path in paths for file in _files(path) for part in _read(file)]
+    parts = [part for path in paths for part in _read_all(path)]
     objects = tuple(part for part in parts if isinstance(part, Manifest))
     errors = tuple(part for part in parts if isinstance(part, ManifestError))
     if not parts:
@@ -110,11 +110,21 @@ def read_manifests(paths: list[str]) -> Manifests:
     return Manifests(objects, errors)
 
 
+def _read_all(path: str) -> Iterator[Manifest | ManifestError]:
+    try:
+        files = _files(path)
+    except OSError as error:
+        yield ManifestError(f"{path}: {error.strerror}")
+        return
+    for file in files:
+        yield from _read(file)
+
+
 def _files(path: str) -> list[str]:
     folder = Path(path)
     if path == STANDARD_INPUT or not folder.is_dir():
         return [path]
-    return sorted(str(file) for file in folder.iterdir() if file.suffix in SUFFIXES)
+    return sorted(str(file) for file in folder.iterdir() if file.suffix in SUFFIXES and not file.is_dir())
 
 
 def _read(file: str) -> Iterator[Manifest | ManifestError]:

@@ -121,3 +121,14 @@ def test_a_command_whose_reader_has_ended_ends_as_by_sigpipe_and_without_a_trace
         status = subprocess.run([sys.executable, "-c", command], stdout=write, stderr=errors, check=False).returncode
     os.close(write)
     assert (status, (tmp_path / "stderr").read_text()) == (128 + signal.SIGPIPE, "")
+
+
+def test_a_command_whose_output_has_letters_that_the_terminal_lacks_prints_their_numbers() -> None:
+    command = (
+        "import sys; from fairgpu import commands; parser = commands.argparse.ArgumentParser();"
+        "parser.set_defaults(run=lambda _: print('caf\\u00e9 \\ud83d') or 0);"
+        "commands.build_parser = lambda: parser; sys.exit(commands.main([]))"
+    )
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run([sys.executable, "-c", command], capture_output=True, env=environment, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, rb"caf\xe9 \ud83d" + b"\n", b"")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -117,6 +120,47 @@ def test_lists_within_lists_without_an_end_are_refused(tmp_path: Path, capsys: p
     text = "{apiVersion: v1, kind: List, items: [" * 30 + "]}" * 30
     assert admit(tmp_path, text) == 2
     assert "lists within more than 10 lists" in capsys.readouterr().err
+
+
+def test_a_path_that_cannot_be_looked_at_is_named_and_the_others_are_judged(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    too_long = str(tmp_path / ("x" * 300))
+    assert admit(tmp_path, POD % "sound", "-f", too_long) == 2
+    printed = capsys.readouterr()
+    assert f"{too_long}: File name too long" in printed.err
+    assert "# Pod team-a/sound" in printed.out
+
+
+def test_a_folder_that_cannot_be_listed_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(_folder: Path) -> Iterator[Path]:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(Path, "iterdir", refuse)
+    assert main(["admit", "-f", str(tmp_path)]) == 2
+    assert f"{tmp_path}: Permission denied" in capsys.readouterr().err
+
+
+def test_a_folder_with_the_suffix_of_a_file_is_passed_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "charts.yaml").mkdir()
+    (tmp_path / "pod.yaml").write_text(POD % "sound")
+    assert main(["admit", "-f", str(tmp_path)]) == 0
+    assert not capsys.readouterr().err
+
+
+@pytest.mark.parametrize("output", ["text", "json"])
+def test_half_a_surrogate_pair_is_read_as_go_reads_it(
+    tmp_path: Path, output: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = GPU_POD.replace(
+        "name: x", r'name: x, "\ud83d\ude00": a, "\udc00": a, "\udc00": b, annotations: {a: "\ud83d"}'
+    )
+    admit(tmp_path, text, "-o", output)
+    printed = capsys.readouterr().out
+    printed.encode()
+    assert "metadata.\ufffd" in printed or r"metadata.\ufffd" in printed
 
 
 def test_one_bad_file_of_a_folder_leaves_the_others_judged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
