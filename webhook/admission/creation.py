@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from fairgpu import names
 from fairgpu.dialects import registry
+from fairgpu.faults import field_path
 from fairgpu.json_values import mapping
 from fairgpu.permissions import Granted
 from fairgpu.pod import PodReading, read_pod
@@ -59,7 +60,8 @@ def admit_new(subject: Subject, knowledge: Knowledge, settings: Webhook, now: fl
     if not (reading.has_gpu_keys or reading.faults):
         return UNTOUCHED
     if not reading.requests_gpu and not reading.faults:
-        return Verdict(operations=tuple(_strip(pod, reading)), warnings=reading.warnings)
+        warnings = (*reading.warnings, *_stripped_of_zeros(pod, reading))
+        return Verdict(operations=tuple(_strip(pod, reading)), warnings=warnings)
     faults, granted = check_pod(pod, reading, knowledge.permissions_of(subject.namespace), knowledge, settings)
     states = settings.states
     request = BudgetRequest(reading, deadline_seconds(mapping(pod.get("spec"))))
@@ -216,6 +218,29 @@ def _strip(pod: dict[str, Any], reading: PodReading) -> list[Operation]:
         *change_containers(spec, "containers", reading.containers, mounts=False),
         *change_containers(spec, "initContainers", reading.init, mounts=False),
     ]
+
+
+def _stripped_of_zeros(pod: dict[str, Any], reading: PodReading) -> tuple[str, ...]:
+    """Returns a warning for each container of a bare pod that loses keys such as `nvidia.com/gpu: 0`.
+
+    The webhook is not asked about changes of a pod without a GPU. So a second `kubectl apply` puts the keys back, which
+    the API server refuses. A pod with an owner, or with a generated name, is not applied.
+    """
+    metadata = mapping(pod.get("metadata"))
+    if metadata.get("ownerReferences") or not metadata.get("name"):
+        return ()
+    spec, lines = mapping(pod.get("spec")), []
+    for container in reading.all_containers:
+        resources = mapping(spec[str(container.path[-2])][container.index].get("resources"))
+        given = {*mapping(resources.get("limits")), *mapping(resources.get("requests"))}
+        keys = ", ".join(key for key in container.reading.strip_resources if key in given)
+        if keys:
+            place = field_path(*container.path, "resources")
+            lines.append(
+                f"{place}: asks for no GPU, so {keys} is removed from the pod; remove it from the manifest, too, or "
+                "the API server refuses to apply the manifest a second time"
+            )
+    return tuple(lines)
 
 
 def _replacements(pod: dict[str, Any], settings: Webhook) -> tuple[str, ...]:

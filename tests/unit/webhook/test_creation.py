@@ -78,6 +78,22 @@ def test_keys_that_amount_to_no_gpu_are_taken_out_and_nothing_else_is_done() -> 
     assert admitted(item) == pod(container(limits={"cpu": "1"}))
 
 
+def test_a_bare_pod_without_a_gpu_is_warned_that_its_manifest_cannot_be_applied_again() -> None:
+    """The webhook is not asked about changes of pods without a GPU, and the API server refuses new resources."""
+    zero = {"cpu": "1", "nvidia.com/gpu": "0"}
+    item = pod(container(limits=zero, requests=zero), container("second", limits={"fairgpu.io/gpu": "0"}))
+    first, second = mutate(item).warnings
+    assert first == (
+        "spec.containers[0].resources: asks for no GPU, so nvidia.com/gpu is removed from the pod; remove it from the "
+        "manifest, too, or the API server refuses to apply the manifest a second time"
+    )
+    assert second.startswith("spec.containers[1].resources: asks for no GPU, so fairgpu.io/gpu is removed")
+    item["metadata"]["ownerReferences"] = [{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "a", "uid": "u"}]
+    assert not mutate(item).warnings
+    item["metadata"] = {"generateName": "a-"}
+    assert not mutate(item).warnings
+
+
 def test_the_sidecar_is_the_first_init_container() -> None:
     stored = admitted(gpu_pod(initContainers=[container("prepare")]))
     assert stored["spec"]["initContainers"] == [SIDECAR, container("prepare")]
