@@ -228,7 +228,7 @@ def _holders(api: KubernetesAPI, rules: ControllerRules, now: int) -> tuple[Find
     drivers = frozenset(str(mapping(item.get("spec")).get("driver")) for item in slices)
     findings = Findings(
         version,
-        stacks_of(hosts.values(), own) | _nodes_of_drivers(slices, rules.drivers),
+        stacks_of(hosts.values(), own) | _nodes_of_drivers(published),
         tuple(sorted((_priced(one, rate_of) for one in holding), key=lambda pod: (-pod.rate, pod.namespace, pod.name))),
         sum(1 for pod in pods if not mapping(pod.get("spec")).get("nodeName")),
         tuple(sorted(drivers - rules.drivers)),
@@ -398,10 +398,16 @@ def _priced(holder: _Holder, rate_of: Callable[[Reservation], int]) -> HoldingPo
     )
 
 
-def _nodes_of_drivers(slices: Iterable[Json], drivers: frozenset[str]) -> dict[str, int]:
-    specs = [mapping(item.get("spec")) for item in slices]
-    pairs = {(str(spec.get("driver")), str(spec.get("nodeName"))) for spec in specs if spec.get("driver") in drivers}
-    return {f"claims of {driver}": sum(1 for name, _ in pairs if name == driver) for driver, _ in sorted(pairs)}
+def _nodes_of_drivers(published: Mapping[DeviceKey, SliceDevice]) -> dict[str, int]:
+    """Returns the number of nodes that the devices of each driver name; devices such as those of `allNodes` name none.
+
+    Args:
+        published: the devices of ResourceSlices.
+    """
+    nodes: dict[str, set[str]] = {}
+    for (driver, _, _), device in sorted(published.items(), key=lambda item: item[0]):
+        nodes.setdefault(driver, set()).update([device.node] if device.node else [])
+    return {f"claims of {driver}": len(named) for driver, named in nodes.items()}
 
 
 def stacks_of(nodes: Iterable[HostNode], own: Mapping[str, Listed]) -> dict[str, int]:

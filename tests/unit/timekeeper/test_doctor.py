@@ -129,6 +129,25 @@ def test_a_claim_is_named_with_what_its_devices_cost(capsys: pytest.CaptureFixtu
     assert found["stacks"]["claims of gpu.nvidia.com"] == 1
 
 
+@pytest.mark.parametrize(
+    ("place", "nodes"),
+    [
+        ({"allNodes": True}, 0),
+        ({"nodeSelector": {"nodeSelectorTerms": []}}, 0),
+        ({"perDeviceNodeSelection": True, "devices": [{"name": "a", "nodeName": "n1"}, {"name": "b"}]}, 1),
+    ],
+    ids=["all nodes", "a selector", "each device"],
+)
+def test_a_slice_without_a_node_of_its_own_counts_the_nodes_that_its_devices_name(
+    place: dict[str, Any], nodes: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    more = claims_api("gpu.nvidia.com", "NVIDIA L4")
+    ((slices,),) = (more[path]["items"] for path in more if path.endswith("slices"))
+    del slices["spec"]["nodeName"]
+    slices["spec"] |= place
+    assert examined(NODES, [], capsys, more=more)["stacks"]["claims of gpu.nvidia.com"] == nodes
+
+
 def test_an_extended_resource_of_a_claim_is_named_once(capsys: pytest.CaptureFixture[str]) -> None:
     asking = pod("asks", {"nvidia.com/gpu": "1"}, "n1")
     asking["metadata"]["uid"] = "u1"
