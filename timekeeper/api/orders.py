@@ -17,8 +17,9 @@ from typing import Protocol
 
 import yaml
 
-from fairgpu import names
+from fairgpu import names, yaml_text
 from fairgpu.cluster.api import ApiError, Json, KubernetesAPI
+from fairgpu.json_values import mapping
 from timekeeper.api.figures import Book, is_budget
 from timekeeper.api.models import CorrectionRequest
 from timekeeper.api.problems import ProblemError, invalid
@@ -502,7 +503,7 @@ class FolderOrders:
 
     def _written_by_hand(self, name: str) -> Json | None:
         try:
-            documents = list(yaml.safe_load_all((self._folder / "budgets.yaml").read_bytes()))
+            documents = yaml_text.load_all((self._folder / "budgets.yaml").read_bytes())
         except FileNotFoundError:
             return None
         except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
@@ -511,7 +512,7 @@ class FolderOrders:
             if (
                 isinstance(item, dict)
                 and item.get("kind") == self._kind
-                and item.get("metadata", {}).get("name") == name
+                and mapping(item.get("metadata")).get("name") == name
             ):
                 return item
         return None

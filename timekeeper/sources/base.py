@@ -256,7 +256,7 @@ def uid_of(item: Json) -> str:
 
     The API server gives no later object of the same name the same uid.
     """
-    metadata = item.get("metadata") or {}
+    metadata = mapping(item.get("metadata"))
     return str(metadata.get("uid") or f"{metadata.get('namespace', '')}/{metadata.get('name', '')}")
 
 

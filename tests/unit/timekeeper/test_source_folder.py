@@ -118,3 +118,12 @@ def test_a_name_that_is_none_is_no_path(tmp_path: Path) -> None:
         source = FolderSource(tmp_path, time.time_ns)
         source.refresh()
         assert [item.get("status") for item in source.mirrors.budgets.items()] == [None]
+
+
+@pytest.mark.parametrize("metadata", ["", "text", "[name]"])
+def test_an_object_without_metadata_hides_no_other(source: FolderSource, tmp_path: Path, metadata: str) -> None:
+    budgets = tmp_path / "budgets.yaml"
+    budgets.write_text(f"kind: GPUBudget\nmetadata: {metadata}\n---\n{budgets.read_text()}")
+    source.refresh()
+    source.refresh()
+    assert [item["metadata"] for item in source.mirrors.budgets.items()][-1] == {"name": "team-a"}

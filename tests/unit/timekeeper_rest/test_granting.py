@@ -109,8 +109,16 @@ def test_a_key_is_refused_that_is_empty_or_too_long(key: str) -> None:
         name_of_key("alice", key)
 
 
-@pytest.mark.parametrize("text", ["[", "since: 2026-02-30", "[" * 500])
+@pytest.mark.parametrize("text", ["[", "since: 2026-02-30", "[" * 500, "gpus: !!bool maybe"])
 def test_orders_of_a_folder_whose_budgets_cannot_be_read_are_not_known(tmp_path: Path, text: str) -> None:
     (tmp_path / "budgets.yaml").write_text(text)
     with pytest.raises(SourceError, match=r"budgets\.yaml"):
         FolderOrders(tmp_path, lambda: 0).read("g1")
+
+
+@pytest.mark.parametrize("metadata", ["", "text", "[name]"])
+def test_an_order_of_a_folder_without_metadata_is_passed_over(tmp_path: Path, metadata: str) -> None:
+    orders = [f"kind: GPUGrant\nmetadata: {each}" for each in (metadata, "{name: g1}")]
+    (tmp_path / "budgets.yaml").write_text("\n---\n".join(orders))
+    found = FolderOrders(tmp_path, lambda: 0).read("g1")
+    assert found == {"kind": "GPUGrant", "metadata": {"name": "g1"}}
