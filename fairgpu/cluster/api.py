@@ -33,6 +33,13 @@ UNANSWERED = "Unanswered"
 """The reason of an ApiError of status 0 if the request was sent and not answered: the API server may have carried it
 out."""
 
+PATCH_FAILED = "the server rejected our request due to an error in our request"
+"""The message to a JSON Patch of which a test fails or a path does not exist. An object that its schema forbids has the
+same status, 422, and a message that names the field.
+"""
+_OTHER_UID = " is invalid: metadata.uid: "
+"""The part of the message to a merge patch with another uid than the object's."""
+
 _OBJECT = re.compile(r"^(<[^>]*>|\w+\(host=[^)]*\)): ")
 """The name of a connection or pool, with which urllib3 begins its message about a failure."""
 
@@ -71,6 +78,15 @@ class ApiError(RuntimeError):
     def conflict(self) -> bool:
         """Whether another client changed or created the requested object first."""
         return self.status == 409
+
+    @property
+    def outdated(self) -> bool:
+        """Whether the object is deleted, or is not what the request supposes.
+
+        The request supposes the object's version, its uid, or the tests of its JSON Patch.
+        """
+        refuted = self.status == 422 and (self.message == PATCH_FAILED or _OTHER_UID in self.message)
+        return self.not_found or self.conflict or refuted
 
     @property
     def unanswered(self) -> bool:

@@ -12,7 +12,7 @@ import pytest
 from tests.cluster.control_plane.control_plane import ControlPlane
 from tests.cluster.pods import canonical_pod, plain_pod
 from tests.support.waiting import wait_until
-from timekeeper.sources.base import CHECKPOINT_SHARDS, ChangedMeanwhileError, DepartureProof, ObjectEvent
+from timekeeper.sources.base import CHECKPOINT_SHARDS, ChangedMeanwhileError, DepartureProof, ObjectEvent, RefusedError
 from timekeeper.sources.kubernetes import BUDGETS, GRANTS, KubernetesSource
 
 pytestmark = pytest.mark.usefixtures("installation")
@@ -90,6 +90,23 @@ def test_a_status_that_comes_late_does_not_take_the_place_of_a_newer_one(
         source.write_budget_status(name, {"state": "open"}, drafted_for)
     assert control_plane.admin.api.get(f"{BUDGETS}/{name}")["status"] == {"state": "grace"}
     control_plane.admin.api.delete(f"{BUDGETS}/{name}")
+
+
+def test_a_write_that_is_invalid_is_refused_and_one_for_an_earlier_object_is_not(
+    control_plane: ControlPlane, namespace: str, source: KubernetesSource
+) -> None:
+    """The API server answers both with the status 422."""
+    api, path = control_plane.admin.api, f"/api/v1/namespaces/{namespace}/pods"
+    api.create(BUDGETS, budget("invalid", namespace))
+    with pytest.raises(RefusedError, match=r"status\.state"):
+        source.write_budget_status("invalid", {"state": 5})
+    with pytest.raises(RefusedError, match="Too long"):
+        source.write_checkpoints(0, {"a": "x" * 2**20})
+    pod = api.create(path, canonical_pod("later", gated=True))
+    earlier = {**pod, "metadata": {**pod["metadata"], "uid": "earlier"}}
+    for write in (source.lift_gate, source.label_gpu_pod):
+        with pytest.raises(ChangedMeanwhileError):
+            write(earlier)
 
 
 def test_a_grant_that_was_made_is_shown(control_plane: ControlPlane, namespace: str, source: KubernetesSource) -> None:

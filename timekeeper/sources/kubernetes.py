@@ -411,6 +411,8 @@ ASK_AGAIN_SECONDS: Final = 30.0
 FIRST_QUEUES_SECONDS: Final = 5.0
 """The most seconds that the first list of pods waits for the first list of Kueue's LocalQueues."""
 FORBIDDEN: Final = 403
+REFUSALS: Final = frozenset({400, FORBIDDEN, 413, 422})
+"""The statuses of answers by which a schema, a policy, a webhook or a limit forbids one write."""
 
 _TOO_LARGE = "request is too large"
 """The text of etcd's error for more than 1.5 MiB (https://etcd.io/docs/v3.6/dev-guide/limit/), answered as 500."""
@@ -941,7 +943,7 @@ class KubernetesSource:
             request: sends the request; may raise ApiError.
 
         Raises:
-            ChangedMeanwhileError: there is no such object, it has another version, or the API server answers 422.
+            ChangedMeanwhileError: there is no such object, it has another version, or a test of a JSON Patch fails.
             ExistsError: an object of that name exists.
             RefusedError: a schema, a policy or a webhook refuses this write.
             SourceError: the API server failed or did not answer.
@@ -951,10 +953,9 @@ class KubernetesSource:
         except ApiError as error:
             if error.reason == "AlreadyExists":
                 raise ExistsError(error.message) from error
-            # 422 is how the API server answers a JSON Patch whose test fails.
-            if error.not_found or error.conflict or error.status == 422:
+            if error.outdated:
                 raise ChangedMeanwhileError(error.message) from error
-            if error.status in {400, 403, 413}:
+            if error.status in REFUSALS:
                 raise RefusedError(str(error)) from error
             raise SourceError(str(error)) from error
 
@@ -989,16 +990,15 @@ def _pod_error(error: ApiError) -> SourceError:
     An error that may concern this pod alone becomes a subclass of SourceError:
 
     - ChangedMeanwhileError: the pod was changed or deleted.
-    - RefusedError: the pod's size, a policy or a webhook forbids the write.
+    - RefusedError: the pod's size or validation, a policy or a webhook forbids the write.
     - NotWrittenError: no answer came in time, or one with a status from 500 on other than 503.
 
     Any other error becomes a plain SourceError, since the API server serves no request of this leader: it answers 401
     (the credentials), 429 (too many requests) or 503, or takes no connection.
     """
-    # 422 is how the API server answers a JSON Patch whose test fails.
-    if error.not_found or error.conflict or error.status == 422:
+    if error.outdated:
         return ChangedMeanwhileError(error.message)
-    if error.status in {400, 403, 413}:
+    if error.status in REFUSALS:
         return RefusedError(str(error))
     if error.unanswered or (error.status >= 500 and error.status != 503):
         return NotWrittenError(str(error))

@@ -21,8 +21,6 @@ CONFIGURATIONS = (
     f"{_GROUP}/mutatingwebhookconfigurations/{names.WEBHOOK_CONFIGURATION}",
     f"{_GROUP}/validatingwebhookconfigurations/{names.WEBHOOK_CONFIGURATION}",
 )
-UNPROCESSABLE = 422
-"""The status of the API server's answer to a JSON Patch whose `test` fails."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +105,7 @@ class Configurations:
         try:
             self._api.patch(path, operations, JSON_PATCH)
         except ApiError as error:
-            if error.conflict or error.not_found or error.status == UNPROCESSABLE:
+            if error.outdated:
                 return False
             raise ChainError(f"{path}: {error}") from error
         _log.info("CA bundle published", configuration=path)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from fairgpu.cluster.api import PATCH_FAILED
 from fairgpu.leadership import Term
 from tests.support.ledger.fake_cluster import budget_object
 from tests.support.ledger.harness import NOON, LedgerHarness
@@ -205,7 +206,7 @@ TWO_BUDGETS = "This pod has more than one PodDisruptionBudget, which the evictio
         (413, RefusedError),
         (404, ChangedMeanwhileError),
         (409, ChangedMeanwhileError),
-        (422, ChangedMeanwhileError),
+        (422, RefusedError),
         (500, NotWrittenError),
         (502, NotWrittenError),
         (504, NotWrittenError),
@@ -224,6 +225,16 @@ def test_an_answer_shows_whether_one_pod_or_everybody_is_meant(
     with pytest.raises(SourceError) as raised:
         getattr(source, write)(*arguments)
     assert type(raised.value) is (BlockedError if write == "evict" and status == 429 else error)
+
+
+@pytest.mark.parametrize(
+    "message", [PATCH_FAILED, 'Pod "p" is invalid: metadata.uid: Invalid value: "u": field is immutable']
+)
+def test_an_answer_to_a_write_of_an_earlier_pod_is_no_refusal(server: PodServer, message: str) -> None:
+    server.answers["p"] = 422, {"message": message}
+    source = KubernetesSource(server.api(), time.time_ns, random.random)
+    with pytest.raises(ChangedMeanwhileError):
+        source.label_gpu_pod(POD)
 
 
 def test_an_eviction_that_two_disruption_budgets_forbid_is_blocked(server: PodServer) -> None:

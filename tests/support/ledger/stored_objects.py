@@ -9,7 +9,7 @@ from typing import Any
 
 import jsonpatch
 
-from fairgpu.cluster.api import JSON_PATCH, MERGE_PATCH, ApiError, Json, KubernetesAPI
+from fairgpu.cluster.api import JSON_PATCH, MERGE_PATCH, PATCH_FAILED, ApiError, Json, KubernetesAPI
 
 
 class StoredObjects(KubernetesAPI):
@@ -68,7 +68,7 @@ class StoredObjects(KubernetesAPI):
             try:
                 changed = jsonpatch.apply_patch(stored, body)
             except jsonpatch.JsonPatchTestFailed as error:
-                raise ApiError(422, "Invalid", str(error)) from error
+                raise ApiError(422, "Invalid", PATCH_FAILED) from error
         else:
             changed = {**stored, **{key: {**stored.get(key, {}), **value} for key, value in body.items()}}
         if changed != stored:

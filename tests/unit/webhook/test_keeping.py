@@ -172,6 +172,16 @@ def test_a_writer_that_is_always_too_late_gives_up_until_the_next_look(cluster: 
         cluster.keep()
 
 
+def test_a_configuration_that_the_api_server_does_not_take_is_named(cluster: Cluster) -> None:
+    def invalid(verb: str, _path: str) -> None:
+        if verb == "patch":
+            raise ApiError(422, "Invalid", "webhooks[0].clientConfig.caBundle: unable to load root certificates")
+
+    cluster.before = invalid
+    with pytest.raises(ChainError, match="unable to load root certificates"):
+        cluster.keep()
+
+
 def test_a_right_that_is_missing_is_named_and_tried_again(cluster: Cluster, tmp_path: Path) -> None:
     def forbidden(verb: str, path: str) -> None:
         if verb == "create":
