@@ -357,7 +357,7 @@ def event_of(
             f"It is evicted without a notice {minutes:g} minutes after the first try, unless there is money by then."
         )
     what = NOT_WRITTEN[planned.step if write is planned else write.step]
-    return ObjectEvent(item, "PodNotWritten", f"{what}. {follows} The API server says: {error}", warning=True)
+    return ObjectEvent(item, "PodNotWritten", f"{what}. {follows} The error is: {error}", warning=True)
 
 
 def _log_fields(write: PodWrite) -> Mapping[str, str]:

@@ -115,7 +115,7 @@ def test_a_pod_whose_write_failed_three_times_is_counted_and_reported_once_until
         cluster.turn()
         cluster.elapsed += 120
     assert [notice.reason for notice in cluster.notices] == ["PodNotWritten"]
-    assert "request is too large" in cluster.notices[0].message
+    assert cluster.notices[0].message.endswith("The error is: 500 etcdserver: request is too large")
     assert cluster.counted("pods_not_written", step="release") == 1
     assert cluster.writer.progress(Plan.RELEASES).failing == {"a/1"}
     cluster.errors.clear()
