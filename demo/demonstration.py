@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import subprocess
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
@@ -30,9 +31,7 @@ def run(keep: str | None) -> int:
         keep: the path of a new folder in which all files and logs stay; None to remove them.
 
     Raises:
-        CommandError: the folder to keep exists already.
-        OSError: the folder cannot be made.
-        SubprocessError: a command of a section did not end in time, or the sidecar's archive was not built.
+        CommandError: the folder to keep exists already, or cannot be made.
     """
     screen = Screen()
     with ExitStack() as stack:
@@ -49,8 +48,11 @@ def run(keep: str | None) -> int:
         try:
             for section in sections.ALL:
                 section(environment)
-        except StepError as error:
+        except (StepError, subprocess.SubprocessError, OSError, ValueError) as error:
             screen.verdict(f"This step did not happen: {error}", good=False)
+            return 1
+        except LookupError as error:
+            screen.verdict(f"This step did not happen: an answer or an object lacks {error}", good=False)
             return 1
     screen.verdict("Every step above was checked as it happened.", good=True)
     screen.say("Next: docs/install.md puts this on a cluster; docs/charges.md says what a pod costs.")
@@ -65,6 +67,8 @@ def _root(keep: str | None, stack: ExitStack) -> Path:
         root.mkdir(mode=0o700, parents=True)
     except FileExistsError as error:
         raise CommandError(f"{root} is there already; name a new folder") from error
+    except OSError as error:
+        raise CommandError(f"{root} cannot be made: {error.strerror}") from error
     return root
 
 

@@ -13,6 +13,7 @@ import pytest
 from demo import demonstration, sections
 from demo.children import StepError
 from demo.environment import Environment
+from fairgpu.commands import CommandError
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.patient
@@ -111,15 +112,34 @@ def test_killed_it_takes_all_that_it_started_along(start: Start, tmp_path: Path)
     wait_until(lambda: in_session(process.pid) == [], "nothing is left running")
 
 
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (StepError("the sun did not rise"), "the sun did not rise"),
+        (subprocess.TimeoutExpired(["fairgpu", "usage"], 120), "timed out after 120 seconds"),
+        (KeyError("state"), "an answer or an object lacks 'state'"),
+        (OSError(28, "No space left on device"), "No space left on device"),
+        (ValueError("'closed' is not a valid BudgetState"), "'closed' is not a valid BudgetState"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
 def test_a_step_that_does_not_happen_fails_the_demonstration(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    error: Exception, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def never(_environment: Environment) -> None:
-        raise StepError("the sun did not rise")
+        raise error
 
     monkeypatch.setattr(sections, "ALL", (never,))
     assert demonstration.run(None) == 1
-    assert "This step did not happen: the sun did not rise" in capsys.readouterr().out
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "This step did not happen: " in printed
+    assert said in printed
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(CommandError, match="file/demo cannot be made: Not a directory"):
+        demonstration.run(str(tmp_path / "file" / "demo"))
 
 
 def test_a_folder_that_is_there_is_left_alone(start: Start, tmp_path: Path) -> None:
