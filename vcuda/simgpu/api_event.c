@@ -104,11 +104,10 @@ static CUresult record(CUevent event, CUstream handle)
     if (result != CUDA_SUCCESS || event == NULL || event->context != stream->context) {
         return result != CUDA_SUCCESS ? result : CUDA_ERROR_INVALID_HANDLE;
     }
-    if (sim_capturing(stream)) {
-        event->capture = stream->capture;
+    event->capture = sim_capture_of(stream);
+    if (event->capture != 0) {
         return CUDA_SUCCESS;
     }
-    event->capture = NULL;
     if (event->slot == SIM_NONE) {
         result = claim_slot(event);
     }
@@ -151,7 +150,7 @@ static CUresult usable(CUevent event)
     if (event == NULL) {
         return CUDA_ERROR_INVALID_HANDLE;
     }
-    if (event->capture != NULL) {
+    if (event->capture != 0) {
         return CUDA_ERROR_CAPTURED_EVENT;
     }
     return sim_capture_forbids() ? sim_capture_spoil(NULL) : CUDA_SUCCESS;

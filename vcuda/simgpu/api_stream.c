@@ -150,7 +150,7 @@ static CUresult wait_event(CUstream handle, CUevent event)
     if (result != CUDA_SUCCESS || event == NULL) {
         return result != CUDA_SUCCESS ? result : CUDA_ERROR_INVALID_HANDLE;
     }
-    if (event->capture != NULL) {
+    if (event->capture != 0) {
         return sim_capture_join(stream, event);
     }
     if (event->slot == SIM_NONE) {

@@ -27,6 +27,17 @@ int sim_capturing(CUstream stream)
     return __atomic_load_n(&stream->capture, __ATOMIC_ACQUIRE) != NULL;
 }
 
+unsigned long long sim_capture_of(CUstream stream)
+{
+    unsigned long long id = 0;
+    if (sim_capturing(stream)) {
+        pthread_mutex_lock(&sim_process_lock);
+        id = stream->capture != NULL ? stream->capture->id : 0;
+        pthread_mutex_unlock(&sim_process_lock);
+    }
+    return id;
+}
+
 static int forbids(const struct sim_capture *capture)
 {
     if (thread_mode == CU_STREAM_CAPTURE_MODE_RELAXED) {
@@ -115,8 +126,13 @@ CUresult sim_capture_join(CUstream stream, CUevent event)
 {
     CUresult result = CUDA_SUCCESS;
     pthread_mutex_lock(&sim_process_lock);
-    struct sim_capture *capture = event->capture;
-    if (stream->capture != NULL && stream->capture != capture) {
+    struct sim_capture *capture = captures;
+    while (capture != NULL && capture->id != event->capture) {
+        capture = capture->next;
+    }
+    if (capture == NULL) {
+        result = CUDA_ERROR_CAPTURED_EVENT;
+    } else if (stream->capture != NULL && stream->capture != capture) {
         result = CUDA_ERROR_STREAM_CAPTURE_MERGE;
     } else if (stream->capture == NULL && capture->members == MEMBERS) {
         result = CUDA_ERROR_OUT_OF_MEMORY;

@@ -56,7 +56,7 @@ struct CUevent_st {
     uint32_t channel;
     uint32_t index;
     uint64_t position;           /* of its last record in its channel, for streams that wait for it */
-    struct sim_capture *capture; /* recorded in a captured stream */
+    unsigned long long capture; /* in which it was last recorded, also once that has ended; 0: in none */
     int imported; /* another process's, opened by its handle */
 };
 

@@ -129,6 +129,27 @@ static void a_stream_that_waits_for_a_captured_event_is_captured_too(void)
     OK(cuGraphDestroy(graph));
 }
 
+static void an_event_of_a_capture_that_has_ended_is_waited_for_by_no_stream(void)
+{
+    CUgraph graph = NULL;
+    CUevent event = NULL;
+    CUstream other = NULL;
+    OK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+    OK(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
+    OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+    OK(cuEventRecord(event, stream));
+    OK(cuStreamEndCapture(stream, &graph));
+    CHECK(cuStreamWaitEvent(other, event, 0) == CUDA_ERROR_CAPTURED_EVENT);
+    CHECK(cuEventQuery(event) == CUDA_ERROR_CAPTURED_EVENT);
+    OK(cuStreamQuery(other));
+    OK(cuEventRecord(event, stream));
+    OK(cuStreamWaitEvent(other, event, 0));
+    OK(cuStreamSynchronize(other));
+    OK(cuEventDestroy(event));
+    OK(cuStreamDestroy(other));
+    OK(cuGraphDestroy(graph));
+}
+
 static size_t left(void)
 {
     size_t bytes = 0, total = 0;
@@ -223,6 +244,7 @@ int main(void)
     HOLDS(another_threads_event_query_breaks_a_global_capture);
     HOLDS(the_legacy_stream_breaks_the_capture_of_a_blocking_stream);
     HOLDS(a_stream_that_waits_for_a_captured_event_is_captured_too);
+    HOLDS(an_event_of_a_capture_that_has_ended_is_waited_for_by_no_stream);
     HOLDS(graph_memory_is_taken_at_upload_and_kept_until_trimmed);
     HOLDS(memory_allocated_in_a_captured_stream_is_its_graphs);
     HOLDS(a_conditional_node_runs_the_body_of_its_value_and_takes_no_allocation);
