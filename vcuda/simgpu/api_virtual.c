@@ -145,19 +145,22 @@ SIM_EXPORT CUresult CUDAAPI cuMemMap(CUdeviceptr address, size_t bytes, size_t o
     }
     CUresult result = flags != 0 || offset != 0 || bytes == 0 ? CUDA_ERROR_INVALID_VALUE
                                                               : sim_reference(handle, 1, &there);
-    if (result == CUDA_SUCCESS && bytes > there) {
-        sim_reference(handle, -1, NULL);
-        result = CUDA_ERROR_INVALID_VALUE;
-    }
     if (result != CUDA_SUCCESS) {
         free(made);
         return result;
     }
     *made = (struct sim_allocation){.address = address, .bytes = bytes, .kind = SIM_MAPPED, .handle = handle};
     pthread_mutex_lock(&sim_process_lock);
-    sim_allocation_add(made);
+    int fits = bytes <= there && !sim_is_mapped(address, bytes);
+    if (fits) {
+        sim_allocation_add(made);
+    }
     pthread_mutex_unlock(&sim_process_lock);
-    return CUDA_SUCCESS;
+    if (!fits) {
+        sim_reference(handle, -1, NULL);
+        free(made);
+    }
+    return fits ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 /* Whether a mapping that begins in the range goes on behind it. */

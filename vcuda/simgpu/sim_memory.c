@@ -109,6 +109,18 @@ struct sim_allocation *sim_allocation_within(uint64_t address)
     return NULL;
 }
 
+int sim_is_mapped(uint64_t address, uint64_t bytes)
+{
+    for (int i = 0; i < BUCKETS; i++) {
+        for (const struct sim_allocation *each = buckets[i]; each != NULL; each = each->next) {
+            if (each->kind == SIM_MAPPED && each->address < address + bytes && address < each->address + each->bytes) {
+                return 1;
+            }
+        }
+    }
+    return 0;
+}
+
 /* A granule that small allocations are cut from, one after the other; it goes when the last of them goes. */
 struct sim_granule {
     CUcontext context;

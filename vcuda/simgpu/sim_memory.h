@@ -53,6 +53,8 @@ void sim_allocation_add(struct sim_allocation *made);
 void sim_allocation_remove(struct sim_allocation *gone);
 struct sim_allocation *sim_allocation_find(uint64_t address);
 struct sim_allocation *sim_allocation_within(uint64_t address);
+/* Whether something is mapped to a part of the range. */
+int sim_is_mapped(uint64_t address, uint64_t bytes);
 
 /* The device whose memory is at a location; -1: none. */
 int sim_location_device(const CUmemLocation *location);

@@ -91,6 +91,25 @@ static void physical_memory_lives_until_handle_and_mappings_are_gone(void)
     CHECK(cuMemCreate(&handle, 3 * MIB, &pinned, 0) == CUDA_ERROR_INVALID_VALUE);
 }
 
+static void a_range_that_is_mapped_takes_no_second_mapping(void)
+{
+    size_t before = used();
+    CUdeviceptr range = 0;
+    CUmemGenericAllocationHandle small = 0, large = 0;
+    OK(cuMemAddressReserve(&range, 16 * MIB, 0, 0, 0));
+    OK(cuMemCreate(&small, 4 * MIB, &pinned, 0));
+    OK(cuMemCreate(&large, 8 * MIB, &pinned, 0));
+    OK(cuMemMap(range + 4 * MIB, 4 * MIB, 0, small, 0));
+    CHECK(cuMemMap(range + 4 * MIB, 4 * MIB, 0, small, 0) == CUDA_ERROR_INVALID_VALUE);
+    CHECK(cuMemMap(range, 8 * MIB, 0, large, 0) == CUDA_ERROR_INVALID_VALUE);
+    CHECK(cuMemMap(range + 6 * MIB, 8 * MIB, 0, large, 0) == CUDA_ERROR_INVALID_VALUE);
+    OK(cuMemMap(range + 8 * MIB, 8 * MIB, 0, large, 0));
+    OK(cuMemUnmap(range + 4 * MIB, 12 * MIB));
+    OK(cuMemRelease(small));
+    OK(cuMemRelease(large));
+    CHECK(used() == before);
+}
+
 static void a_descriptor_holds_memory_until_it_is_closed(void)
 {
     size_t before = used();
@@ -267,6 +286,7 @@ int main(void)
     APART(a_pool_grows_in_steps_and_shrinks_at_synchronisation);
     APART(physical_memory_of_the_host_takes_nothing_of_the_device);
     APART(physical_memory_lives_until_handle_and_mappings_are_gone);
+    APART(a_range_that_is_mapped_takes_no_second_mapping);
     APART(a_descriptor_holds_memory_until_it_is_closed);
     APART(arrays_take_granules);
     APART(managed_memory_is_the_hosts_and_can_be_touched);
