@@ -74,11 +74,14 @@ static CUresult add_free(CUgraphNode *node, CUgraph graph, CUdeviceptr address)
     return result;
 }
 
-static CUresult add_child(CUgraphNode *node, CUgraph graph, CUgraph child)
+static CUresult add_child(CUgraphNode *node, CUgraph graph, CUgraph child, int moves)
 {
-    CUresult result = child == NULL || child == graph ? CUDA_ERROR_INVALID_VALUE : add(node, graph, &no_work);
+    CUgraph own = child == NULL || child == graph ? NULL : (moves ? child : sim_graph_copy(child));
+    CUresult result = own == NULL ? CUDA_ERROR_INVALID_VALUE : add(node, graph, &no_work);
     if (result == CUDA_SUCCESS) {
-        (*node)->child = child;
+        (*node)->child = own;
+    } else if (own != NULL && !moves) {
+        sim_graph_end(own);
     }
     return result;
 }
@@ -125,7 +128,8 @@ static CUresult add_any(CUgraphNode *node, CUgraph graph, const CUgraphNode *aft
     case CU_GRAPH_NODE_TYPE_MEM_FREE:
         return add_free(node, graph, parameters->free.dptr);
     case CU_GRAPH_NODE_TYPE_GRAPH:
-        return add_child(node, graph, parameters->graph.graph);
+        return add_child(node, graph, parameters->graph.graph,
+                         parameters->graph.ownership == CU_GRAPH_CHILD_GRAPH_OWNERSHIP_MOVE);
     case CU_GRAPH_NODE_TYPE_CONDITIONAL:
         return add_conditional(node, graph, &parameters->conditional);
     default:
@@ -271,7 +275,7 @@ SIM_EXPORT CUresult CUDAAPI cuGraphAddChildGraphNode(CUgraphNode *node, CUgraph 
     (void)after;
     (void)count;
     SIM_ENTER(COST_EVENT);
-    return add_child(node, graph, child);
+    return add_child(node, graph, child, 0);
 }
 
 SIM_EXPORT CUresult CUDAAPI cuGraphAddNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *after, size_t count,

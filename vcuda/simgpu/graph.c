@@ -34,6 +34,9 @@ void sim_graph_end(CUgraph graph)
         for (unsigned int i = 0; i < node->body_count; i++) {
             sim_graph_end(node->bodies[i]);
         }
+        if (node->child != NULL) {
+            sim_graph_end(node->child);
+        }
         free(node->bodies);
         free(node);
     }
@@ -59,6 +62,23 @@ CUgraphNode sim_graph_add(CUgraph graph, const struct sim_op *op)
     }
     graph->last = node;
     return node;
+}
+
+CUgraph sim_graph_copy(CUgraph graph)
+{
+    CUgraph made = sim_graph_make();
+    for (CUgraphNode node = graph->first; made != NULL && node != NULL; node = node->next) {
+        int alone = node->alloc_bytes != 0 || node->free_bytes != 0 || node->condition != NULL;
+        CUgraphNode copy = alone ? NULL : sim_graph_add(made, &node->op);
+        if (copy != NULL && node->child != NULL) {
+            copy->child = sim_graph_copy(node->child);
+        }
+        if (copy == NULL || (node->child != NULL && copy->child == NULL)) {
+            sim_graph_end(made);
+            made = NULL;
+        }
+    }
+    return made;
 }
 
 /* The body that a conditional node runs, and how often; NULL: none. */

@@ -14,7 +14,7 @@ struct CUgraphNode_st {
     uint64_t address;     /* of what a node made by hand allocates or frees */
     uint64_t free_bytes;  /* of a node that frees: what no allocation has taken over yet */
     int takes_over;       /* allocates where another has freed */
-    CUgraph child;
+    CUgraph child; /* the node's own */
     struct sim_condition *condition; /* of a conditional node: by its value, which bodies run */
     CUgraphConditionalNodeType how;
     CUgraph *bodies; /* the node's own */
@@ -35,6 +35,8 @@ struct CUgraph_st {
 
 CUgraph sim_graph_make(void);
 void sim_graph_end(CUgraph graph);
+/* NULL: it has nodes that allocate, free or decide, of which there is no copy (cuda.h), or there is no memory. */
+CUgraph sim_graph_copy(CUgraph graph);
 CUgraphNode sim_graph_add(CUgraph graph, const struct sim_op *op);
 
 #endif

@@ -199,6 +199,33 @@ static void memory_allocated_in_a_captured_stream_is_its_graphs(void)
     OK(cuGraphDestroy(graph));
 }
 
+static void a_child_graph_is_copied_into_its_node_and_with_allocations_moved(void)
+{
+    CUgraph outer = NULL;
+    CUgraphExec exec = NULL;
+    CUgraphNode node = NULL;
+    CUgraph child = capture("spin_us_1000", 2);
+    OK(cuGraphCreate(&outer, 0));
+    CHECK(cuGraphAddChildGraphNode(&node, outer, NULL, 0, outer) == CUDA_ERROR_INVALID_VALUE);
+    OK(cuGraphAddChildGraphNode(&node, outer, NULL, 0, child));
+    OK(cuGraphDestroy(child));
+    OK(cuGraphInstantiate(&exec, outer, 0));
+    double begin = seconds();
+    OK(cuGraphLaunch(exec, stream));
+    OK(cuStreamSynchronize(stream));
+    CHECK(seconds() - begin >= 0.002);
+    OK(cuGraphExecDestroy(exec));
+    CUDA_MEM_ALLOC_NODE_PARAMS alloc = {.bytesize = 10 << 20};
+    OK(cuGraphCreate(&child, 0));
+    OK(cuGraphAddMemAllocNode(&node, child, NULL, 0, &alloc));
+    CHECK(cuGraphAddChildGraphNode(&node, outer, NULL, 0, child) == CUDA_ERROR_INVALID_VALUE);
+    CUgraphNodeParams moves = {.type = CU_GRAPH_NODE_TYPE_GRAPH};
+    moves.graph.graph = child;
+    moves.graph.ownership = CU_GRAPH_CHILD_GRAPH_OWNERSHIP_MOVE;
+    OK(cuGraphAddNode_v2(&node, outer, NULL, NULL, 0, &moves));
+    OK(cuGraphDestroy(outer));
+}
+
 /* Kernels set no value here: a loop's body runs as often as the default value says. */
 static void a_conditional_node_runs_the_body_of_its_value_and_takes_no_allocation(void)
 {
@@ -247,6 +274,7 @@ int main(void)
     HOLDS(an_event_of_a_capture_that_has_ended_is_waited_for_by_no_stream);
     HOLDS(graph_memory_is_taken_at_upload_and_kept_until_trimmed);
     HOLDS(memory_allocated_in_a_captured_stream_is_its_graphs);
+    HOLDS(a_child_graph_is_copied_into_its_node_and_with_allocations_moved);
     HOLDS(a_conditional_node_runs_the_body_of_its_value_and_takes_no_allocation);
     return 0;
 }

@@ -65,12 +65,15 @@ static CUresult nested(struct line *line)
 {
     CUgraph outer, inner;
     CUgraphNode node;
+    CUgraphNodeParams child = {.type = CU_GRAPH_NODE_TYPE_GRAPH};
     CUDA_MEM_ALLOC_NODE_PARAMS asked = allocation(line->one);
     CUresult result = CU(cuGraphCreate)(&inner, 0);
     result |= CU(cuGraphAddMemAllocNode)(&node, inner, NULL, 0, &asked);
     for (size_t depth = line->two != 0 ? line->two : 1; depth != 0; depth--, inner = outer) {
         result |= CU(cuGraphCreate)(&outer, 0);
-        result |= CU(cuGraphAddChildGraphNode)(&node, outer, NULL, 0, inner);
+        child.graph.graph = inner;
+        child.graph.ownership = CU_GRAPH_CHILD_GRAPH_OWNERSHIP_MOVE; /* one that allocates cannot be copied */
+        result |= CU(cuGraphAddNode_v2)(&node, outer, NULL, NULL, 0, &child);
     }
     return instantiated(result, line, inner);
 }
