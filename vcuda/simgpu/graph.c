@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "capture.h"
+#include "sim_memory.h"
 
 struct CUgraphExec_st {
     CUcontext context;
@@ -175,7 +176,7 @@ static CUresult instantiate(CUgraphExec *exec, CUgraph graph)
     if (made == NULL) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    made->context = context;
+    made->context = sim_owner(context);
     result = fill(made, graph);
     if (result != CUDA_SUCCESS) {
         free(made);

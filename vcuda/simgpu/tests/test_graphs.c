@@ -178,6 +178,43 @@ static void graph_memory_is_taken_at_upload_and_kept_until_trimmed(void)
     OK(cuGraphDestroy(graph));
 }
 
+static CUgraphExec uploaded(CUstream into)
+{
+    CUgraph graph = NULL;
+    CUgraphNode node = NULL;
+    CUgraphExec exec = NULL;
+    CUDA_MEM_ALLOC_NODE_PARAMS alloc = {.bytesize = 10 << 20};
+    OK(cuGraphCreate(&graph, 0));
+    OK(cuGraphAddMemAllocNode(&node, graph, NULL, 0, &alloc));
+    OK(cuGraphInstantiate(&exec, graph, 0));
+    OK(cuGraphUpload(exec, into));
+    OK(cuGraphDestroy(graph));
+    return exec;
+}
+
+static void graph_memory_of_a_green_context_is_the_primary_ones(void)
+{
+    CUcontext primary = NULL, part = NULL, popped = NULL;
+    CUgreenCtx green = NULL;
+    OK(cuDevicePrimaryCtxRetain(&primary, 0));
+    OK(cuGreenCtxCreate(&green, NULL, 0, CU_GREEN_CTX_DEFAULT_STREAM));
+    OK(cuCtxFromGreenCtx(&part, green));
+    size_t before = left();
+    OK(cuCtxPushCurrent(primary));
+    CUgraphExec first = uploaded(NULL);
+    OK(cuCtxPushCurrent(part));
+    CUgraphExec second = uploaded(NULL);
+    CHECK(before - left() == 20 << 20);
+    OK(cuGraphExecDestroy(second));
+    OK(cuCtxPopCurrent(&popped));
+    OK(cuGraphExecDestroy(first));
+    OK(cuDeviceGraphMemTrim(0));
+    CHECK(left() == before);
+    OK(cuCtxPopCurrent(&popped));
+    OK(cuGreenCtxDestroy(green));
+    OK(cuDevicePrimaryCtxRelease(0));
+}
+
 static void memory_allocated_in_a_captured_stream_is_its_graphs(void)
 {
     CUgraph graph = NULL;
@@ -273,6 +310,7 @@ int main(void)
     HOLDS(a_stream_that_waits_for_a_captured_event_is_captured_too);
     HOLDS(an_event_of_a_capture_that_has_ended_is_waited_for_by_no_stream);
     HOLDS(graph_memory_is_taken_at_upload_and_kept_until_trimmed);
+    HOLDS(graph_memory_of_a_green_context_is_the_primary_ones);
     HOLDS(memory_allocated_in_a_captured_stream_is_its_graphs);
     HOLDS(a_child_graph_is_copied_into_its_node_and_with_allocations_moved);
     HOLDS(a_conditional_node_runs_the_body_of_its_value_and_takes_no_allocation);
