@@ -208,6 +208,9 @@ static CUresult update(CUgraphExec exec, CUgraph graph, CUgraphExecUpdateResult 
 static CUresult upload(CUgraphExec exec)
 {
     CUresult result = CUDA_SUCCESS;
+    if (exec->alloc_bytes == 0) {
+        return CUDA_SUCCESS;
+    }
     pthread_mutex_lock(&sim_process_lock);
     uint32_t device = exec->context->device;
     if (graph_memory[device].life != exec->context->life) {
@@ -216,7 +219,7 @@ static CUresult upload(CUgraphExec exec)
         graph_memory[device].used = 0;
         graph_memory[device].reserved = 0;
     }
-    if (!exec->uploaded && exec->alloc_bytes != 0) {
+    if (!exec->uploaded) {
         uint64_t needed = graph_memory[device].used + exec->alloc_bytes;
         uint64_t growth = needed > graph_memory[device].reserved ? needed - graph_memory[device].reserved : 0;
         result = growth == 0 ? CUDA_SUCCESS : sim_charge(exec->context, growth);

@@ -215,6 +215,28 @@ static void graph_memory_of_a_green_context_is_the_primary_ones(void)
     OK(cuDevicePrimaryCtxRelease(0));
 }
 
+static void a_graph_that_allocates_nothing_leaves_the_graph_memory_of_other_contexts(void)
+{
+    CUcontext primary = NULL, popped = NULL;
+    CUgraphExec plain = NULL;
+    CUgraph graph = capture("spin_us_10", 1);
+    OK(cuGraphInstantiate(&plain, graph, 0));
+    OK(cuDevicePrimaryCtxRetain(&primary, 0));
+    size_t before = left();
+    OK(cuCtxPushCurrent(primary));
+    CUgraphExec allocates = uploaded(NULL);
+    OK(cuCtxPopCurrent(&popped));
+    OK(cuGraphLaunch(plain, stream));
+    OK(cuCtxPushCurrent(primary));
+    OK(cuGraphExecDestroy(allocates));
+    OK(cuDeviceGraphMemTrim(0));
+    OK(cuCtxPopCurrent(&popped));
+    CHECK(left() == before);
+    OK(cuDevicePrimaryCtxRelease(0));
+    OK(cuGraphExecDestroy(plain));
+    OK(cuGraphDestroy(graph));
+}
+
 static void memory_allocated_in_a_captured_stream_is_its_graphs(void)
 {
     CUgraph graph = NULL;
@@ -311,6 +333,7 @@ int main(void)
     HOLDS(an_event_of_a_capture_that_has_ended_is_waited_for_by_no_stream);
     HOLDS(graph_memory_is_taken_at_upload_and_kept_until_trimmed);
     HOLDS(graph_memory_of_a_green_context_is_the_primary_ones);
+    HOLDS(a_graph_that_allocates_nothing_leaves_the_graph_memory_of_other_contexts);
     HOLDS(memory_allocated_in_a_captured_stream_is_its_graphs);
     HOLDS(a_child_graph_is_copied_into_its_node_and_with_allocations_moved);
     HOLDS(a_conditional_node_runs_the_body_of_its_value_and_takes_no_allocation);
