@@ -214,7 +214,7 @@ $(TESTS)/actor-asan: $(ACTOR) tests/actor/actor.h tests/kernels.h $(HEADERS)/.fe
 	@mkdir -p $(@D)
 	$(CC) $(PROGRAM_FLAGS) -fsanitize=address $(ACTOR) -o $@ -ldl
 
-UNDER_ASAN := memory contexts kinds pools forms refusals sharing reports bad_input deck_in_real_time
+UNDER_ASAN := random_calls memory contexts kinds pools forms refusals sharing reports bad_input deck_in_real_time
 .PHONY: sanitizers
 sanitizers: test-programs simgpu $(B)/asan/libvcuda.so.1 $(SANITIZED)
 	$(TESTS)/parsers-asan 1 $(if $(CI),60000,15000)
