@@ -129,6 +129,24 @@ def test_work_that_is_longer_than_what_was_before_it_is_not_taken_for_disturbed(
     assert reported(container).busy_ns > work_done(node)["a"] * 0.9
 
 
+@pytest.mark.parametrize("percent", [50, 100])
+def test_the_beginning_of_a_kernel_counts_also_where_one_of_another_context_ends_before_it(
+    node: Node, percent: int
+) -> None:
+    container = part_of_a_gpu(node, percent)
+    result, _ = run(container, ("unusual", "contexts", "20"))
+    done_ns = work_done(node)["a"]
+    busy_ns = reported(container).busy_ns
+    assert (result, abs(busy_ns - done_ns) < done_ns / 20) == (0, True), f"{busy_ns} of {done_ns}"
+
+
+def test_time_for_which_another_context_waits_for_the_host_is_no_gpu_time(node: Node) -> None:
+    container = part_of_a_gpu(node, 50)
+    result, _ = run(container, ("unusual", "beside", "100"))
+    done_ns = work_done(node)["a"]
+    assert (result, abs(reported(container).busy_ns - done_ns) < done_ns / 20) == (0, True)
+
+
 def test_a_kernel_that_goes_on_is_charged_before_it_ends(node: Node) -> None:
     container = node.container("a")
     with ended(container.start("actor")) as program:

@@ -34,8 +34,7 @@ uint64_t account_contenders(int index);
 /* Gives what the turns since the last call were worth; returns the credit. */
 int64_t account_credit(int index, const struct turn *turn, uint64_t now_ns);
 
-/* When the earliest of what this process has in flight began; 0: nothing is. Of several contexts on a device, the one that
- * said so last. */
+/* When the earliest of what this process has in flight began; 0: nothing is. */
 void account_in_flight_since(int index, uint64_t since_ns);
 
 /* Writes for the node and the container's other processes that this one has or wants work on the device. */

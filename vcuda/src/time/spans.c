@@ -18,6 +18,8 @@
 #define LONGEST_WAIT_NS 1000000000u
 
 static struct queue queues[QUEUES];
+/* Guards every queue's at_work_since_ns, and that the ledger says the earliest of them. Taken behind a queue's lock. */
+static pthread_mutex_t at_work_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_mutex_t queues_lock = PTHREAD_MUTEX_INITIALIZER; /* guards taking and giving up of entries */
 static uint32_t queues_used;                                    /* entries beyond were never taken; atomic */
 
@@ -360,6 +362,21 @@ static uint64_t earliest_of(const struct span *span)
     return most_of(span->begin_ns, span->stood_ns);
 }
 
+/* Says since when what the context has in flight may have run and is not accounted for (0: nothing is), and for other processes
+ * which of all contexts on the device has the earliest. */
+static void publish_at_work(struct queue *queue, uint64_t since_ns)
+{
+    const struct queue *other;
+    uint64_t earliest = UINT64_MAX;
+    pthread_mutex_lock(&at_work_lock);
+    queue->at_work_since_ns = since_ns;
+    for (uint32_t i = 0; (other = spans_walk(i)) != NULL; i++)
+        if (other->at_work_since_ns != 0 && __atomic_load_n(&other->index, __ATOMIC_RELAXED) == queue->index)
+            earliest = least_of(earliest, other->at_work_since_ns);
+    account_in_flight_since(queue->index, earliest != UINT64_MAX ? earliest : 0);
+    pthread_mutex_unlock(&at_work_lock);
+}
+
 /* Under the lock: since when something is in flight that is not accounted for. To other queues that is since when something
  * waits, whatever it waits for; what is charged leaves out the time in which nothing can have run. */
 static void publish_oldest(struct queue *queue)
@@ -367,7 +384,7 @@ static void publish_oldest(struct queue *queue)
     uint64_t at_work = queue->count != 0 ? UINT64_MAX : 0;
     for (uint32_t i = 0; i < queue->count; i++)
         at_work = least_of(at_work, earliest_of(&queue->spans[i]));
-    account_in_flight_since(queue->index, at_work != 0 ? most_of(at_work, queue->cursor_ns) : 0);
+    publish_at_work(queue, at_work != 0 ? most_of(at_work, queue->cursor_ns) : 0);
     uint64_t since = queue->count != 0 ? queue->spans[0].begin_ns : 0;
     if (since != 0 && since < queue->cursor_ns)
         since = queue->cursor_ns;
@@ -639,6 +656,7 @@ void spans_forget(CUcontext context)
             charge_the_rest(queue);
             queue->serial++;
             __atomic_store_n(&queue->oldest_since_ns, 0, __ATOMIC_RELAXED);
+            publish_at_work(queue, 0);
             uint64_t serial = queue->serial;
             wait_for_others(queue, false);
             if (queue->serial == serial)
@@ -651,12 +669,14 @@ void spans_forget(CUcontext context)
 void spans_begin_anew(void)
 {
     pthread_mutex_init(&queues_lock, NULL);
+    pthread_mutex_init(&at_work_lock, NULL);
     for (uint32_t i = 0; i < queues_used; i++) {
         pthread_mutex_init(&queues[i].lock, NULL);
         queues[i].serial++;
         queues[i].callers = 0;
         queues[i].reaping = queues[i].beginning = false; /* the thread that did either is not in the child */
         queues[i].count = 0;
+        queues[i].at_work_since_ns = 0;
         __atomic_store_n(&queues[i].oldest_since_ns, 0, __ATOMIC_RELAXED);
         __atomic_store_n(&queues[i].context, NULL, __ATOMIC_RELEASE);
     }

@@ -80,8 +80,9 @@ struct queue {
     const struct flow *held;   /* whose */
     /* For other queues: since when its oldest span goes on (0: none), and the estimate of all that is in flight. Atomic. */
     uint64_t oldest_since_ns, all_in_flight_ns;
-    uint64_t wanted_ns; /* CLOCK_MONOTONIC when the context last had or wanted work; atomic */
-    uint64_t waiter;    /* id of a span that goes on for so long that it may wait for a launch which is held; 0: none */
+    uint64_t at_work_since_ns; /* when the earliest in flight that is not accounted for may have begun; 0: none. at_work_lock */
+    uint64_t wanted_ns;        /* CLOCK_MONOTONIC when the context last had or wanted work; atomic */
+    uint64_t waiter;           /* id of a span that goes on for so long that it may wait for a launch which is held; 0: none */
 };
 
 /* The queue of a context, made at its first launch. NULL when there is no room for one more. */

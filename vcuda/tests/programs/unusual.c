@@ -8,6 +8,8 @@
  *     unusual conditional COUNT  so many launches of a graph with a loop whose body was captured, in it a choice of two bodies, each
  *                               of which allocates nothing; prints how long a launch takes at most
  *     unusual contextless       a thread that has no current context allocates in the order of a stream
+ *     unusual contexts ROUNDS   in each a kernel of 16 ms in one context, and 8 ms later one of 1 ms in another, which ends first
+ *     unusual beside ROUNDS   a kernel in one context waits for the host, while in another there is one of 0.1 ms every 10 ms
  *     unusual gap               unmaps a range of which the beginning alone is mapped; prints the answer in place of the time
  *     unusual starved           no memory is left to the process when it makes its first context; prints what that call said
  *     unusual unread            none is left when it looks the driver's functions up; then there is, and it allocates 2 GiB
@@ -261,6 +263,45 @@ static void contextless(void)
     must(pthread_join(thread, NULL) != 0);
 }
 
+static void contexts(int rounds)
+{
+    CUcontext other;
+    must(CU(cuCtxCreate_v2)(&other, 0, 0));
+    CUstream beside = stream(CU_STREAM_NON_BLOCKING);
+    CUfunction shorter = kernel("spin_ms_1");
+    must(CU(cuCtxSetCurrent)(context));
+    CUfunction longer = kernel("spin_ms_16");
+    for (int i = 0; i < rounds; i++) {
+        must(CU(cuCtxSetCurrent)(context));
+        launch(longer, works, NULL);
+        pause_us(8000);
+        must(CU(cuCtxSetCurrent)(other));
+        launch(shorter, beside, NULL);
+        wait_for(beside, LONG_US);
+        wait_for(works, LONG_US);
+    }
+}
+
+static void beside(int rounds)
+{
+    CUcontext other;
+    uint32_t *go = word();
+    must(CU(cuCtxCreate_v2)(&other, 0, 0));
+    CUstream waits = stream(CU_STREAM_NON_BLOCKING);
+    CUfunction later = kernel("spin_us_10");
+    must(CU(cuStreamWaitValue32_v2)(waits, (CUdeviceptr)go, 1, CU_STREAM_WAIT_VALUE_EQ));
+    launch(later, waits, NULL);
+    must(CU(cuCtxSetCurrent)(context));
+    CUfunction short_one = kernel("spin_us_100");
+    for (int i = 0; i < rounds; i++) {
+        launch(short_one, works, NULL);
+        wait_for(works, LONG_US);
+        pause_us(10000);
+    }
+    __atomic_store_n(go, 1, __ATOMIC_RELEASE);
+    wait_for(waits, LONG_US);
+}
+
 /* A range of which the beginning alone is mapped: what the driver answers to its end, as "microseconds". */
 static uint64_t gap(void)
 {
@@ -298,6 +339,10 @@ int main(int count, char **arguments)
         fault(atoi(arguments[2]));
     else if (count == 3 && strcmp(arguments[1], "conditional") == 0)
         done(CUDA_SUCCESS, conditionals(atoi(arguments[2])));
+    else if (count == 3 && strcmp(arguments[1], "beside") == 0)
+        beside(atoi(arguments[2]));
+    else if (count == 3 && strcmp(arguments[1], "contexts") == 0)
+        contexts(atoi(arguments[2]));
     else if (count == 3 && strcmp(arguments[1], "capture") == 0)
         capture(atoi(arguments[2]));
     else
