@@ -222,7 +222,9 @@ def _readable_folded(snapshot: Snapshot) -> Iterator[Row]:
 
 
 GRANT, CHECKPOINT, CORRECTION = "grant", "checkpoint", "correction"
-MONEY = frozenset({GRANT, "carry", "lapse"})
+OF_CREDITS = frozenset({"carry", "lapse"})
+"""The kinds of ledger entries that only a credit has."""
+MONEY = OF_CREDITS | {GRANT}
 """The kinds of ledger entries that change the available amount and not the spent amount."""
 
 
@@ -353,10 +355,11 @@ def _check_orders(snapshot: Snapshot) -> Iterator[Difference]:
     corrected = _by_name(entry for entry in snapshot.entries if _of_no_session(entry))
     moved = _by_name(entry for entry in snapshot.entries if entry.kind in MONEY)
     stored_credits = {name: f"{snapshot.start} {text.partition(' ')[0]}" for name, text in snapshot.credits.items()}
+    of_credits = stored_credits.keys() | {entry.name for entry in snapshot.entries if entry.kind in OF_CREDITS}
     kinds = (
         (Figure.GRANTED, "grant", snapshot.grants, granted),
         (Figure.SPENT, "correction", snapshot.corrections, corrected),
-        (Figure.GRANTED, "credit", stored_credits, {name: moved.get(name, 0) for name in stored_credits}),
+        (Figure.GRANTED, "credit", stored_credits, {name: moved.get(name, 0) for name in of_credits}),
     )
     for figure, kind, texts, entries in kinds:
         known = {name: whole(text.partition(" ")[2]) for name, text in texts.items() if _is_of(snapshot, text)}

@@ -8,8 +8,10 @@ import pytest
 
 from tests.support.ledger.audited import audited, write_statuses
 from tests.support.ledger.harness import MONTH, LedgerHarness, report
+from timekeeper.audit.difference import Figure
 from timekeeper.controller.state.books import ControllerRules
 from timekeeper.domain.pricing import Bill
+from timekeeper.domain.timestamps import HOUR
 from timekeeper.ledger import keys
 
 if TYPE_CHECKING:
@@ -108,3 +110,23 @@ def test_the_reports_of_a_pod_under_a_key_of_another_type_end_no_audit(teams: Le
     teams.client.delete(keys.report("pod-a"))
     teams.client.set(keys.report("pod-a"), "of another type")
     assert named(teams).keys() <= {"a"}
+
+
+@pytest.mark.parametrize(("name", "subject"), [("lasting", "credit lasting"), ("", "rolled over")])
+def test_a_credit_that_was_carried_over_and_is_missing_is_named(
+    harness: LedgerHarness, name: str, subject: str
+) -> None:
+    harness.budget("a", ["team-a"], 1, period={"every": "hour"}, rollover={"gpuHours": 1})
+    harness.grant("lasting", "a", 2, expires="2026-06-01T00:00:00Z")
+    harness.reconcile()
+    harness.reconcile(3600)
+    harness.lead()
+    harness.reconcile(60)
+    place = KEYS.credits(harness.now // HOUR * HOUR)
+    known = harness.client.hgetall(place)
+    assert harness.client.hdel(place, name) == 1
+    harness.lead()
+    harness.reconcile(60)
+    (missing,) = [each for each in audited(harness).differences if each.figure is Figure.GRANTED]
+    assert (missing.account, missing.subject, missing.stored) == ("a", subject, "nothing")
+    assert missing.expected == known[name.encode()].split()[0].decode()
