@@ -91,6 +91,31 @@ def test_the_amount_that_expires_is_the_same_under_every_leader(harness: LedgerH
     assert money(harness, "a")[1:] == [("lapse", "tonight", spent_meanwhile - GPU_HOUR)]
 
 
+@pytest.mark.parametrize("later", [HUNDRED, "-0.01"])
+@pytest.mark.parametrize("away", [False, True])
+def test_a_grant_that_is_made_after_an_expiry_changes_nothing_of_what_expired_while_no_leader_ran(
+    harness: LedgerHarness, later: str, *, away: bool
+) -> None:
+    harness.budget("a", ["team-a"], HUNDRED, period=HOURLY)
+    harness.pod("p", "team-a", core=10)
+    harness.reconcile()
+    harness.reconcile(1200)
+    expiring(harness, "soon", HUNDRED, 600)  # pays the 20 GPU-seconds that are owed, and then the pod
+    for seconds in (0, 300, 300, 1):
+        harness.pass_time(seconds)
+        if not away:
+            harness.reconcile()
+    harness.pass_time(60)
+    harness.grant("later", "a", later)
+    if away:
+        harness.lead()
+    harness.reconcile()
+    harness.reconcile(1)
+    (lapsed,) = [amount for kind, _, amount in money(harness, "a") if kind == "lapse"]
+    left = 2 * (ALLOWANCE + 800) - 120 * GPU_SECOND - 60 * GPU_SECOND
+    assert lapsed == -left
+
+
 def test_a_grant_that_outlives_its_period_begins_the_next_one_with_what_was_left_of_it(harness: LedgerHarness) -> None:
     harness.budget("a", ["team-a"], HUNDRED, period=HOURLY)
     harness.reconcile()

@@ -274,6 +274,10 @@ SpentBy = Callable[[Account, Period, int], int]
 """A function of an account, one of its periods and an instant: the microGPU-seconds spent in the period by that
 instant.
 """
+GrantedAfter = Callable[[Account, Period, Instant], int]
+"""A function of an account, one of its periods and an instant: the microGPU-seconds of the period's grants that end
+with it and were made after the instant.
+"""
 
 _log = structlog.get_logger()
 
@@ -288,9 +292,9 @@ def close_due_balances(context: ReconcileContext, now: Instant, names: Iterable[
         redis.RedisError: the store does not answer.
     """
     accounts = [context.books.accounts[name] for name in sorted(names)]
-    spent_by = spending(context, now)
+    spent_by, granted_after = spending(context, now), partial(_granted_after, context.books)
     while accounts:
-        due = [(account, due_closing(account, now, spent_by)) for account in accounts]
+        due = [(account, due_closing(account, now, spent_by, granted_after)) for account in accounts]
         balances = [(account, change) for account, change in due if change is not None]
         if not balances:
             return
@@ -316,7 +320,9 @@ def take(account: Account, change: ClosingBalance, answer: PeriodTotals) -> None
     account.credits.setdefault(change.period, {}).update({entry.credit.name: entry.credit for entry in change.credits})
 
 
-def due_closing(account: Account, now: Instant, spent_by: SpentBy) -> ClosingBalance | None:
+def due_closing(
+    account: Account, now: Instant, spent_by: SpentBy, granted_after: GrantedAfter
+) -> ClosingBalance | None:
     """Returns an account's earliest closing balance that is due: it expires a credit or carries money over.
 
     The result is None if no closing balance is due, or if the budget has no allowance.
@@ -326,6 +332,7 @@ def due_closing(account: Account, now: Instant, spent_by: SpentBy) -> ClosingBal
 
     Args:
         spent_by: returns the amount that an account had spent in a period by an instant.
+        granted_after: returns the amount of the period's grants that were made after an instant.
     """
     if account.budget.allowance is None:
         return None
@@ -333,7 +340,7 @@ def due_closing(account: Account, now: Instant, spent_by: SpentBy) -> ClosingBal
     for period, following in zip_longest(latest, latest[1:]):
         if period.start not in account.period_totals or _is_incomplete(account, period):
             continue
-        closing = _expire(account, period, now, spent_by)
+        closing = _expire(account, period, now, spent_by, granted_after)
         is_next_read = following is not None and following.start in account.period_totals
         if closing is None and following is not None and is_next_read and period.end <= now:
             closing = _carry(account, period, following, spent_by)
@@ -401,7 +408,23 @@ def _sessions_by_account(books: Books) -> dict[str, list[MeteredSession]]:
     return by_account
 
 
-def _expire(account: Account, period: Period, now: Instant, spent_by: SpentBy) -> ClosingBalance | None:
+def _granted_after(books: Books, account: Account, period: Period, instant: Instant) -> int:
+    """Returns the amount of a period's grants that end with it and were made after an instant, in microGPU-seconds.
+
+    A leader that was away reads such a grant before it expires a credit, and the credit expires as if it had not come.
+    """
+    made_later = {
+        grant.name
+        for grant in books.budgets.grants.values()
+        if grant.budget == account.name and grant.expires is None and grant.created > instant
+    }
+    orders = [order for name, order in account.grants.items() if name in made_later]
+    return sum(order.amount for order in orders if order is not None and order.period == period.start)
+
+
+def _expire(
+    account: Account, period: Period, now: Instant, spent_by: SpentBy, granted_after: GrantedAfter
+) -> ClosingBalance | None:
     period_credits = account.expiring(period)
     expired = [
         credit
@@ -412,7 +435,8 @@ def _expire(account: Account, period: Period, now: Instant, spent_by: SpentBy) -
         return None
     first = min(expired, key=lambda credit: (credit.expires, credit.name))
     spent = spent_by(account, period, first.expires)
-    credit = expiring(account.own_money(period), period_credits, first.name, period.end, spent)
+    own = account.own_money(period) - granted_after(account, period, first.expires)
+    credit = expiring(own, period_credits, first.name, period.end, spent)
     return ClosingBalance(
         account.name, period.start, [CreditEntry(credit, Kind.EXPIRY, f"expired {format_instant(credit.expires)}")]
     )
