@@ -189,3 +189,10 @@ def test_no_shard_becomes_larger_than_an_object_may_be_and_the_largest_sums_are_
     assert sum(len(str(found)) for found in kept.values()) < 1000
     sums = [{int(name.removeprefix("namespace:n")) for name in names} for names in (kept, dropped)]
     assert min(sums[0]) > max(sums[1])
+
+
+@pytest.mark.parametrize("number", ["²", "٣", "1" * 5000, "-1", ""])
+def test_a_document_whose_name_has_no_number_of_an_object_keeps_no_other_from_its_object(number: str) -> None:
+    shards = shards_of({f":held:{number}": {}, ":held:2": {}})
+    assert ":held:2" in shards[2]
+    assert sum(len(shard) for shard in shards.values()) == 2

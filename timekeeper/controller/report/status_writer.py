@@ -10,6 +10,7 @@ which sessions were charged.
 from __future__ import annotations
 
 import json
+import re
 import time
 import zlib
 from collections.abc import Callable, Mapping
@@ -422,6 +423,7 @@ Pods come and go all the time, and a shard of 50,000 sessions has a quarter of a
 
 SHARED = frozenset({PRICES, SINCE})
 """The documents that belong to no account."""
+_NUMBER = re.compile(r"[0-9]{1,9}")
 
 
 @dataclass(slots=True)
@@ -520,7 +522,7 @@ def shards_of(documents: Json) -> dict[int, Json]:
     shards: dict[int, Json] = {}
     for name, document in documents.items():
         number = name.removeprefix(DECIDED) if name.startswith(DECIDED) else ""
-        shard = int(number) if number.isdigit() else zlib.crc32(name.encode())
+        shard = int(number) if _NUMBER.fullmatch(number) else zlib.crc32(name.encode())
         shards.setdefault(shard % CHECKPOINT_SHARDS, {})[name] = document
     return shards
 
