@@ -39,8 +39,8 @@ class DriverSample:
         at_ns: the time right before the driver was asked.
         used_bytes: the memory in use on the whole GPU, in bytes.
         bytes_by_pid: the GPU memory of each process, in bytes, keyed by the process id.
-        percent_by_pid: the percent of the time since the last sample in which each process kept the GPU busy; None if
-            the driver does not measure it.
+        percent_by_pid: the percent of the last second or more in which each process kept the GPU busy; None if the
+            driver does not measure it.
         unmeasured: the processes on the GPU whose memory the driver does not give; none of them is in `bytes_by_pid`.
     """
 

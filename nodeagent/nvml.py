@@ -26,6 +26,11 @@ LEAST_SECONDS = 0.25
 a second."""
 
 
+UTILISATION_NS = 900_000_000
+"""The least time between two questions for the utilisation by processes: that of two looks which no program asks for,
+less what a timer may lack. NVML takes a sample of it each second, or up to six times a second, depending on the product
+(nvmlUtilization_t), and gives none at all for an idle GPU. So an earlier question might take a busy GPU for an idle
+one."""
 AHEAD_US = 60_000_000
 """The time, in us, by which a sample must lie in the future to count as taken before the clock was set back. NVML's
 times are those of the calendar."""
@@ -39,12 +44,18 @@ class Nvml:
         ImportError: the package is not installed.
     """
 
-    def __init__(self, uuid: str, wall_ns: Callable[[], int] = time.time_ns) -> None:
+    def __init__(
+        self,
+        uuid: str,
+        wall_ns: Callable[[], int] = time.time_ns,
+        clock_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
         """Opens NVML and finds the GPU.
 
         Args:
             uuid: the GPU's uuid.
             wall_ns: returns the present time in ns since 1970, the clock of NVML's samples.
+            clock_ns: returns ns of CLOCK_MONOTONIC.
         """
         import pynvml  # noqa: PLC0415 (only where a GPU is to be asked)
 
@@ -55,7 +66,11 @@ class Nvml:
         except pynvml.NVMLError as error:
             raise OSError(f"NVML: {error}") from error
         self._wall_ns = wall_ns
+        self._clock_ns = clock_ns
         self._utilisation_us = 0
+        self._percents: dict[int, float] | None = None
+        self._asked_ns = -UTILISATION_NS
+        """The time of the question whose answer is `_percents`."""
 
     def sample(self) -> DriverSample:
         """Returns NVML's present figures of the GPU and of the processes on it.
@@ -63,11 +78,11 @@ class Nvml:
         Raises:
             OSError: NVML failed, or names processes but gives the memory of none.
         """
-        at_ns = time.monotonic_ns()
+        at_ns = self._clock_ns()
         try:
             compute = self._nvml.nvmlDeviceGetComputeRunningProcesses(self._device)
             memory = self._nvml.nvmlDeviceGetMemoryInfo(self._device)
-            percent = self._percent()
+            percent = self._percent(at_ns)
         except self._nvml.NVMLError as error:
             raise OSError(f"NVML: {error}") from error
         processes = [*compute, *self._graphics()]
@@ -90,7 +105,16 @@ class Nvml:
         except self._nvml.NVMLError:
             return []
 
-    def _percent(self) -> dict[int, float] | None:
+    def _percent(self, now_ns: int) -> dict[int, float] | None:
+        """Returns the percent of time in which each process kept the GPU busy, by the last answer, keyed by pid.
+
+        NVML is asked again once UTILISATION_NS have passed since it was asked.
+        """
+        if now_ns - self._asked_ns >= UTILISATION_NS:
+            self._percents, self._asked_ns = self._utilisation(), now_ns
+        return self._percents
+
+    def _utilisation(self) -> dict[int, float] | None:
         """Returns the percent of the time since the last call in which each process kept the GPU busy, keyed by pid.
 
         The mapping is empty if NVML has no samples, and None if it does not measure this GPU. After the clock was set

@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -103,9 +104,29 @@ def test_each_sample_of_utilisation_is_taken_once(monkeypatch: pytest.MonkeyPatc
     asked_from: list[int] = []
     held = [SimpleNamespace(pid=OWN, usedGpuMemory=100 * MIB)]
     monkeypatch.setitem(sys.modules, "pynvml", library(held, asked_from))
-    driver = Nvml("GPU-1")
+    driver = Nvml("GPU-1", clock_ns=count(0, 10**9).__next__)
     assert [driver.sample().percent_by_pid for _ in range(3)] == [{OWN: 50.0}] * 3
     assert asked_from == [0, 1000, 2000]
+
+
+def test_a_program_that_asks_for_samples_takes_no_busy_gpu_for_an_idle_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NVML may take one sample of utilisation a second, and gives none where there is no new one."""
+    clock, second_us = SimpleNamespace(ns=0), 1_000_000
+
+    def utilisation(_: object, since_us: int) -> list[SimpleNamespace]:
+        last_us = clock.ns // 1000 // second_us * second_us
+        return [SimpleNamespace(pid=OWN, timeStamp=last_us, smUtil=80)] if last_us > since_us else []
+
+    fake = library([SimpleNamespace(pid=OWN, usedGpuMemory=MIB)], [])
+    fake.nvmlDeviceGetProcessUtilization = utilisation
+    monkeypatch.setitem(sys.modules, "pynvml", fake)
+    driver = Nvml("GPU-1", lambda: clock.ns, lambda: clock.ns)
+
+    def answer_at(quarter: int) -> object:
+        clock.ns = quarter * second_us * 1000 // 4
+        return driver.sample().percent_by_pid
+
+    assert [answer_at(quarter) for quarter in range(4, 20)] == [{OWN: 80.0}] * 16
 
 
 @pytest.mark.parametrize(
@@ -135,7 +156,7 @@ def test_a_clock_that_is_set_back_by_an_hour_hides_no_use(monkeypatch: pytest.Mo
     fake = library([SimpleNamespace(pid=OWN, usedGpuMemory=MIB)], [])
     fake.nvmlDeviceGetProcessUtilization = lambda _, since_us: [each for each in history if each.timeStamp > since_us]
     monkeypatch.setitem(sys.modules, "pynvml", fake)
-    driver = Nvml("GPU-1", lambda: now_us * 1000)
+    driver = Nvml("GPU-1", lambda: now_us * 1000, count(0, 10**9).__next__)
     assert driver.sample().percent_by_pid == {OWN: 100.0}
     now_us -= hour_us
     assert driver.sample().percent_by_pid == {}
