@@ -31,6 +31,9 @@ UTILISATION_NS = 900_000_000
 less what a timer may lack. NVML takes a sample of it each second, or up to six times a second, depending on the product
 (nvmlUtilization_t), and gives none at all for an idle GPU. So an earlier question might take a busy GPU for an idle
 one."""
+MOST_PERCENT = 100
+"""The most utilisation of a sample that is one. Drivers give others of processes that have ended
+(https://github.com/Syllo/nvtop/issues/110)."""
 AHEAD_US = 60_000_000
 """The time, in us, by which a sample must lie in the future to count as taken before the clock was set back. NVML's
 times are those of the calendar."""
@@ -128,7 +131,7 @@ class Nvml:
         except self._nvml.NVMLError as error:
             # The package raises an error of the value NVML_SUCCESS where NVML has nothing to copy.
             return {} if error.value in (self._nvml.NVML_SUCCESS, self._nvml.NVML_ERROR_NOT_FOUND) else None
-        samples = [one for one in listed if int(one.timeStamp) <= now_us + AHEAD_US]
+        samples = [one for one in listed if int(one.timeStamp) <= now_us + AHEAD_US and int(one.smUtil) <= MOST_PERCENT]
         self._utilisation_us = max([self._utilisation_us, *(int(one.timeStamp) for one in samples)])
         sums: dict[int, list[int]] = {}
         for one in samples:

@@ -129,6 +129,14 @@ def test_a_program_that_asks_for_samples_takes_no_busy_gpu_for_an_idle_one(monke
     assert [answer_at(quarter) for quarter in range(4, 20)] == [{OWN: 80.0}] * 16
 
 
+def test_a_sample_of_more_utilisation_than_there_is_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = library([SimpleNamespace(pid=OWN, usedGpuMemory=MIB)], [])
+    samples = [SimpleNamespace(pid=OWN, timeStamp=1, smUtil=percent) for percent in (40, 4294967295, 60)]
+    fake.nvmlDeviceGetProcessUtilization = lambda *_: samples
+    monkeypatch.setitem(sys.modules, "pynvml", fake)
+    assert Nvml("GPU-1").sample().percent_by_pid == {OWN: 50.0}
+
+
 @pytest.mark.parametrize(
     ("value", "found"),
     [(0, {}), (6, {}), (3, None), (4, None), (13, None), (999, None)],
