@@ -32,8 +32,8 @@ from nodeagent.turns import Policy
 _log = structlog.get_logger(__name__)
 
 LEAST_SECONDS = 0.25
-"""The least time between two looks, however often programs ask for one. NVML's own history has a sample in a sixth of a
-second. A program that asks gets the next look within LEAST_SECONDS (docs/vcuda.md)."""
+"""The least time between two looks, however often programs ask for one. A program that asks gets the next look within
+LEAST_SECONDS (docs/vcuda.md)."""
 WAITS = 4
 """The number of waits of LEAST_SECONDS between two looks if no program asks for one sooner."""
 KILL_AFTER_SECONDS = 10.0

@@ -22,10 +22,7 @@ from nodeagent.turns import Policy
 
 INTERVAL_SECONDS = 0.5
 LEAST_SECONDS = 0.25
-"""The least time between two samples, however often programs ask for one. NVML's own history has a sample in a sixth of
-a second."""
-
-
+"""The least time between two samples, however often programs ask for one."""
 UTILISATION_NS = 900_000_000
 """The least time between two questions for the utilisation by processes: that of two looks which no program asks for,
 less what a timer may lack. NVML takes a sample of it each second, or up to six times a second, depending on the product
