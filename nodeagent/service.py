@@ -622,6 +622,8 @@ class Agent:
         while not self._gpu_watch.stops_before_the_next_look(self._stop.wait):
             before = self._gpu_watch.seen
             seen = self._gpu_watch.look(time.monotonic())
+            if self._stop.is_set():
+                return  # the driver may have taken long, and the next agent of the node writes these files already
             for uuid in seen.silent.keys() - before.silent.keys():
                 _log.warning("driver silent", uuid=uuid, error=seen.silent[uuid])
             self._publish_figures()

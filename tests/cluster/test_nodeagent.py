@@ -27,6 +27,7 @@ from fairgpu.cluster.api import ApiError
 from nodeagent import handover, offer, service, starting, writer_process
 from nodeagent.containers.records import GivenDevice, Record, encode
 from nodeagent.containers.resolving import Listed
+from nodeagent.driver_figures import DriverSample
 from nodeagent.offer import Offer
 from nodeagent.pages import SCHEDULE, last_write_ns
 from nodeagent.service import Agent
@@ -44,7 +45,7 @@ from tests.support.fake_runtime import runtime_that_hangs, runtime_with_cdi, run
 from tests.support.fake_vendor import MEMORY_MIB, FakeVendor, gpus
 from tests.support.other_plugin import another_plugin
 from tests.support.ports import free_port
-from tests.support.waiting import wait_until
+from tests.support.waiting import LIMIT_S, wait_until
 
 SLOT = "slot-0"
 
@@ -509,10 +510,8 @@ def test_a_start_that_fails_unexpectedly_is_refused_and_counted(
         assert shown(port, refused) == before + 1
 
 
-def test_an_agent_counts_the_use_of_a_whole_gpu_from_where_the_last_one_ended(
-    make_machine: Callable[[str], Machine], namespace: str
-) -> None:
-    machine = make_machine("agent-away")
+def whole_container(machine: Machine, namespace: str) -> Path:
+    """A container that has the first GPU whole, which an earlier agent started; returns its pod's usage volume."""
     pod = machine.place(namespace, "train")
     uid = str(pod["metadata"]["uid"])
     device = GivenDevice("GPU-0", 100, MEMORY_MIB, 0, 7)
@@ -522,6 +521,14 @@ def test_an_agent_counts_the_use_of_a_whole_gpu_from_where_the_last_one_ended(
     (folder / "record.json").write_text(encode(record))
     usage = machine.settings.kubelet.pods / uid / "volumes" / "kubernetes.io~empty-dir" / names.USAGE_VOLUME
     (usage / "main").mkdir(parents=True)
+    return usage
+
+
+def test_an_agent_counts_the_use_of_a_whole_gpu_from_where_the_last_one_ended(
+    make_machine: Callable[[str], Machine], namespace: str
+) -> None:
+    machine = make_machine("agent-away")
+    usage = whole_container(machine, namespace)
     ended_ns = time.monotonic_ns() - 60 * 10**9
     lock = handover.lock(machine.folder / "run" / handover.AGENT)
     assert lock is not None
@@ -538,3 +545,30 @@ def test_an_agent_counts_the_use_of_a_whole_gpu_from_where_the_last_one_ended(
         wait_until(
             lambda: handover.noted_ns(machine.folder / "run" / handover.AGENT) > ended_ns, "the next one goes on"
         )
+
+
+def test_an_agent_that_the_driver_has_kept_until_its_end_writes_no_use_beside_the_next_one(
+    make_machine: Callable[[str], Machine], namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sidecar would take the earlier agent's counts for those of another start, and add all of them again."""
+    machine = make_machine("driver-slow")
+    usage = whole_container(machine, namespace) / "main" / "usage"
+    hangs, goes_on = threading.Event(), threading.Event()
+    asking: list[threading.Thread] = []
+    answer = machine.vendor.sample
+
+    def sample(uuid: str) -> DriverSample:
+        if hangs.is_set():
+            asking.append(threading.current_thread())
+            goes_on.wait(LIMIT_S)
+        return answer(uuid)
+
+    monkeypatch.setattr(machine.vendor, "sample", sample)
+    with machine.agent():
+        wait_until(usage.exists, "the use is counted")
+        hangs.set()
+        wait_until(lambda: asking, "the agent asks the driver")
+    before = usage.read_bytes()
+    goes_on.set()
+    asking[0].join(LIMIT_S)
+    assert usage.read_bytes() == before
