@@ -117,6 +117,15 @@ class Tally:
         self._measured: set[str] = set()
         """The uuids of the GPUs whose busy time the driver has measured at any look."""
 
+    def next_since_ns(self, now_ns: int) -> int:
+        """Returns from when the container's next start is counted, in ns of CLOCK_MONOTONIC.
+
+        That is the present time, `now_ns`. If the driver has been silent for more than MOST_MEASURED_NS, it is the time
+        until which this start was counted.
+        """
+        counted_ns = max(self._counted_ns.values())
+        return counted_ns if now_ns - counted_ns > MOST_MEASURED_NS else now_ns
+
     def add(self, record: Record, seen: Observation, now_ns: int, wall_ns: int) -> bytes:
         """Counts the time since the driver last measured each GPU; returns the bytes of the container's usage file.
 
@@ -190,7 +199,11 @@ class WholeGpus:
         """
         whole = {_start(record): record for record in records if record.whole}
         refused: dict[Start, str] = {}
-        self._tallies = {key: self._tallies.get(key) or Tally(whole[key], now_ns, wall_ns) for key in whole}
+        before = {key[:2]: tally.next_since_ns(now_ns) for key, tally in self._tallies.items()}
+        self._tallies = {
+            key: self._tallies.get(key) or Tally(record, before.get(key[:2], now_ns), wall_ns)
+            for key, record in whole.items()
+        }
         for key, record in whole.items():
             content = self._tallies[key].add(record, seen, now_ns, wall_ns)
             try:

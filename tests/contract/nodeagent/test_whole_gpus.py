@@ -100,6 +100,13 @@ def test_time_in_which_the_driver_hung_counts_as_used(pods: Path) -> None:
     assert used(pods).busy_ns == 3600 * SECOND - MOST_MEASURED_NS // 2
 
 
+def test_time_in_which_the_driver_hung_counts_as_used_though_the_container_started_again(pods: Path) -> None:
+    whole = WholeGpus(pods)
+    whole.write([record()], seen(0, 0), 0, 0)
+    whole.write([record(start=2)], seen(0, 0), 3600 * SECOND, 1)
+    assert used(pods).busy_ns == 3600 * SECOND - MOST_MEASURED_NS
+
+
 def test_a_driver_that_misses_a_look_has_measured_the_time_by_the_next(pods: Path) -> None:
     whole = WholeGpus(pods)
     for second, observation in enumerate((seen(100, 0), seen(100, 0), silent(), silent(), seen(50, 0))):
