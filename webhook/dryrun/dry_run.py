@@ -20,7 +20,7 @@ from fairgpu.faults import explain
 from webhook.admission.review import ACCOUNT, MUTATE
 from webhook.admission.verdict import Subject
 from webhook.dryrun.manifests import Manifest
-from webhook.dryrun.schema import misshapen, misshapen_spec, resources_of_others, wrong_kind
+from webhook.dryrun.schema import faults_of_policy, misshapen, misshapen_spec, resources_of_others, wrong_kind
 from webhook.dryrun.templates import Template, gpus_elsewhere, is_custom, is_workload, templates_of
 
 REVIEWED_TEMPLATES: Final = ("Deployment", "StatefulSet", "DaemonSet", "ReplicaSet", "Job", "CronJob")
@@ -220,8 +220,9 @@ def _judge(request: _Request, template: Template) -> DryRun:
         validated = request.ask("validate", "Pod", after)
         warnings += validated.get("warnings") or []
         refusal = validated if not validated["allowed"] else None
-    if refusal is not None:
-        refused = _pod_result(request, template, Outcome.REFUSED, message=_message(refusal))
+    message = explain(faults_of_policy(after)) if refusal is None else _message(refusal)
+    if message:
+        refused = _pod_result(request, template, Outcome.REFUSED, message=message)
         return replace(refused, warned=bool(of_object))
     if operations:
         distinct = tuple(dict.fromkeys(warnings))

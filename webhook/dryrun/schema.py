@@ -1,4 +1,8 @@
-"""Finds the faults for which the API server refuses a manifest before admission: kinds, names and types of values."""
+"""Finds the faults for which the API server refuses a manifest before the webhook, or by a policy after the webhook.
+
+The faults before the webhook are those of kinds, names and types of values. The faults after it are those of the
+policy fairgpu-spec, `webhook/manifests/spec.yaml`, that a manifest alone can have.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +10,12 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
+from fairgpu import names
+from fairgpu.container_parser import MAX_CONTAINERS
 from fairgpu.faults import Fault, field_path, show
-from fairgpu.json_values import mapping
+from fairgpu.json_values import list_of, mapping
 from webhook.admission.templates import pod_template
-from webhook.admission.verdict import objects
+from webhook.admission.verdict import indexes_named, objects
 from webhook.dryrun.manifests import Manifest
 from webhook.dryrun.templates import API_VERSIONS
 
@@ -28,6 +34,14 @@ _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 """A DNS label (RFC 1123), the form of names of namespaces and containers."""
 _SUBDOMAIN = re.compile(r"(?=.{1,253}\Z)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 """A DNS subdomain (RFC 1123), the form of names of pods and workloads."""
+MAX_GATES: Final = 64
+LONGEST: Final = (
+    ("containers", MAX_CONTAINERS),
+    ("initContainers", MAX_CONTAINERS + 1),
+    ("schedulingGates", MAX_GATES),
+)
+"""The most items of each list of any pod; one init container is FairGPU's sidecar."""
+_WITHOUT_GPU: Final = "on a pod that asks for no GPU"
 _MISSING = object()
 _CONTAINERS = ("containers", "initContainers")
 
@@ -88,6 +102,49 @@ def misshapen_spec(pod: dict[str, Any]) -> list[Fault]:
         pod: the pod, as JSON.
     """
     return misshapen_pod(pod, ())
+
+
+def faults_of_policy(pod: dict[str, Any]) -> list[Fault]:
+    """Returns the faults for which the policy fairgpu-spec refuses a pod that the webhook has admitted.
+
+    Args:
+        pod: the pod after the webhook's changes, as JSON.
+    """
+    metadata, spec = mapping(pod.get("metadata")), mapping(pod.get("spec"))
+    faults = list(_too_long(spec))
+    annotations = mapping(metadata.get("annotations"))
+    if names.ALLOCATION in annotations:
+        path = field_path("metadata", "annotations", names.ALLOCATION)
+        allowed = "none, as FairGPU's scheduler writes it when it binds the pod"
+        faults.append(_unwanted(path, annotations[names.ALLOCATION], allowed))
+    # The webhook writes this annotation on each pod that asks for a GPU. A claim may be for a GPU as well.
+    if names.CREATED_BY in annotations or spec.get("resourceClaims"):
+        return faults
+    labels = mapping(metadata.get("labels"))
+    if names.POD_LABEL in labels:
+        path = field_path("metadata", "labels", names.POD_LABEL)
+        faults.append(_unwanted(path, labels[names.POD_LABEL], f"no such label {_WITHOUT_GPU}"))
+    if names.METER_FINALIZER in list_of(metadata.get("finalizers")):
+        path = field_path("metadata", "finalizers")
+        faults.append(_unwanted(path, names.METER_FINALIZER, f"no such finalizer {_WITHOUT_GPU}"))
+    if indexes_named(list_of(spec.get("schedulingGates")), {names.BUDGET_GATE}):
+        path = field_path("spec", "schedulingGates")
+        faults.append(_unwanted(path, names.BUDGET_GATE, f"no such gate {_WITHOUT_GPU}"))
+    return faults
+
+
+def _too_long(spec: dict[str, Any]) -> list[Fault]:
+    faults = []
+    for field, most in LONGEST:
+        count = len(list_of(spec.get(field)))
+        if count > most:
+            allowed = f"at most {most} in any pod, as more cannot be looked through for GPUs"
+            faults.append(Fault(field_path("spec", field), f"{count} items", allowed, "fewer in a pod, and more pods"))
+    return faults
+
+
+def _unwanted(path: str, given: object, allowed: str) -> Fault:
+    return Fault(path, show(given), allowed, "nothing there")
 
 
 def resources_of_others(pod: dict[str, Any]) -> list[str]:

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from pathlib import Path
 
 import pytest
 import yaml
 
+from fairgpu import names
 from fairgpu.commands import main
 from fairgpu.existing import Existing
 from tests.support.field_tables import differences
 from webhook.admission.templates import JOBS
 from webhook.dryrun.dry_run import REVIEWED_JOBS, REVIEWED_TEMPLATES
+from webhook.dryrun.schema import LONGEST
+from webhook.rendering import render
+from webhook.settings import Webhook
 
 DEPLOY = Path(__file__).parents[3] / "deploy" / "base"
 
@@ -439,6 +444,57 @@ OTHERS_GPUS = {
     ),
     "DRA": ("resources: {claims: [{name: g}]}", ", resourceClaims: [{name: g}]", "spec.resourceClaims"),
 }
+
+
+def plain(metadata: str = "", spec: str = "", containers: int = 1) -> str:
+    listed = ", ".join(f"{{name: c{number}, image: a}}" for number in range(containers))
+    return f"{{apiVersion: v1, kind: Pod, metadata: {{name: a, {metadata}}}, spec: {{{spec}containers: [{listed}]}}}}"
+
+
+GATES = ", ".join(f"{{name: example.com/{number}}}" for number in range(65))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            plain("labels: {fairgpu.io/pod: gpu}"),
+            'metadata.labels[fairgpu.io/pod]: given "gpu"; allowed: no such',
+        ),
+        (plain("finalizers: [fairgpu.io/meter]"), 'metadata.finalizers: given "fairgpu.io/meter"; allowed: no such'),
+        (
+            plain(spec="schedulingGates: [{name: fairgpu.io/budget}], "),
+            'spec.schedulingGates: given "fairgpu.io/budget',
+        ),
+        (plain("annotations: {fairgpu.io/allocation: x}"), 'metadata.annotations[fairgpu.io/allocation]: given "x"'),
+        (plain(containers=513), "spec.containers: given 513 items; allowed: at most 512 in any pod"),
+        (plain(spec=f"schedulingGates: [{GATES}], "), "spec.schedulingGates: given 65 items; allowed: at most 64"),
+    ],
+    ids=["label", "finalizer", "gate", "allocation", "containers", "gates"],
+)
+def test_a_pod_without_a_gpu_that_the_policy_refuses_is_refused(
+    tmp_path: Path, text: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert admit(tmp_path, text) == 1
+    assert said in capsys.readouterr().out
+
+
+def test_a_gpu_pod_copied_from_a_running_one_is_admitted(tmp_path: Path) -> None:
+    copied = "labels: {fairgpu.io/pod: gpu}, finalizers: [fairgpu.io/meter], annotations: {fairgpu.io/allocation: x}"
+    gates = "schedulingGates: [{name: fairgpu.io/budget}], "
+    text = plain(copied, gates).replace("image: a", "image: a, resources: {limits: {nvidia.com/gpu: 1}}")
+    assert admit(tmp_path, text) == 0
+
+
+def test_a_dry_run_refuses_what_the_policy_refuses_of_a_manifest() -> None:
+    """The policy writes its own lists and limits."""
+    ((policy, _binding),) = [tuple(yaml.safe_load_all(render(Webhook())["spec"]))]
+    text = yaml.safe_dump(policy, width=10_000)
+    limits = dict(LONGEST)
+    for field in ("containers", "initContainers", "schedulingGates"):
+        assert re.search(rf"size\(object\.spec\.\??{field}(\.orValue\(\[\]\))?\) > {limits[field]}\b", text)
+    for name in (names.ALLOCATION, names.POD_LABEL, names.METER_FINALIZER, names.BUDGET_GATE):
+        assert f"'{name}'" in text.replace("''", "'")
 
 
 @pytest.mark.parametrize("what", OTHERS_GPUS)
