@@ -12,7 +12,7 @@ from types import UnionType
 from typing import Any, Literal, get_args, get_origin
 
 from annotated_types import Ge, Gt, Le
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, SecretStr, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
@@ -24,7 +24,6 @@ TIME = "a time with its offset, such as 2026-01-01T00:00:00Z"
 _BOUNDS = ((Ge, "ge", "from"), (Gt, "gt", "above"), (Le, "le", "to"))
 """The kinds of bounds of a number, with their attribute and their word."""
 
-_SECRETS = ("password", "secret", "token")
 _MAX_SHOWN = 80
 _NUMBERS = {int: "a whole number", float: "a number", Decimal: "a number"}
 _OF_NUMBERS = ("greater_than", "less_than", "int_", "float_", "decimal_")
@@ -97,7 +96,7 @@ def _line(fault: ErrorDetails, path: Keys, model: type[BaseModel], variables: Ma
     path = path[:-1] if of_key else path
     holder = next((variables[path[:end]] for end in range(len(path), 0, -1) if path[:end] in variables), None)
     name = f"{'.'.join(path)} ({holder})" if holder else ".".join(path)
-    secret = any(word in path[-1] for word in _SECRETS) if path else False
+    secret = _bare(_found(model, path)[0]) is SecretStr or "password" in "".join(path[-1:])
     missing = fault["type"] == "missing"
     shown = "a value that is not shown" if secret else "nothing" if missing else _given(fault["input"])[:_MAX_SHOWN]
     return f"{name}: given {shown}{' as a key' if of_key else ''}; {_reason(fault, path, model)}"

@@ -51,6 +51,17 @@ def test_no_password_is_shown_when_a_setting_is_refused(tmp_path: Path) -> None:
     assert "hunter2" not in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    "place", ["password: [hunter2]", "sentinel: {password: {hunter2: 1}, nodes: [a:1], master: m}"]
+)
+def test_a_password_of_another_type_is_not_shown(tmp_path: Path, place: str) -> None:
+    with pytest.raises(CommandError) as refused:
+        read(tmp_path, place)
+    assert "password" in str(refused.value)
+    assert "given a value that is not shown; allowed: text" in str(refused.value)
+    assert "hunter2" not in str(refused.value)
+
+
 def test_the_passwords_of_servers_and_of_sentinels_come_from_the_environment(tmp_path: Path) -> None:
     found = read(tmp_path, "sentinel: {nodes: [s-0]}", PASSWORD="a", SENTINEL_PASSWORD="b", USERNAME="books")
     assert found.password is not None

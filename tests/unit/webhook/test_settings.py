@@ -29,7 +29,7 @@ def read(tmp_path: Path, settings: dict[str, Any], section: str = "webhook") -> 
         ("sidecar", {"memory": "40"}, "given '40'; less than the sidecar needs: write '32Mi' or more"),
         ("sidecar", {"memory": 40}, "given 40; allowed: text; write a number in quotes"),
         ("sidecar", {"image": ""}, "webhook.sidecar.image"),
-        ("sidecar", {"token_seconds": 60}, "allowed: a whole number from 600 to 4294967296"),
+        ("sidecar", {"token_seconds": 60}, "given 60; allowed: a whole number from 600 to 4294967296"),
         ("sidecar", {"timekeeper_url": "fairgpu-timekeeper"}, "write an address such as https://fairgpu-timekeeper."),
         ("states", {"url": "http://timekeeper"}, "given 'http://timekeeper'; tokens are sent there"),
         ("states", {"url": "https://user:word@timekeeper"}, "tokens are sent there"),
@@ -45,7 +45,7 @@ def read(tmp_path: Path, settings: dict[str, Any], section: str = "webhook") -> 
         ("certificates", {"authority_seconds": 10**12}, "allowed: a whole number from 10 to 3153600000"),
         ("certificates", {"spread_seconds": 1e30}, "allowed: a number from 0 to 3153600000"),
         ("certificates", {"check_seconds": 1e30}, "allowed: a number above 0 to 86400"),
-        ("certificates", {"secret": "../secrets"}, "webhook.certificates.secret"),
+        ("certificates", {"secret": "../secrets"}, "given '../secrets'; allowed: text that matches"),
         ("serving", {"prot": 1}, "webhook.serving.prot: there is no such setting; write webhook.serving.port"),
     ],
 )
