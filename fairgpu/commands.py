@@ -9,6 +9,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from importlib.metadata import entry_points, version
+from pathlib import Path
 from typing import NoReturn
 
 from fairgpu.signals import end_while_starting
@@ -38,6 +39,18 @@ def a_name(text: str) -> str:
     if not text.strip():
         raise argparse.ArgumentTypeError(f"given {text!r}; allowed: a name (is a variable of your shell not set?)")
     return text
+
+
+def a_folder(text: str) -> Path:
+    """Returns an argument of a command that must be a folder, or the path of one to make, as a path.
+
+    Raises:
+        argparse.ArgumentTypeError: the path is that of something else.
+    """
+    path = Path(text)
+    if path.exists() and not path.is_dir():
+        raise argparse.ArgumentTypeError(f"given {text!r}, which is no folder; allowed: a folder")
+    return path
 
 
 class _Parser(argparse.ArgumentParser):

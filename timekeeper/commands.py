@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fairgpu.commands import CommandError
+from fairgpu.commands import CommandError, a_folder
 
 if TYPE_CHECKING:
     from timekeeper.settings import TimekeeperSettings
@@ -157,7 +157,7 @@ def _add(actions: Any, name: str, text: str, run: Any) -> argparse.ArgumentParse
     action.add_argument("--settings", type=Path, metavar="FILE", help="settings in YAML")
     action.add_argument(
         "--standalone",
-        type=Path,
+        type=a_folder,
         metavar="FOLDER",
         help="without an API server, on loopback: settings, budgets, pods, keys and certificates are in this folder",
     )

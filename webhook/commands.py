@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from fairgpu.commands import CommandError
+from fairgpu.commands import CommandError, a_folder
 
 STANDALONE_SETTINGS = "settings.yaml"
 
@@ -22,7 +22,7 @@ def register(subparsers: Any) -> None:
     serve.add_argument("--settings", type=Path, metavar="FILE", help="settings in YAML")
     serve.add_argument(
         "--standalone",
-        type=Path,
+        type=a_folder,
         metavar="FOLDER",
         help="without an API server, on loopback: settings.yaml and certificates/ are in this folder",
     )

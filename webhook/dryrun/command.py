@@ -158,7 +158,8 @@ def as_json(results: list[DryRun]) -> str:
     """Formats the results of a dry run for programs: a JSON array with an object for each result."""
     documents = [
         {
-            "source": result.manifest.source,
+            # The name of a file may have bytes that are no text.
+            "source": result.manifest.source.encode(errors="backslashreplace").decode(),
             "kind": result.manifest.kind,
             "name": result.manifest.name,
             "namespace": result.namespace,

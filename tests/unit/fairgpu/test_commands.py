@@ -132,3 +132,14 @@ def test_a_command_whose_output_has_letters_that_the_terminal_lacks_prints_their
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
     done = subprocess.run([sys.executable, "-c", command], capture_output=True, env=environment, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, rb"caf\xe9 \ud83d" + b"\n", b"")
+
+
+@pytest.mark.parametrize("command", ["webhook serve", "timekeeper serve", "timekeeper jobs", "audit"])
+def test_a_file_in_the_place_of_a_standalone_folder_is_refused(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    with pytest.raises(SystemExit):
+        commands.main([*command.split(), "--standalone", str(file)])
+    assert f"given '{file}', which is no folder; allowed: a folder" in capsys.readouterr().err

@@ -163,6 +163,14 @@ def test_half_a_surrogate_pair_is_read_as_go_reads_it(
     assert "metadata.\ufffd" in printed or r"metadata.\ufffd" in printed
 
 
+def test_a_file_whose_name_is_no_text_is_judged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / os.fsdecode(b"pod\xff.yaml")
+    file.write_text(POD % "sound")
+    assert main(["admit", "-f", str(file), "-o", "json"]) == 0
+    (found,) = json.loads(capsys.readouterr().out)
+    assert found["source"].endswith(r"pod\udcff.yaml")
+
+
 def test_one_bad_file_of_a_folder_leaves_the_others_judged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "bad.yaml").write_text("{")
     (tmp_path / "good.yaml").write_text(POD % "good")
