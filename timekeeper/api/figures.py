@@ -202,13 +202,14 @@ class Book:
             limit: the most sessions.
         """
         page: list[tuple[Session, str]] = []
-        while len(page) < limit:
-            members = reading.open_sessions(self._client, after, limit)
+        members = reading.open_sessions(self._client, after, limit)
+        while members:
             decoded = reading.sessions(self._client, members)
             page += [(decoded[uid, account], account) for uid, account in members if (uid, account) in decoded]
-            if len(members) < limit:
+            if len(page) >= limit or len(members) < limit:
                 break
-            after = members[-1][0]
+            uid, payer = members[-1]
+            members = reading.open_sessions(self._client, uid, limit, payer)
         return page[:limit]
 
     def _accounts_of(self, namespace: str) -> list[str]:

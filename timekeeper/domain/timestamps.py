@@ -18,6 +18,9 @@ DAY: Final = 24 * HOUR
 SKEW: Final = MINUTE
 """The most by which a timestamp of the API server may be ahead of the local clock and still be trusted."""
 
+LAST_INSTANT: Final = 253_402_300_800 * SECOND - 1
+"""The last instant that a date can express: the year 9999 ends."""
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _RFC3339 = re.compile(r"(\d{4}-\d\d-\d\d)[Tt](\d\d):(\d\d):(\d\d)(?:\.(\d{1,12}))?([Zz]|[+-]\d\d:\d\d)", re.ASCII)
 _DURATION = re.compile(r"(?:(\d{1,5})d)?(?:(\d{1,5})h)?(?:(\d{1,5})m)?(?:(\d{1,5})s)?", re.ASCII)

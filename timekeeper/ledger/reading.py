@@ -25,8 +25,7 @@ from timekeeper.domain.orders import OrderEntry
 from timekeeper.domain.periods import Period
 from timekeeper.domain.pricing import Prices
 from timekeeper.domain.sessions import Session
-from timekeeper.domain.timestamps import Instant
-from timekeeper.domain.usage_folding import FOREVER
+from timekeeper.domain.timestamps import LAST_INSTANT, Instant
 from timekeeper.ledger import keys
 from timekeeper.ledger.client import Call, Store, concerns_all, described, readable_answers, run_for_each, run_one
 from timekeeper.ledger.codec import (
@@ -267,14 +266,17 @@ def _summary(text: bytes, burn: bytes | None) -> dict[str, Any] | None:
         return None
 
 
-def open_sessions(client: Store, after: str, limit: int) -> list[tuple[str, str]]:
-    """Returns (uid, account) of each open session, sorted by uid.
+def open_sessions(client: Store, after: str, limit: int, account: str = "\xff") -> list[tuple[str, str]]:
+    """Returns (uid, account) of each open session, sorted by uid, then by account.
+
+    A session that moves has two accounts until the leader has removed the former one.
 
     Args:
         after: the uid after which the list begins; empty for the first sessions.
         limit: the most sessions to return.
+        account: the account of `after` behind which the list begins; by default all of them are left out.
     """
-    low = f"({after} \xff" if after else "-"
+    low = f"({after} {account}" if after else "-"
     members = client.zrangebylex(keys.OPEN_SESSIONS, low, "+", 0, limit)
     return [_uid_and_account(member) for member in members]
 
@@ -689,7 +691,7 @@ def _bound(text: Any) -> Instant:
         ValueError: the text is no number, or the instant is one that no date expresses.
     """
     instant = int(text)
-    if instant > FOREVER:
+    if instant > LAST_INSTANT:
         raise ValueError(f"no period starts or ends at {instant}")
     return instant
 

@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 from fairgpu.states import BudgetState
 from timekeeper.domain.credits import Credit, burn
 from timekeeper.domain.forecast import Burns, burns_at_last_sample
-from timekeeper.domain.timestamps import Instant
-from timekeeper.domain.usage_folding import FOREVER
+from timekeeper.domain.timestamps import LAST_INSTANT, Instant
 from timekeeper.ledger.client import ScriptError, StoreError
 from timekeeper.ledger.codec import (
     UNREADABLE,
@@ -213,7 +212,7 @@ def _instant(value: Any) -> Instant:
     Raises:
         RecordError: it is none.
     """
-    if not 0 <= whole_number(value) <= FOREVER:
+    if not 0 <= whole_number(value) <= LAST_INSTANT:
         raise RecordError(f"{value!r} is no instant")
     return whole_number(value)
 

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from fairgpu.leadership import Term
 from tests.support.ledger.harness import MONTH, NOON, LedgerHarness, state_answer
-from timekeeper.api.figures import Book
+from timekeeper.api.figures import Book, SessionFigures
 from timekeeper.api.models import budget_answer
 from timekeeper.controller.leader_tasks import LeaderTasks, TaskEnvironment
 from timekeeper.controller.metrics import JobMeasures
@@ -396,8 +396,13 @@ def test_a_session_that_moves_stands_once_in_a_list_while_the_index_has_both_its
     whole = book.sessions("", "", 10)
     index_sessions(teams.client, 1, [("pod-b", "a"), ("pod-a", "b")], [])
     assert book.sessions("", "", 10) == whole
-    assert book.sessions("", "", 2) == whole
     assert len(book.dearest_sessions("", 10)) == 2
+    for limit in (1, 2, 3, 4):
+        pages, after = list[SessionFigures](), ""
+        while page := book.sessions("", after, limit):
+            pages += page
+            after = page[-1].session.uid
+        assert pages == whole
 
 
 def test_payers_and_sessions_that_cannot_be_read_are_left_out_of_answers(teams: LedgerHarness) -> None:
@@ -451,6 +456,13 @@ def test_published_figures_with_a_field_of_another_type_are_left_out_of_lists(
         teams.client.hset(head, "summary", json.dumps({**document, field: broken}))
         summaries = Book(teams.client, lambda: teams.now).budgets("", 10)
         assert [budget_answer(summary, teams.now).name for summary in summaries][-1] == "b"
+
+
+def test_a_grant_may_expire_in_the_last_year_of_dates(teams: LedgerHarness) -> None:
+    teams.grant("lasting", "a", 5, expires="9999-12-31T23:59:59Z")
+    teams.reconcile()
+    (budget,) = [each for each in Book(teams.client, lambda: teams.now).budgets("", 10) if each.name == "a"]
+    assert budget_answer(budget, teams.now).name == "a"
 
 
 SHARED_KEYS = {
