@@ -95,7 +95,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     end_while_starting()
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # no character that the terminal lacks ends a command
+        # No character that the terminal lacks ends a command. Files and other programs get UTF-8, as kubectl writes it.
+        encoding = sys.stdout.encoding if sys.stdout.isatty() else "utf-8"
+        sys.stdout.reconfigure(encoding=encoding, errors="backslashreplace")
     parsed = build_parser().parse_args(arguments)
     try:
         status: int = parsed.run(parsed)

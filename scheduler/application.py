@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import random
 import sys
 import time
@@ -24,7 +23,7 @@ from fairgpu.serving.lifecycle import Lifecycle
 from fairgpu.serving.messages import Request, Response, problem
 from fairgpu.serving.options import Address, ServerOptions
 from fairgpu.serving.probes import build_about, build_probes
-from fairgpu.serving.server import serve
+from fairgpu.serving.server import freeze, serve
 from fairgpu.states_client import authority_config_map, authority_file, follow_authority, follow_states
 from scheduler.cluster.acting import Acting, follow_lease
 from scheduler.cluster.state import State
@@ -144,7 +143,7 @@ def _follow_cluster(
     warnings = NodeWarnings(api, _stamp)
     faults = AllocationFaults(state, warnings.warn_of_pod)
     # The pods of a list live long. A garbage collection that looks at 40,000 of them keeps all threads for 0.2 seconds.
-    pods = PodsView(state, f"{lease.namespace}/{lease.pod_name}", acting.show, faults, gc.freeze)
+    pods = PodsView(state, f"{lease.namespace}/{lease.pod_name}", acting.show, faults, freeze)
     nodes = NodesView(state, warnings.warn, faults)
     if lease.pod_name:
         run_part("lease", lambda: follow_lease(api, lease.namespace, lease.name, acting, _boot_seconds, wait))

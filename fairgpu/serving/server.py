@@ -82,7 +82,7 @@ class GunicornServer(BaseApplication):  # type: ignore[misc] # gunicorn ships no
             "worker_tmp_dir": memory_folder(),
             "control_socket_disable": True,
             "forwarded_allow_ips": "",
-            "when_ready": lambda _arbiter: freeze_shared(),
+            "when_ready": lambda _arbiter: freeze(),
             "child_exit": lambda _arbiter, worker: forget_process(worker.pid),
         }
         for name, value in settings.items():
@@ -93,10 +93,11 @@ class GunicornServer(BaseApplication):  # type: ignore[misc] # gunicorn ships no
         return self._build(self.lifecycle)
 
 
-def freeze_shared() -> None:
-    """Leaves the objects that exist out of later garbage collections, so that forked workers share their memory.
+def freeze() -> None:
+    """Leaves the objects that exist out of later garbage collections, after one that frees those not in use.
 
-    A collection writes to each object that it looks at, and a page of memory that is written to is copied.
+    A collection takes long if it looks at many objects. It also writes to each of them, and a page of memory that is
+    shared with forked workers is copied once it is written to.
     """
     gc.collect()
     gc.freeze()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import gc
 import json
+import threading
 from collections.abc import Callable
 from typing import Any, TypedDict
 
@@ -167,15 +168,34 @@ def excerpt(kind: type) -> Callable[[bytes], Any]:
     decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(kind)
 
     def decode(data: bytes) -> Any:
-        # All objects that the decoder makes are in use: a garbage collection would free none, and take longer than it.
-        collects = gc.isenabled()
-        gc.disable()
         try:
             return decoder.decode(data)
         except msgspec.DecodeError:
             return json.loads(data)
-        finally:
-            if collects:
+
+    return decode
+
+
+def excerpt_of_list(kind: type) -> Callable[[bytes], Any]:
+    """Returns the function that `excerpt` returns, which keeps garbage collections away while it decodes a long list.
+
+    All objects that the decoder makes are in use: a garbage collection would free none, and take longer than decoding.
+
+    Args:
+        kind: the TypedDict, such as `PodList`.
+    """
+    decoded = excerpt(kind)
+
+    def decode(data: bytes) -> Any:
+        with _COLLECTIONS:
+            gc.disable()
+            try:
+                return decoded(data)
+            finally:
                 gc.enable()
 
     return decode
+
+
+_COLLECTIONS = threading.Lock()
+"""Held while garbage collections are off: of two threads that decode lists, one would leave them off for good."""

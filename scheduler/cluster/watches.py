@@ -16,7 +16,7 @@ from fairgpu.inventory import InventoryError
 from fairgpu.json_values import mapping
 from fairgpu.names import ALLOCATION, INVENTORY
 from scheduler.cluster.acting import mark_of
-from scheduler.cluster.excerpts import NodeEvent, NodeList, PodEvent, PodList, excerpt
+from scheduler.cluster.excerpts import NodeEvent, NodeList, PodEvent, PodList, excerpt, excerpt_of_list
 from scheduler.cluster.objects import PodNote, read_node, read_note, read_site
 from scheduler.cluster.state import State
 
@@ -54,8 +54,8 @@ def _slim(item: Json) -> Json:
     }
 
 
-PODS = Collection("/api/v1/pods", {}, _noted, excerpt(PodList), excerpt(PodEvent))
-NODES = Collection("/api/v1/nodes", {}, _slim, excerpt(NodeList), excerpt(NodeEvent))
+PODS = Collection("/api/v1/pods", {}, _noted, excerpt_of_list(PodList), excerpt(PodEvent))
+NODES = Collection("/api/v1/nodes", {}, _slim, excerpt_of_list(NodeList), excerpt(NodeEvent))
 
 
 def _digest(value: Any) -> bytes:

@@ -9,6 +9,7 @@ and not bound in time are freed together, so that two gangs never each hold a ha
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from hashlib import blake2b
 
 import numpy as np
 import structlog
@@ -183,7 +184,9 @@ def _forecast(state: State, pods: Sequence[WaitingPod], rows: Ints) -> int:
     versions = state.fleet.contents, state.sites
     if state.gangs.forecasts[0] != versions:
         state.gangs.forecasts = versions, {}
-    kind, known = (rows.tobytes(), *((pod.request, repr(pod.rules)) for pod in pods)), state.gangs.forecasts[1]
+    known = state.gangs.forecasts[1]
+    nodes = blake2b(rows.tobytes(), digest_size=16).digest()
+    kind = (nodes, *((pod.request, repr(pod.rules)) for pod in pods))
     if kind not in known:
         parts = [Part(pod.uid, pod.request, state.allowed(pod.rules) if at else rows) for at, pod in enumerate(pods)]
         _, known[kind] = place_together(state.chooser, parts)

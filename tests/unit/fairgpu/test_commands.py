@@ -123,15 +123,29 @@ def test_a_command_whose_reader_has_ended_ends_as_by_sigpipe_and_without_a_trace
     assert (status, (tmp_path / "stderr").read_text()) == (128 + signal.SIGPIPE, "")
 
 
+PRINTS_ODD_LETTERS = (
+    "import sys; from fairgpu import commands; parser = commands.argparse.ArgumentParser();"
+    "parser.set_defaults(run=lambda _: print('caf\\u00e9 \\ud83d') or 0);"
+    "commands.build_parser = lambda: parser; sys.exit(commands.main([]))"
+)
+
+
 def test_a_command_whose_output_has_letters_that_the_terminal_lacks_prints_their_numbers() -> None:
-    command = (
-        "import sys; from fairgpu import commands; parser = commands.argparse.ArgumentParser();"
-        "parser.set_defaults(run=lambda _: print('caf\\u00e9 \\ud83d') or 0);"
-        "commands.build_parser = lambda: parser; sys.exit(commands.main([]))"
-    )
+    terminal, its_end = os.openpty()
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
-    done = subprocess.run([sys.executable, "-c", command], capture_output=True, env=environment, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (0, rb"caf\xe9 \ud83d" + b"\n", b"")
+    done = subprocess.run(
+        [sys.executable, "-c", PRINTS_ODD_LETTERS], stdout=its_end, stderr=subprocess.PIPE, env=environment, check=False
+    )
+    os.close(its_end)
+    shown = os.read(terminal, 100)
+    os.close(terminal)
+    assert (done.returncode, shown, done.stderr) == (0, rb"caf\xe9 \ud83d" + b"\r\n", b"")
+
+
+def test_a_file_or_program_gets_the_letters_of_a_commands_output_in_utf_8() -> None:
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run([sys.executable, "-c", PRINTS_ODD_LETTERS], capture_output=True, env=environment, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "caf\u00e9 ".encode() + rb"\ud83d" + b"\n", b"")
 
 
 @pytest.mark.parametrize("command", ["webhook serve", "timekeeper serve", "timekeeper jobs", "audit"])

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import copy
+import gc
 import json
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -148,3 +151,23 @@ def test_the_end_of_a_watch_says_why(collection: Collection) -> None:
 def test_a_body_that_is_no_json_is_refused_as_ever() -> None:
     with pytest.raises(ValueError, match="Expecting"):
         PODS.decode_page(b"<html>")
+
+
+def test_lists_that_are_decoded_at_once_leave_garbage_collections_on() -> None:
+    page = json.dumps({"metadata": {"resourceVersion": "1"}, "items": []}).encode()
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+
+    def decode_many() -> None:
+        for _ in range(50_000):
+            PODS.decode_page(page)
+
+    try:
+        with ThreadPoolExecutor(3) as pool:
+            for done in [pool.submit(decode_many) for _ in range(3)]:
+                done.result()
+    finally:
+        sys.setswitchinterval(before)
+        collects = gc.isenabled()
+        gc.enable()
+    assert collects
