@@ -237,16 +237,19 @@ class Chooser:
             assignment = None if devices is None else (devices,)
         return None if assignment is None else _placed(node, request, assignment)
 
-    def ways(self, request: Request, row: int, tries: Tries) -> Iterator[Placed]:
-        """Yields the choices of devices for a request on one node; devices with equal free parts count as one.
+    def ways(self, request: Request, row: int, tries: Tries, *, by_uuid: bool) -> Iterator[Placed]:
+        """Yields the choices of devices for a request on one node; devices that are alike to all pods count as one.
+
+        Such devices have equal free parts and one class.
 
         Args:
             row: the node's index in the fleet.
             tries: the tries that the search may use; the search ends when none is left.
+            by_uuid: whether a pod chooses devices by their uuids, so that no two are alike to it.
         """
         node = self.fleet.nodes[row]
         if node is not None:
-            for assignment in assignments(self._rooms(request, row), request, tries):
+            for assignment in assignments(self._rooms(request, row, by_uuid=by_uuid), request, tries):
                 yield _placed(node, request, assignment)
 
     def why(self, request: Request, rows: Ints) -> list[tuple[Shortage, Ints]]:
@@ -564,17 +567,21 @@ class Chooser:
         alike = tuple(at for at in free if left[at] == limit)
         return best_set(links, numa, alike, need.gpus - len(fixed), fixed)
 
-    def _rooms(self, request: Request, row: int) -> list[Room]:
+    def _rooms(self, request: Request, row: int, *, by_uuid: bool) -> list[Room]:
         """Returns the free part of each device on one node that a request may use, the fullest device first.
 
-        With the placement `spread` the emptiest device is first.
+        With the placement `spread` the emptiest device is first. A device's kind is its class or, with `by_uuid`, the
+        device itself.
         """
         fleet = self.fleet
         core, memory, slots, total = fleet.core[row], fleet.memory[row], fleet.slots[row], fleet.total[row]
         wanted = np.flatnonzero(self.usable(request, np.array([row]))[0]).tolist()
         sign = -1 if request.wanted.placement is Placement.SPREAD else 1
         wanted.sort(key=lambda at: (sign * int(fleet.idle[row, at]), at))
-        return [Room(at, int(core[at]), int(memory[at]), int(slots[at]), int(total[at])) for at in wanted]
+        kinds = range(len(core)) if by_uuid else fleet.cls[row].tolist()
+        return [
+            Room(at, int(core[at]), int(memory[at]), int(slots[at]), int(total[at]), kind=kinds[at]) for at in wanted
+        ]
 
     def _stages(self, request: Request, need: Need, rows: Ints) -> list[_Stage]:
         """Returns, for each cause but TOGETHER in order, the nodes in `rows` that it keeps from one container.

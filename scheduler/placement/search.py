@@ -34,6 +34,7 @@ class Room(NamedTuple):
         total_mib: the MiB of memory that the device offers in all.
         holders: the indexes in `Request.steps` of the containers to which the search gave a share of the device. They
             are noted only if the request has an init container that ends, whose devices depend on them.
+        kind: devices of two kinds do not count as one, even if their free parts are equal.
     """
 
     device: int
@@ -42,6 +43,7 @@ class Room(NamedTuple):
     slots: int
     total_mib: int
     holders: tuple[int, ...] = ()
+    kind: int = 0
 
     @property
     def idle(self) -> int:
@@ -116,7 +118,9 @@ def assign(rooms: Sequence[Room], request: Request, tries: Tries) -> Assignment 
 
 
 def assignments(rooms: Sequence[Room], request: Request, tries: Tries) -> Iterator[Assignment]:
-    """Yields the ways to give a node's devices to a request's containers; devices with equal free parts count as one.
+    """Yields the ways to give a node's devices to a request's containers.
+
+    Devices of one kind with equal free parts count as one.
 
     Args:
         rooms: the free parts of the node's devices that may be chosen, the preferred devices first.
@@ -240,7 +244,7 @@ class _Search:
 def _sets(rooms: Sequence[Room], need: Need) -> Iterator[tuple[int, ...]]:
     """Yields the sets of devices that a container may take, as indexes in `rooms`.
 
-    Devices with equal free parts count as one: of sets that differ only in such devices, one is yielded.
+    Devices of one kind with equal free parts count as one: of sets that differ only in such devices, one is yielded.
     """
     alike: dict[tuple[object, ...], list[int]] = {}
     for place, room in enumerate(rooms):

@@ -154,7 +154,7 @@ class _Search:
             if shape in tried:
                 continue
             tried.add(shape)
-            for placed in self._chooser.ways(part.request, row, self._tries):
+            for placed in self._chooser.ways(part.request, row, self._tries, by_uuid=self._by_uuid):
                 self._left -= 1
                 if self._left < 0:
                     return None

@@ -6,6 +6,7 @@ import asyncio
 import copy
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import chain, combinations
 from typing import Any
 
@@ -29,10 +30,10 @@ from scheduler.gangs import holding
 from scheduler.gangs.holding import arrive, release_overdue
 from scheduler.measures import Measures
 from scheduler.placement.choosing import Chooser
-from scheduler.placement.request import Need, Request
+from scheduler.placement.request import Need, Request, Wanted
 from scheduler.placement.together import MAX_TRIES, Part, place_together
 from tests.unit.scheduler.extended import ApiServer, Time, ask, bind_pod, deleted, pod, state_of, watched
-from tests.unit.scheduler.fleets import all_rows, fill, fleet_of, node
+from tests.unit.scheduler.fleets import T4, all_rows, fill, fleet_of, node
 
 GANG_SECONDS = 30.0
 
@@ -544,6 +545,21 @@ def _all_fit(room: list[list[tuple[int, int]]], asked: list[tuple[tuple[int, int
                 if _all_fit(left, others):
                     return True
     return False
+
+
+@pytest.mark.parametrize("wanted", [Wanted(use_models=("A100",)), Wanted(use_uuids=("n0-0",))])
+def test_equally_free_devices_of_which_a_pod_may_use_one_alone_are_both_tried_for_the_other_pods(
+    wanted: Wanted,
+) -> None:
+    one = node("n0", 2)
+    devices = (one.inventory.devices[0], replace(one.inventory.devices[1], model=T4))
+    fleet = fleet_of(replace(one, inventory=replace(one.inventory, devices=devices)))
+    several = Request((Need(1, 40, 10), Need(1, 40, 10), Need(2, 10, 10)))
+    requests = (several, Request((Need(1, 90, 10),), wanted=wanted))
+    parts = [Part(str(at), request, all_rows(fleet)) for at, request in enumerate(requests)]
+    places, fitting = place_together(Chooser(fleet), parts)
+    assert fitting == 2
+    assert places["1"].shares[0][0].uuid == "n0-0"
 
 
 def test_a_search_ends_after_its_limit_and_leaves_nothing_held() -> None:
