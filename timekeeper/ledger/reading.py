@@ -591,6 +591,10 @@ class StoredAccount:
         corrections: the corrections that were applied to it, keyed by name.
         credits: the credits of its latest periods, keyed by the period's start, then by name.
         burn: the samples of its recent spending; None without any.
+        restoring: the start of the latest period that the store had when a leader began to restore the account from a
+            checkpoint, 0 for none; None if no restoration is under way.
+        restored: the start of a period that was restored, and the microGPU-seconds that the period before it had spent;
+            None if that period does not lack any spending.
     """
 
     name: str
@@ -602,6 +606,8 @@ class StoredAccount:
     corrections: Mapping[str, OrderEntry]
     credits: Mapping[int, Mapping[str, Credit]]
     burn: BurnRecord | None = None
+    restoring: Instant | None = None
+    restored: tuple[Instant, int] | None = None
 
 
 def load_accounts(
@@ -629,7 +635,7 @@ def load_accounts(
                 pipeline.hgetall(key)
             pipeline.hgetall(account.grants)
             pipeline.hgetall(account.corrections)
-            pipeline.hmget(account.head, ["burn", "version"])
+            pipeline.hmget(account.head, ["burn", "version", "restoring", "restored"])
         answers = pipeline.execute()
         raw_accounts = [_RawAccount(name, *answers[6 * index : 6 * index + 6]) for index, name in enumerate(chunk)]
         accounts.extend(_with_totals(client, [item for item in raw_accounts if item.periods], latest_periods, now))
@@ -666,7 +672,7 @@ def _with_totals(
     for item, periods_found, latest_found in zip(raw_accounts, periods_of, latest_of, strict=True):
         latest = [_StoredPeriod(period.start, next(answers), next(answers)) for period in latest_found]
         latest = _with_unclosed(client, item.name, periods_found, latest)
-        burn, version = item.head
+        burn, version, restoring, restored = item.head
         totals = {start: totals_of(sums, version) for start, sums, _ in latest}
         accounts.append(
             StoredAccount(
@@ -679,21 +685,16 @@ def _with_totals(
                 orders_by_name(item.corrections),
                 {start: credits_by_name(found) for start, _, found in latest if found},
                 decode_burn(burn) if burn else None,
+                None if restoring is None else int(restoring),
+                None if restored is None else _two_numbers(restored),
             )
         )
     return accounts
 
 
-def _bound(text: Any) -> Instant:
-    """Parses the start or the end of a period.
-
-    Raises:
-        ValueError: the text is no number, or the instant is one that no date expresses.
-    """
-    instant = int(text)
-    if instant > LAST_INSTANT:
-        raise ValueError(f"no period starts or ends at {instant}")
-    return instant
+def _two_numbers(text: bytes) -> tuple[int, int]:
+    one, other = map(int, text.split())
+    return one, other
 
 
 class _StoredPeriod(NamedTuple):

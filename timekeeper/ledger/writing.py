@@ -511,8 +511,7 @@ class Restoration:
         end: the period's end; what is added counts in an hour before it.
         checkpoint: the amount that finalized sessions had spent in the period when the checkpoint was taken.
         apart: the amount of the sessions that the store holds as finalized, but that the leader computes again.
-        version: the number of changes to the account when the checkpoint was taken. `restore` does nothing if the
-            store's account has had as many, or more.
+        version: the number of changes that the account has had at least afterwards: that of the checkpoint.
         to_finalize: the sessions that are not computed again, and that the store does not hold as finalized.
         note: the note of the ledger entries to write.
     """
@@ -528,11 +527,11 @@ class Restoration:
 
 
 def restore(client: Store, fencing_token: FencingToken, now: Instant, wanted: Restoration) -> tuple[int, PeriodTotals]:
-    """Restores a period of an account to a checkpoint, if the store's account has a lower version than the checkpoint.
+    """Restores a period of an account to a checkpoint. A repeated call changes no sum and writes no ledger entry.
 
     Returns:
         The amount that was added to the period, in microGPU-seconds: the excess of the checkpoint over the store's
-        finalized sessions, or 0 for an unchanged account. Then the period's totals.
+        finalized sessions, or 0 without an excess. Then the period's totals.
 
     Raises:
         StoreError: the store refused the change, or Redis does not answer.
@@ -546,3 +545,34 @@ def restore(client: Store, fencing_token: FencingToken, now: Instant, wanted: Re
     sessions = (part for session in wanted.to_finalize for part in session)
     added, *answer = run_one(client, Call("restore", touched, (fencing_token, now, period, *checkpoint, *sessions)))
     return int(added), read_totals(answer)
+
+
+class RestoringNote(NamedTuple):
+    """The note in the store of how far an account is restored from a checkpoint; instants are nanoseconds since 1970.
+
+    Attributes:
+        account: the account's name.
+        restoring: the start of the latest period that the store had when a leader began to restore the account, 0 for
+            none; None once the store has what the checkpoint has.
+        restored: the start of a restored period, and the microGPU-seconds that the period before it had spent; None
+            once the store has that spending.
+    """
+
+    account: str
+    restoring: Instant | None
+    restored: tuple[Instant, int] | None
+
+
+def note_restoring(client: Store, fencing_token: FencingToken, notes: Sequence[RestoringNote]) -> None:
+    """Replaces the notes of how far these accounts are restored, so that the next leader does the rest.
+
+    Raises:
+        StoreError: the store refused a note, or Redis does not answer.
+    """
+    calls = []
+    for note in notes:
+        fields = (encode_optional(note.restoring), " ".join(map(str, note.restored or ())))
+        calls.append(Call("note_restoring", (keys.AccountKeys(note.account).head,), (fencing_token, *fields)))
+    for answer in run(client, calls):
+        if isinstance(answer, StoreError):
+            raise answer

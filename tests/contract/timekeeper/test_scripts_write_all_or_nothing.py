@@ -187,6 +187,7 @@ def use_all_scripts(harness: LedgerHarness) -> None:
         harness.now,
         writing.Restoration("research", MONTH, MONTH + 31 * DAY, 10**12, 0, latest + 1, [], ""),
     )
+    writing.note_restoring(client, reconciler.fencing_token, [writing.RestoringNote("research", MONTH, (MONTH, 1))])
     compaction.prune(client, reconciler.fencing_token, "daily", harness.now, [MONTH], harness.now)
     compaction.drop_account(client, reconciler.fencing_token, "daily", [])
 

@@ -14,7 +14,7 @@ from tests.support.ledger.audited import audited
 from tests.support.ledger.chaos_model import ChaosModel
 from tests.support.ledger.harness import MONTH, NOON, LedgerHarness, published, report
 from tests.support.ledger.replica import Replica
-from tests.support.ledger.steps import stepping
+from tests.support.ledger.steps import KilledError, stepping
 from timekeeper.audit.difference import Figure
 from timekeeper.controller.leader_tasks import LeaderTasks, TaskEnvironment
 from timekeeper.controller.metrics import JobMeasures
@@ -28,7 +28,7 @@ from timekeeper.ledger.client import FencedError
 from timekeeper.ledger.reading import highest_fencing_token
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from tests.support.servers.redis_server import RedisServer
@@ -370,3 +370,110 @@ def test_an_account_that_a_new_leader_cannot_read_keeps_the_checkpoint_that_it_i
     harness.refresh()
     harness.reconcile(5)
     assert harness.spent(name) == GPU_HOUR
+
+
+def dying_at(name: str) -> Callable[[str], None]:
+    """A hook that ends a leader before a step."""
+
+    def step(reached: str) -> None:
+        if reached == name:
+            raise KilledError
+
+    return step
+
+
+def end_a_leader_before(harness: LedgerHarness, name: str) -> None:
+    harness.lead(step=dying_at(name))
+    with pytest.raises(KilledError):
+        harness.reconcile()
+
+
+@pytest.mark.parametrize("step", ["restore", "close", "settle", "publish"])
+def test_a_leader_that_ends_between_two_steps_of_a_restoration_leaves_the_rest_to_the_next_one(
+    harness: LedgerHarness, step: str
+) -> None:
+    harness.budget("a", ["team-a"], 10, period={"cron": "0 */6 * * *"}, rollover={"gpuHours": 12})
+    harness.pod("stays", "team-a", core=1)
+    harness.pod("brief", "team-a")
+    harness.reconcile()
+    harness.reconcile(60)
+    backup = Replica(harness.client)
+    harness.grant("lasting", "a", 5, expires=format_instant(NOON + 30 * HOUR))
+    harness.reconcile(3600)
+    harness.remove("brief")
+    harness.reconcile()
+    harness.reconcile(5 * 3600)
+    spend_an_hour(harness)
+    write_statuses(harness)
+    first, second = harness.spent("a", NOON), harness.spent("a", NOON + 6 * HOUR)
+    available = published(harness, "a").available
+    backup.promote()
+    end_a_leader_before(harness, step)
+    harness.lead()
+    for _ in range(3):
+        harness.reconcile()
+    assert (harness.spent("a", NOON), harness.spent("a", NOON + 6 * HOUR)) == (first, second)
+    assert published(harness, "a").available == available
+    write_statuses(harness)
+    assert [audited(harness, period=start).differences for start in (NOON, NOON + 6 * HOUR)] == [(), ()]
+
+
+def test_what_a_leaders_memory_alone_had_of_an_older_store_is_not_lost_with_the_leader(harness: LedgerHarness) -> None:
+    ends = list[str]()
+
+    def step(name: str) -> None:
+        if name in ends:
+            raise KilledError
+
+    harness.budget("a", ["team-a"])
+    harness.lead(step=step)
+    harness.reconcile()
+    backup = Replica(harness.client)
+    spend_an_hour(harness)
+    write_statuses(harness)
+    backup.promote()
+    ends.append("settle")
+    with pytest.raises(KilledError):
+        harness.reconcile()
+    harness.lead()
+    harness.reconcile()
+    assert harness.spent("a") == GPU_HOUR
+
+
+def test_an_account_whose_restoration_fails_is_restored_once_it_can_be_read(harness: LedgerHarness) -> None:
+    harness.budget("a", ["team-a"], 10, period={"cron": "0 */6 * * *"})
+    harness.pod("stays", "team-a", core=1)
+    harness.reconcile()
+    harness.reconcile(60)
+    backup = Replica(harness.client)
+    spend_an_hour(harness)
+    harness.reconcile(5 * 3600)
+    spend_an_hour(harness)
+    write_statuses(harness)
+    spent = [harness.spent("a", start) for start in (NOON, NOON + 6 * HOUR)]
+    backup.promote()
+    amounts = keys.AccountKeys("a").amounts(NOON)
+    readable = harness.client.hget(amounts, "stays")
+    harness.client.hset(amounts, "stays", "broken")
+    harness.lead()
+    harness.reconcile()
+    harness.client.hset(amounts, "stays", readable)
+    harness.lead()
+    for _ in range(3):
+        harness.reconcile()
+    assert [harness.spent("a", start) for start in (NOON, NOON + 6 * HOUR)] == spent
+
+
+def test_an_account_that_is_restored_whole_has_no_note_of_it(harness: LedgerHarness) -> None:
+    harness.budget("a", ["team-a"], 10)
+    harness.reconcile()
+    backup = Replica(harness.client)
+    spend_an_hour(harness)
+    write_statuses(harness)
+    for bring_back in (backup.promote, harness.client.flushall):
+        bring_back()
+        harness.lead()
+        harness.reconcile()
+        assert harness.spent("a") == GPU_HOUR
+        head = keys.AccountKeys("a").head
+        assert not {b"restoring", b"restored"} & harness.client.hgetall(head).keys()

@@ -231,14 +231,16 @@ def open_due_periods(context: ReconcileContext, now: Instant, names: Iterable[st
     answers = open_periods(context.client, context.fencing_token, now, [opening for _, _, opening in openings])
     refused: dict[str, StoreError] = {}
     opened = []
-    for opening, answer in zip(openings, answers, strict=True):
-        account, period, _ = opening
+    for due, answer in zip(openings, answers, strict=True):
+        account, period, opening = due
         if isinstance(answer, StoreError):
             refused.setdefault(account.name, answer)
         elif account.name not in refused:
+            if answer.new and opening.version:
+                account.restoring = 0  # the script has noted that
             account.period_totals[period.start] = answer
             account.periods.append(period)
-            opened.append(opening)
+            opened.append(due)
     restore_credits(context, now, [account for account, period, _ in opened if _is_described(account, period)])
     for error in refused.values():
         raise error

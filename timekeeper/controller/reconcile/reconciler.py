@@ -298,7 +298,8 @@ class Reconciler:
         touched |= gained
         step("close", touched, partial(close_due_balances, context, past))
         step("settle", touched, partial(settle_accounts, context, now))
-        restored = {name for name in touched - books.not_settled.keys() if books.accounts[name].restored is not None}
+        settled = [books.accounts[name] for name in touched - books.not_settled.keys()]
+        restored = {each.name for each in settled if each.restoring is not None or each.restored is not None}
         if restored and not context.full:
             step("restore", restored, partial(restore_periods_before, context, now))
         if full and self._repriced:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
+from functools import partial
 
 import structlog
 
@@ -43,7 +44,7 @@ from timekeeper.ledger.client import described, isolate_failures
 from timekeeper.ledger.codec import RecordError
 from timekeeper.ledger.conversion import convert_store
 from timekeeper.ledger.mending import mark_lost, replace_broken_keys
-from timekeeper.ledger.writing import FinalizedSession, Restoration, restore
+from timekeeper.ledger.writing import FinalizedSession, Restoration, RestoringNote, note_restoring, restore
 from timekeeper.sources.base import ObjectEvent
 
 MAX_NOTICES = 20
@@ -71,9 +72,11 @@ def restore_accounts(context: ReconcileContext, names: Iterable[str], now: Insta
         if wanted is None:
             continue
         shared.note_restored(context.client, context.fencing_token, [wanted.account])
-        added, account.period_totals[wanted.period] = restore(context.client, context.fencing_token, now, wanted)
+        added = _restore(context, now, account, wanted)
         restore_credits(context, now, [account])
         _drop_sessions(context, account, wanted.to_finalize)
+        if before >= wanted.version and not added:
+            continue  # an earlier leader has restored it and said so
         _log.error(
             "account had gone back to an earlier state: it was restored from its checkpoint",
             account=name,
@@ -124,33 +127,81 @@ def _sessions_that_are_over(
     return named, sum(amount.amount for uid, amount in stored.items() if amount.flag == "g" and uid in again)
 
 
-def finalize_last_periods(
-    context: ReconcileContext, now: Instant, last: Mapping[str, Period], names: Iterable[str]
-) -> None:
+def _begin_restoring(context: ReconcileContext, kept: Mapping[str, Json]) -> tuple[set[str], set[str], set[str]]:
+    """Finds the accounts to restore, and notes in the store, before it changes, that their restoration is under way.
+
+    The restoration itself raises the version of an account. If this leader ends before the restoration is complete, the
+    next leader therefore begins it again by the note. Each step may be repeated.
+
+    Returns:
+        The accounts that the store does not hold, those that it holds in an earlier state, and those for which the
+        leader's memory alone has ended sessions.
+    """
+    books = context.books
+    lost, behind = take_checkpoints(books, kept)
+    incomplete = bring_back(context.client, books, behind)
+    for account in (books.accounts[name] for name in behind):
+        if account.restoring is None:
+            account.restoring = account.periods[-1].start
+    _for_each_account(context, behind, partial(_note_restoring, context))
+    return lost, behind, incomplete
+
+
+def _end_restoring(context: ReconcileContext, incomplete: Container[str]) -> None:
+    """Notes in the store which accounts have what their checkpoints have: all but the failed ones and `incomplete`."""
+    accounts = {name: each for name, each in context.books.accounts.items() if each.restoring is not None}
+    whole = {name for name in accounts if name not in incomplete} - context.books.failed.keys()
+    for name in whole:
+        accounts[name].restoring = None
+    _for_each_account(context, whole, partial(_note_restoring, context))
+
+
+def _note_restoring(context: ReconcileContext, names: Iterable[str]) -> None:
+    accounts = [context.books.accounts[name] for name in names]
+    if accounts:
+        notes = [RestoringNote(account.name, account.restoring, account.restored) for account in accounts]
+        note_restoring(context.client, context.fencing_token, notes)
+
+
+def _periods_before(account: Account) -> list[Period]:
+    """Returns the periods from the latest one that the store had before the restoration up to the checkpoint's."""
+    since, checkpoint = account.restoring, account.checkpoint
+    if since is None or checkpoint is None:
+        return []
+    return [period for period in account.periods if since <= period.start < checkpoint.period.start]
+
+
+def finalize_last_periods(context: ReconcileContext, now: Instant, names: Iterable[str]) -> None:
     """Finalizes the sessions that were open in the last period of a store that went back, and that have ended since.
 
-    For accounts whose checkpoint is of a later period: the checkpoint has what these sessions have spent there.
+    For periods before the checkpoint's: the checkpoint has what these sessions have spent since then.
 
     Args:
-        last: keyed by account, the latest period that the store had.
-        names: the accounts whose checkpoint is of a later period.
+        names: the accounts that the store held in an earlier state.
 
     Raises:
         StoreError: the store refused.
         redis.RedisError: the store does not answer.
         ValueError: a value of an account in the store cannot be read.
     """
-    for account in (context.books.accounts[name] for name in sorted(names)):
-        period = last[account.name]
+    accounts = [context.books.accounts[name] for name in sorted(names)]
+    for account, period in [(each, period) for each in accounts for period in _periods_before(each)]:
         named, _ = _sessions_that_are_over(context, account, period.start)
         if named:
-            wanted = Restoration(account.name, period.start, period.end, 0, 0, account.version + 1, named, NOTE)
-            _, account.period_totals[period.start] = restore(context.client, context.fencing_token, now, wanted)
+            _restore(context, now, account, Restoration(account.name, period.start, period.end, 0, 0, 0, named, NOTE))
             _drop_sessions(context, account, named)
 
 
+def _restore(context: ReconcileContext, now: Instant, account: Account, wanted: Restoration) -> int:
+    """Restores a period of an account; returns the added amount in microGPU-seconds."""
+    added, totals = restore(context.client, context.fencing_token, now, wanted)
+    if wanted.period in account.period_totals:
+        account.period_totals[wanted.period] = totals
+    return added
+
+
 def restore_periods_before(context: ReconcileContext, now: Instant, names: Iterable[str]) -> None:
-    """Restores the spending of each period that precedes a period restored from a checkpoint.
+    """Restores the spending of each period that precedes a period restored from a checkpoint: the last step.
 
     A store that went back to an earlier state may lack sessions that have ended since. The checkpoint of the later
     period also states what the period before had spent, and the later period's credits follow from that amount. Call
@@ -160,28 +211,31 @@ def restore_periods_before(context: ReconcileContext, now: Instant, names: Itera
         StoreError: the store refused, or does not answer.
         ValueError: the totals of a period in the store cannot be read.
     """
-    for account in (context.books.accounts[name] for name in sorted(names)):
-        missing = _missing_before(account)
+    accounts = {name: context.books.accounts[name] for name in sorted(names)}
+    for account in accounts.values():
+        missing = _missing_before(context, account)
         if missing is not None:
             shared.note_restored(context.client, context.fencing_token, [account.name])
-            _, account.period_totals[missing.period] = restore(context.client, context.fencing_token, now, missing)
-        account.restored = None
+            _restore(context, now, account, missing)
+        account.restoring = account.restored = None
+    _note_restoring(context, accounts)
 
 
-def _missing_before(account: Account) -> Restoration | None:
+def _missing_before(context: ReconcileContext, account: Account) -> Restoration | None:
     """Returns the change that restores the spending of the period before `account.restored`.
 
-    None if the store's spending of that period is complete, or if no such period is in memory.
+    None if the store's spending of that period is complete, or if the store has no such period.
     """
     before = None if account.restored is None else account.period_before(account.restored.start)
-    if account.restored is None or before is None or before.start not in account.period_totals:
+    if account.restored is None or before is None:
         return None
-    totals = account.period_totals[before.start]
-    missing = account.restored.previous_spent - totals.total
-    if missing <= 0:
+    totals = account.period_totals.get(before.start) or reading.period_totals(
+        context.client, account.name, before.start
+    )
+    missing = 0 if totals is None else account.restored.previous_spent - totals.total
+    if totals is None or missing <= 0:
         return None
-    finalized, version = totals.finalized + missing, account.version + 1
-    return Restoration(account.name, before.start, before.end, finalized, 0, version, [], NOTE)
+    return Restoration(account.name, before.start, before.end, totals.finalized + missing, 0, 0, [], NOTE)
 
 
 def _drop_sessions(context: ReconcileContext, account: Account, finalized: Iterable[FinalizedSession]) -> None:
@@ -238,10 +292,8 @@ def take_over(context: ReconcileContext, now: Instant, stored_past: Instant | No
     context.note_silent_nodes()
     assign(context, now)
     _mark_unreadable(books)
-    lost, behind = take_checkpoints(books, kept)
-    bring_back(context.client, books, behind)
+    lost, behind, incomplete = _begin_restoring(context, kept)
     there = {name for name in behind if _is_there(books.accounts[name])}
-    last = {name: books.accounts[name].periods[-1] for name in behind - there}
     _for_each_account(context, set(books.accounts), lambda names: open_due_periods(context, now, names))
     rules = replace(context.meter_rules(), decided=read_holdings(kept))
     books.pods.refresh(mirrors.pods, rules, context.silent, context.reported, now, context.clocks)
@@ -251,7 +303,8 @@ def take_over(context: ReconcileContext, now: Instant, stored_past: Instant | No
     books.claims.resume({**last_seen, **noted})
     books.claims.refresh(mirrors, books.pods, rules, context.silent, context.clocks)
     _for_each_account(context, there, lambda names: restore_accounts(context, names, now))
-    _for_each_account(context, last.keys(), lambda names: finalize_last_periods(context, now, last, names))
+    _for_each_account(context, behind, lambda names: finalize_last_periods(context, now, names))
+    _end_restoring(context, incomplete)
     books.pods.end_missing(context.silent, context.reported, noted, last_seen, now)
     context.resumed = frozenset(name for name in unmetered if name.removesuffix(keys.SEEN) in books.pods.facts)
     shared.note_unmetered(

@@ -207,7 +207,8 @@ class StatusWriter:
         written_at, written = self._written.get(uid_of(item), (0, item.get("status") or {}))
         # An account that cannot be read has no figures. A later leader may need its last checkpoint.
         status: Json = {field: value for field, value in written.items() if field != "conditions"}
-        if account is not None and figures is not None:
+        is_whole = account is not None and figures is not None and account.restoring is None
+        if account is not None and figures is not None and is_whole:
             status = budget_status(account, figures, now)
             moves = recorded_moves(self._moves.get(name, {}), figures.period.start)
             if moves:
@@ -220,7 +221,7 @@ class StatusWriter:
         wanted = REFRESH if timeless(status) != timeless(written) else CONFIRM
         if lasting(status) == lasting(written) and now - written_at < wanted:
             return None
-        checkpoint = None if account is None or figures is None else checkpoint_of(account, figures, now)
+        checkpoint = checkpoint_of(account, figures, now) if account and figures and is_whole else None
         version = str((item.get("metadata") or {}).get("resourceVersion") or "")
         return _Draft(name, uid_of(item), now, status, checkpoint, version)
 
@@ -478,19 +479,23 @@ class CheckpointKeeper:
                 name: checkpoint_status(account, figures, now)
                 for name, account in books.accounts.items()
                 if not books.has_object(name)
+                and account.restoring is None
                 and (figures := books.figures.get(name)) is not None
                 and _matters(account, figures)
             }
         )
 
     def _documents_of_unreadable(self) -> Json:
-        """Returns the last checkpoints of the accounts that have no figures, since they cannot be read now."""
+        """Returns the last checkpoints of the accounts that cannot be read now, or that lack a part of theirs."""
         books, written = self.books, [shard for _, shard in (self._written or {}).values()]
+        lacking = {
+            name for name, each in books.accounts.items() if name not in books.figures or each.restoring is not None
+        }
         return {
             name: document
             for shard in written
             for name, document in shard.items()
-            if name in books.accounts and name not in books.figures and not books.has_object(name)
+            if name in lacking and not books.has_object(name)
         }
 
     def _write(self, number: int, shard: Json, now: Instant) -> bool:
@@ -506,7 +511,8 @@ class CheckpointKeeper:
         self._written[number] = (now, shard)
         for name in kept.keys() & self.books.figures.keys():
             account = self.books.accounts[name]
-            account.checkpoint = checkpoint_of(account, self.books.figures[name], now)
+            if account.restoring is None:
+                account.checkpoint = checkpoint_of(account, self.books.figures[name], now)
         return True
 
 

@@ -147,8 +147,10 @@ class Account:
         refused_grants: the reasons for which the store refused grants, keyed by the grant's name.
         checkpoint: the account's checkpoint as this leader last wrote it. While a term begins, it is the checkpoint
             from which to restore the account. None if there is neither.
+        restoring: the start of the latest period that the store had when a leader began to restore the account, 0 for
+            none; None if no restoration is under way. The head of the stored account has it, too.
         restored: the period that was restored from the checkpoint, while the spending of the period before it still has
-            to be restored; None once nothing waits for that.
+            to be restored; None once nothing waits for that. The head of the stored account has it, too.
         summary: the figures that were last published, without the amount spent; None before this leader published any.
         burn: the samples of spending from which burn rates are computed; None before the first sample.
     """
@@ -164,6 +166,7 @@ class Account:
     refused: dict[str, str] = field(default_factory=dict)
     refused_grants: dict[str, str] = field(default_factory=dict)
     checkpoint: Checkpoint | None = None
+    restoring: Instant | None = None
     restored: Restored | None = None
     summary: Summary | None = None
     burn: BurnRecord | None = None

@@ -16,7 +16,7 @@ from typing import Any
 
 import structlog
 
-from timekeeper.controller.state.accounts import Account, Checkpoint
+from timekeeper.controller.state.accounts import Account, Checkpoint, Restored
 from timekeeper.controller.state.books import Books, RecoverySnapshot
 from timekeeper.controller.state.sessions import (
     NOTHING,
@@ -262,6 +262,8 @@ def load(client: Store, fencing_token: FencingToken, books: Books, now: Instant,
             corrections=dict(account.corrections),
             checkpoint=books.snapshot.checkpoints.get(account.name),
             burn=account.burn,
+            restoring=account.restoring,
+            restored=None if account.restored is None else Restored(*account.restored),
         )
         for account in stored
     }
@@ -301,7 +303,9 @@ def snapshot_of(books: Books) -> RecoverySnapshot:
                 computed[key] = computed.get(key, 0) + amount.amount
     checkpoints = {}
     for name, account in books.accounts.items():
-        if account.period_totals:
+        if account.restoring is not None and account.checkpoint is not None:
+            checkpoints[name] = account.checkpoint  # the account does not have all of it yet
+        elif account.period_totals:
             start, totals = max(account.period_totals.items())
             period = next(period for period in account.periods if period.start == start)
             period_credits = tuple(account.credits.get(start, {}).values())
@@ -317,7 +321,8 @@ def take_checkpoints(books: Books, kept: Mapping[str, dict[str, Any]]) -> tuple[
 
     The checkpoint comes from the leader's snapshot. If the budget's status, or `kept`, has a checkpoint with a later
     version, that checkpoint counts. The checkpoint of any other account becomes None. Failed accounts keep theirs, and
-    are left out of the result.
+    are left out of the result. An account that an earlier leader has not restored whole counts as in an earlier state,
+    whatever its version.
 
     Args:
         kept: keyed by name, the checkpoints of accounts without a GPUBudget, as the API server holds them.
@@ -336,14 +341,14 @@ def take_checkpoints(books: Books, kept: Mapping[str, dict[str, Any]]) -> tuple[
             continue
         if not account.periods:
             lost.add(name)
-        elif account.checkpoint.version > account.version:
+        elif account.checkpoint.version > account.version or account.restoring is not None:
             behind.add(name)
         else:
             account.checkpoint = None
     return lost, behind
 
 
-def bring_back(client: Store, books: Books, behind: set[str]) -> None:
+def bring_back(client: Store, books: Books, behind: set[str]) -> set[str]:
     """Puts back into memory the finalized sessions that the checkpoint of an account to be restored does not contain.
 
     The leader settles these sessions again. Their reports are deleted, so their use cannot be computed again. If usage
@@ -353,9 +358,13 @@ def bring_back(client: Store, books: Books, behind: set[str]) -> None:
     Args:
         behind: the accounts that the store holds in an earlier state.
 
+    Returns:
+        The accounts that have spending of these sessions.
+
     Raises:
         redis.RedisError: the store does not answer.
     """
+    concerned = set[str]()
     for left_at, metered in books.finalized:
         names = {account for account, _ in metered.acknowledged.periods}
         started = [books.accounts[name] for name in names if name in behind or not books.accounts[name].periods]
@@ -364,7 +373,9 @@ def bring_back(client: Store, books: Books, behind: set[str]) -> None:
             known = last_amounts_alone(metered.acknowledged)
             metered.acknowledged = known._replace(periods={**_stored_of(client, books, metered), **known.periods})
             _replace(books.pods.sessions, metered)
+            concerned |= names
     books.finalized = []
+    return concerned
 
 
 def _stored_of(client: Store, books: Books, metered: MeteredSession) -> dict[Key, AcknowledgedAmount]:

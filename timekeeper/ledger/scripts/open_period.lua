@@ -26,6 +26,9 @@ local latest = redis.call('HGET', head, 'period') or ''
 write_though_full(head)
 if tonumber(version) > tonumber(redis.call('HGET', head, 'version') or '0') then
   redis.call('HSET', head, 'version', version)
+  if unknown then
+    redis.call('HSET', head, 'restoring', '0')
+  end
 end
 changed(head, fencing_token)
 if unknown then

@@ -1,12 +1,12 @@
--- Restores a period of an account to a checkpoint, after the store went back to an earlier state. A repeated call has
--- no effect.
+-- Restores a period of an account to a checkpoint, after the store went back to an earlier state. A repeated call
+-- changes no sum and writes no ledger entry.
 --
 -- Sessions that the leader does not compute again are finalized with their stored amounts. The checkpoint has their
 -- later spending: its excess over the store's sum of finalized sessions is added to the period as one ledger entry.
 --
 -- KEYS  head, period, amounts, sessions, ended, ledger, hours
--- ARGV  fencing token, instant, the period's start, the checkpoint's sum of finalized sessions, the checkpoint's
---       version, the sum of the sessions that the store holds as finalized but that the leader computes again, the
+-- ARGV  fencing token, instant, the period's start, the checkpoint's sum of finalized sessions, the version that the
+--       account has at least afterwards, the sum of the sessions that the store holds as finalized but that the leader computes again, the
 --       note of the ledger entries, the hour that what is added is attributed to, then the uid, namespace and pod of
 --       each session to finalize
 -- Returns the added amount, then total, granted, gone, exhausted, struck, terms, version.
@@ -20,9 +20,7 @@ local sums = redis.call('HMGET', period, 'total', 'gone', 'checkpoint')
 if not sums[1] then
   return redis.error_reply('EMPTY this period is not open')
 end
-if tonumber(redis.call('HGET', head, 'version') or '0') >= tonumber(version) then
-  return standing_after('0', head, period)
-end
+local is_behind = tonumber(redis.call('HGET', head, 'version') or '0') < tonumber(version)
 local want_high, want_low = limbs(checkpoint)
 local apart_high, apart_low = limbs(apart)
 if not want_high or not apart_high then
@@ -76,7 +74,9 @@ end
 local grown = grown_rows(hours, rows, instant)
 
 write_though_full(head)
-redis.call('HSET', head, 'version', version)
+if is_behind then
+  redis.call('HSET', head, 'version', version)
+end
 changed(head, fencing_token)
 change_the_past(head, 'restored at ' .. instant)
 redis.call('HSET', period, 'total', decimal(total_high, total_low), 'gone', decimal(gone_high, gone_low),
