@@ -290,6 +290,26 @@ def test_a_session_that_is_charged_by_use_and_has_ended_since_keeps_what_the_lea
     assert [each for each in audited(harness, bill="used").differences if each.figure is not Figure.STATUS] == []
 
 
+def test_a_session_that_is_charged_by_use_keeps_it_also_if_the_store_goes_back_to_before_its_start(
+    harness: LedgerHarness,
+) -> None:
+    harness.budget("a", ["team-a"], 10)
+    harness.lead(ControllerRules(bill=Bill.USED))
+    harness.reconcile()
+    backup = Replica(harness.client)
+    pod = harness.pod("brief", "team-a")
+    harness.reconcile()
+    harness.pass_time(100)
+    report(harness, "brief", 1, 50)
+    harness.finish(pod)
+    harness.reconcile()
+    backup.promote()
+    for _ in range(3):
+        harness.reconcile(1)
+    assert harness.spent("a") == 50 * GPU_SECOND
+    assert [each for each in audited(harness, bill="used").differences if each.figure is not Figure.STATUS] == []
+
+
 def test_a_grant_that_was_spent_before_it_expires_stays_spent(
     harness: LedgerHarness, redis_server: RedisServer, tmp_path: Path
 ) -> None:

@@ -466,7 +466,9 @@ def _take_sessions(client: Store, fencing_token: FencingToken, books: Books, sto
     sessions = books.pods.sessions
     unread = {allocation_of(each.session): each for each in sessions.all() if each.acknowledged == NOTHING}
     for metered in sessions.all():
-        metered.acknowledged = recorded_use_alone(metered.acknowledged)
+        # If the store went back to before a session, it has no record of the session that replaces the amounts.
+        remembered = last_amounts_alone if metered.acknowledged.closed else recorded_use_alone
+        metered.acknowledged = remembered(metered.acknowledged)
     for account in stored:
         for record in account.closed:
             metered = _keep(books, record, unread)
