@@ -310,6 +310,47 @@ def test_a_session_that_is_charged_by_use_keeps_it_also_if_the_store_goes_back_t
     assert [each for each in audited(harness, bill="used").differences if each.figure is not Figure.STATUS] == []
 
 
+def test_a_session_that_runs_and_is_charged_by_use_keeps_what_the_leader_remembers_until_it_reports_again(
+    harness: LedgerHarness,
+) -> None:
+    harness.budget("a", ["team-a"], 10)
+    harness.lead(ControllerRules(bill=Bill.USED))
+    harness.pod("lasting", "team-a")
+    harness.reconcile()
+    backup = Replica(harness.client)
+    harness.pass_time(100)
+    report(harness, "lasting", 1, 20)
+    harness.reconcile()
+    backup.promote()
+    for _ in range(3):
+        harness.reconcile(1)
+    assert harness.spent("a") == 20 * GPU_SECOND
+    report(harness, "lasting", 2, 21)
+    harness.reconcile()
+    assert harness.spent("a") == 21 * GPU_SECOND
+
+
+def test_a_session_keeps_what_an_older_store_charged_for_a_period_that_the_leader_does_not_remember(
+    harness: LedgerHarness,
+) -> None:
+    harness.budget("a", ["team-a"], 10, period={"every": "hour"})
+    harness.lead(ControllerRules(bill=Bill.USED))
+    harness.pod("lasting", "team-a")
+    harness.reconcile()
+    harness.pass_time(100)
+    report(harness, "lasting", 1, 20)
+    harness.reconcile()
+    backup = Replica(harness.client)
+    for number in range(2, 14):
+        harness.pass_time(900)
+        report(harness, "lasting", number, 20 * number)
+        harness.reconcile()
+    backup.promote()
+    for _ in range(3):
+        harness.reconcile(1)
+    assert harness.spent("a", NOON) >= 20 * GPU_SECOND
+
+
 def test_a_grant_that_was_spent_before_it_expires_stays_spent(
     harness: LedgerHarness, redis_server: RedisServer, tmp_path: Path
 ) -> None:

@@ -530,10 +530,21 @@ def _with_record(metered: MeteredSession, record: Session, account: str, *, payi
     session = without_use(record)
     return Acknowledged(
         session=metered.session if metered.session == session else session,
-        use=use_of(record) if metered.session.end is None else _later(known.use, use_of(record)),
+        use=_use_going_on(metered.session, known.use, use_of(record)),
         open_under=account,
         also_open=known.also_open | {known.open_under} - {""},
     )
+
+
+def _use_going_on(session: Session, remembered: RecordedUse, recorded: RecordedUse) -> RecordedUse:
+    """Returns the use of a session with a record in the store: the remembered use if it is later than the recorded one.
+
+    Periods before the first use are final. If the record reaches further back than the remembered use of a running
+    session, the recorded use counts, and later reports change the periods in between.
+    """
+    if session.end is None and first_known(remembered) > max(first_known(recorded), session.start):
+        return recorded
+    return _later(remembered, recorded)
 
 
 def _take_amounts(client: Store, books: Books, stored: list[StoredAccount], now: Instant, surely_past: int) -> None:
