@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from decimal import ROUND_DOWN, Decimal
 from typing import Any, NamedTuple
@@ -138,6 +139,7 @@ class Grant:
         expires: the instant at which the money expires; None if it expires with its period.
         refused: the reason for which the ledger refused the grant for good, from the object's status; empty if it
             did not.
+        applied_at: the instant of that status; None if the grant is not applied, or if the instant is unreadable.
     """
 
     name: str
@@ -149,6 +151,7 @@ class Grant:
     applied: bool = False
     expires: Instant | None = None
     refused: str = ""
+    applied_at: Instant | None = None
 
     @property
     def note(self) -> str:
@@ -177,7 +180,11 @@ def parse_grant(item: Mapping[str, Any]) -> Grant:
     faults.extend(text_faults(metadata, spec))
     if faults:
         raise GrantError(tuple(faults))
-    applied = mapping(item.get("status")).get("applied") is True
+    status = mapping(item.get("status"))
+    applied, applied_at = status.get("applied") is True, None
+    if applied:
+        with suppress(TimeError):
+            applied_at = parse_instant(status.get("appliedAt"))
     return Grant(
         name=metadata["name"],
         budget=spec["budget"],
@@ -188,6 +195,7 @@ def parse_grant(item: Mapping[str, Any]) -> Grant:
         applied=applied,
         expires=expires,
         refused=refusal(item),
+        applied_at=applied_at,
     )
 
 

@@ -18,7 +18,7 @@ from tests.support.ledger.steps import KilledError, stepping
 from timekeeper.audit.difference import Figure
 from timekeeper.controller.leader_tasks import LeaderTasks, TaskEnvironment
 from timekeeper.controller.metrics import JobMeasures
-from timekeeper.controller.report.status_writer import StatusWriter
+from timekeeper.controller.report.status_writer import OrderAnswers, StatusWriter
 from timekeeper.controller.state.books import ControllerRules
 from timekeeper.domain.money import GPU_HOUR, GPU_SECOND
 from timekeeper.domain.pricing import Bill
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.support.servers.redis_server import RedisServer
+    from timekeeper.controller.reconcile.reconciler import Reconciler
 
 SEEDS = range(20 if os.environ.get("CI") == "true" else 4)
 
@@ -194,18 +195,22 @@ def test_a_store_that_went_back_gives_no_later_leader_an_epoch_that_was_used(
         model.harness.reconcile()
 
 
-def write_statuses(harness: LedgerHarness) -> None:
+def reconciler_of(harness: LedgerHarness) -> Reconciler:
     assert harness.reconciler is not None
-    StatusWriter(harness.source, harness.reconciler.books).write(harness.now)
+    return harness.reconciler
+
+
+def write_statuses(harness: LedgerHarness) -> None:
+    StatusWriter(harness.source, reconciler_of(harness).books).write(harness.now)
     harness.refresh()
 
 
-def spend_an_hour(harness: LedgerHarness) -> None:
+def spend_an_hour(harness: LedgerHarness, uid: str = "brief") -> None:
     """A pod holds a GPU for an hour, and is deleted."""
-    harness.pod("brief", "team-a")
+    harness.pod(uid, "team-a")
     harness.reconcile()
     harness.reconcile(3600)
-    harness.remove("brief")
+    harness.remove(uid)
     harness.reconcile()
 
 
@@ -538,3 +543,30 @@ def test_an_account_that_is_restored_whole_has_no_note_of_it(harness: LedgerHarn
         assert harness.spent("a") == GPU_HOUR
         head = keys.AccountKeys("a").head
         assert not {b"restoring", b"restored"} & harness.client.hgetall(head).keys()
+
+
+@pytest.mark.parametrize("leaders", ["the leader goes on", "another leader follows"])
+def test_a_credit_of_the_period_before_that_is_given_again_does_not_pay_for_what_it_did_not_pay_for(
+    harness: LedgerHarness, leaders: str
+) -> None:
+    harness.budget("a", ["team-a"], 10, period={"cron": "0 */6 * * *"}, rollover={"gpuHours": 12})
+    harness.reconcile()
+    backup = Replica(harness.client)
+    spend_an_hour(harness)
+    harness.grant("soon", "a", 5, expires=format_instant(NOON + 2 * HOUR))
+    harness.reconcile(1)
+    OrderAnswers(harness.source, reconciler_of(harness).books).write(harness.now)
+    harness.reconcile(2 * 3600)
+    spend_an_hour(harness, "late")
+    harness.reconcile(2 * 3600)
+    write_statuses(harness)
+    available = published(harness, "a").available
+    backup.promote()
+    if leaders == "another leader follows":
+        harness.lead()
+    for _ in range(3):
+        harness.reconcile(1)
+    assert harness.spent("a", NOON) == 2 * GPU_HOUR
+    assert published(harness, "a").available == available
+    write_statuses(harness)
+    assert [audited(harness, period=start).differences for start in (NOON, NOON + 6 * HOUR)] == [(), ()]

@@ -162,7 +162,19 @@ def _grant_entry(
     if grant.expires is not None:
         since = max(0, spent_by(account, period, min(grant.created or now, now)))
     following = period.end if {period.start, period.end} <= account.period_totals.keys() else None
+    if _has_been_carried_over(account, grant, period):
+        following = None
     return GrantEntry(grant.budget, period.start, grant.name, grant.amount, grant.note, grant.expires, since, following)
+
+
+def _has_been_carried_over(account: Account, grant: Grant, period: Period) -> bool:
+    """Whether the next period was restored, and the store had applied the grant before that period began.
+
+    The restored credits of the next period then contain what was left of the grant. They are not computed again: it is
+    not known which of the restored spending of the grant's period is from before the grant or after its expiry.
+    """
+    restored, applied_at = account.restored, grant.applied_at
+    return restored is not None and restored.start == period.end and applied_at is not None and applied_at <= period.end
 
 
 def _correction_entry(books: Books, correction: Correction, account: Account, period: Period) -> CorrectionEntry:
