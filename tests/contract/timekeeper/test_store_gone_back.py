@@ -570,3 +570,19 @@ def test_a_credit_of_the_period_before_that_is_given_again_does_not_pay_for_what
     assert published(harness, "a").available == available
     write_statuses(harness)
     assert [audited(harness, period=start).differences for start in (NOON, NOON + 6 * HOUR)] == [(), ()]
+
+
+def test_a_checkpoint_stays_as_it_is_while_the_store_lacks_a_part_of_it(harness: LedgerHarness) -> None:
+    harness.budget("a", ["team-a"])
+    books = harness.lead().books
+    harness.reconcile()
+    write_statuses(harness)
+    spend_an_hour(harness)
+    before = books.budgets.objects["a"]["status"]
+    books.accounts["a"].restoring = MONTH
+    write_statuses(harness)
+    books.accounts["a"].restoring = None
+    harness.reconcile()
+    after = books.budgets.objects["a"]["status"]
+    assert after["checkpoint"] == before["checkpoint"]
+    assert after["spent"] != before["spent"]

@@ -207,12 +207,16 @@ class StatusWriter:
         written_at, written = self._written.get(uid_of(item), (0, item.get("status") or {}))
         # An account that cannot be read has no figures. A later leader may need its last checkpoint.
         status: Json = {field: value for field, value in written.items() if field != "conditions"}
-        is_whole = account is not None and figures is not None and account.restoring is None
-        if account is not None and figures is not None and is_whole:
+        checkpoint = None
+        if account is not None and figures is not None:
             status = budget_status(account, figures, now)
             moves = recorded_moves(self._moves.get(name, {}), figures.period.start)
             if moves:
                 status["checkpoint"]["moves"] = moves
+            if account.restoring is None:
+                checkpoint = checkpoint_of(account, figures, now)
+            else:  # a later leader restores the account from the checkpoint that it has now
+                status["checkpoint"] = written.get("checkpoint") or status["checkpoint"]
         yields = books.rules.gives_classes or account is None or not deprioritizes(account.budget)
         idle = frozenset() if account is None else self._idle_quotas & account.budget.namespaces
         conflicts = books.conflicts.get(name, {})
@@ -221,7 +225,6 @@ class StatusWriter:
         wanted = REFRESH if timeless(status) != timeless(written) else CONFIRM
         if lasting(status) == lasting(written) and now - written_at < wanted:
             return None
-        checkpoint = checkpoint_of(account, figures, now) if account and figures and is_whole else None
         version = str((item.get("metadata") or {}).get("resourceVersion") or "")
         return _Draft(name, uid_of(item), now, status, checkpoint, version)
 
