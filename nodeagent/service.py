@@ -182,6 +182,7 @@ class Agent:
             if lock is not None:
                 self._lock = lock
                 self._act()
+                self._lock = -1  # a look that still runs must not write into another file of this number
                 os.close(lock)
         finally:
             self._writer.end()

@@ -362,9 +362,10 @@ class Starter:
     def _pod(self, namespace: str, name: str) -> Mapping[str, Any]:
         """Returns the pod with this name that is about to start a container, as JSON.
 
-        The watch may lag behind the kubelet, and still have an earlier pod of this name. The runtime has made nothing
-        for that one, or no longer has it; it makes a pod's sandbox before its containers start. The pod is then read
-        from the API server. So is one that the watch has not shown.
+        The watch may lag behind the kubelet, and still have an earlier pod of this name. The runtime shows that: it
+        makes a pod's sandbox before the pod's containers start, and it has none of the earlier pod any more, unless
+        that pod was deleted by force and still ends. A pod without a sandbox is read from the API server, and so is
+        one that the watch has not shown.
 
         Raises:
             PlacementRefusedError: the pod cannot be read or has ended, or several pods of this name are alive.
