@@ -29,7 +29,7 @@ VCUDA = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(VCUDA.parent), str(VCUDA / "bench"), str(VCUDA / "tests"), str(VCUDA / "simgpu")]
 import truth
 from node import MIB, Container, Node, Share, give_line
-from shares import BEST_EFFORT, POLICIES, SHORT, Tenant, Window, hard, row, uuid, work_done
+from shares import BEST_EFFORT, LONG, POLICIES, SHORT, Tenant, Window, hard, row, uuid, work_done
 from shares import CASES as MEASURED
 
 from nodeagent import turns
@@ -50,7 +50,21 @@ GREEDY = [
 ]
 """Containers whose processes or contexts fill more than a turn with one kernel each: they lose time to changing between
 these, and what counts is that they take no more than their share."""
-CASES = [*MEASURED, ("a hard 70 beside eight best-effort containers", CROWD, 4, 1.0), *GREEDY]
+WAITING = [
+    (
+        "30/70, a context of the first waits for the host beside kernels of 5 ms",
+        [hard(30, ("5000", "1", "beside")), hard(70, LONG)],
+        4,
+        1.0,
+    ),
+    (
+        "30/70, a process of the first waits for the host beside kernels of 5 ms",
+        [hard(30, LONG, ("5000", "1", "beside", "idle")), hard(70, LONG)],
+        4,
+        1.0,
+    ),
+]
+CASES = [*MEASURED, ("a hard 70 beside eight best-effort containers", CROWD, 4, 1.0), *GREEDY, *WAITING]
 MANY_STREAMS = "30/70, 32 streams of kernels of 1 ms in the first"
 ORDERS = (0, 1, 2, 3)
 """Seeds of the moments at which programs begin; 0: all at once."""

@@ -1,10 +1,11 @@
 /* spin.c: launches simulated kernels for a while, as fast as it is let.
  *
- *     spin SECONDS MICROSECONDS [STREAMS [graph] [uneven] [contexts] [completed]]     prints "LAUNCHES"
+ *     spin SECONDS MICROSECONDS [STREAMS [graph] [uneven] [contexts] [beside [idle]] [completed]]     prints "LAUNCHES"
  *
  * The kernels take turns on the streams; with `graph`, eight of them are captured and launched together. With `uneven`, three
  * of each three hundred take a hundred times as long, one behind the other. With `contexts` a thread for each stream launches
- * into it, in a context of its own, for ever. With `completed`
+ * into it, in a context of its own, for ever. With `beside` a stream of another context waits for the host as long; with `idle`
+ * that is all it does. With `completed`
  * it is never more than some milliseconds of work ahead on each stream, and counts what was completed: a queue of a
  * thousand long kernels would say little of what the GPU did. It then prints how many were after each whole second.
  * Writes "ready" and begins when it gets a line.
@@ -173,6 +174,22 @@ static void *in_its_own_context(void *microseconds)
     exit(6);
 }
 
+/* Nothing writes the word that the stream waits for. */
+static void wait_for_ever(void)
+{
+    CUcontext context, own;
+    CUstream stream;
+    void *word;
+    if (CU(cuCtxCreate_v2)(&context, 0, 0) != CUDA_SUCCESS || CU(cuStreamCreate)(&stream, CU_STREAM_NON_BLOCKING) != CUDA_SUCCESS ||
+        CU(cuMemAllocHost_v2)(&word, 8) != CUDA_SUCCESS)
+        exit(9);
+    memset(word, 0, 8);
+    CUfunction function = kernel(10);
+    if (CU(cuStreamWaitValue32_v2)(stream, (CUdeviceptr)word, 1, CU_STREAM_WAIT_VALUE_EQ) != CUDA_SUCCESS ||
+        launch_one(CU(cuLaunchKernel), function, stream) != CUDA_SUCCESS || CU(cuCtxPopCurrent_v2)(&own) != CUDA_SUCCESS)
+        exit(6);
+}
+
 int main(int count, char **arguments)
 {
     CUcontext context;
@@ -202,6 +219,10 @@ int main(int count, char **arguments)
         pthread_create(&thread, NULL, in_its_own_context, (void *)(size_t)microseconds);
     if (asked(count, arguments, "contexts"))
         in_its_own_context((void *)(size_t)microseconds);
+    if (asked(count, arguments, "beside"))
+        wait_for_ever();
+    while (asked(count, arguments, "idle"))
+        nanosleep(&(struct timespec){1, 0}, NULL);
     if (asked(count, arguments, "completed"))
         completed(&work, seconds);
     else {

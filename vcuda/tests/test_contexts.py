@@ -127,6 +127,12 @@ def test_a_context_of_very_many_allocations_ends_at_once_with_each_of_them_and_n
     assert processor_ms < 1000
 
 
+def test_green_contexts_of_one_primary_context_are_one_beside_others(node: Node) -> None:
+    """The GPU goes round by context, and green ones share the primary one's turn."""
+    container = node.container("a", LD_PRELOAD="")
+    assert container.start("unit/contexts_beside").communicate(timeout=60) == ("1\n1\n", "")
+
+
 def test_heaps_and_print_buffers_are_charged_by_their_last_size(node: Node) -> None:
     container = node.container("a")
     with container.session() as ask:

@@ -13,6 +13,8 @@ LIMIT_POINTS = 2
 """A pacer that misjudges its spans is off by five."""
 CROWD_POINTS = 2.5
 """The tolerance for eight processes: how they come to stand to one another is the machine's; 1.2 to 1.8 was seen."""
+WAITING_POINTS = 1
+"""The tolerance where a context or a process only waits for the host: 0.7 was seen, as without it."""
 CONTEXTS_POINTS = 6
 """The tolerance for eight contexts of kernels of 2 ms on an H100's slices; 4.5 was seen."""
 WINDOWS = {virtual_shares.MANY_STREAMS: 2, "30/70, kernels of 50 ms": 6}
@@ -24,7 +26,8 @@ ORDERS = virtual_shares.ORDERS[1:] if os.environ.get("CI") == "true" else virtua
 @pytest.mark.parametrize("name", [case[0] for case in virtual_shares.CASES])
 def test_the_pacer_by_itself_keeps_every_share(name: str) -> None:
     row, *others = virtual_shares.rows(name, windows=WINDOWS.get(name, 1), orders=(0,))
-    assert row["value"] <= (CROWD_POINTS if "eight processes" in name else LIMIT_POINTS), row["context"]
+    limit = WAITING_POINTS if "waits" in name else CROWD_POINTS if "eight processes" in name else LIMIT_POINTS
+    assert row["value"] <= limit, row["context"]
     assert [other for other in others if not other["met"]] == []
     assert len(others) == (1 if name == virtual_shares.MANY_STREAMS else 0)
 

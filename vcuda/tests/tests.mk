@@ -4,7 +4,7 @@ ACTOR := $(wildcard tests/actor/*.c)
 PROGRAMS := $(patsubst tests/%.c,$(TESTS)/%,$(wildcard tests/*.c tests/programs/*.c)) $(TESTS)/actor
 UNITS := $(TESTS)/unit/kill_at_every_instruction $(TESTS)/unit/release_of_the_dead $(TESTS)/unit/refused_ledger $(TESTS)/unit/scan_without_the_lock \
   $(TESTS)/unit/before_the_pause $(TESTS)/unit/spans_overtaken $(TESTS)/unit/frees_overtaken $(TESTS)/unit/reset_in_retain \
-  $(TESTS)/unit/late_charges $(TESTS)/unit/grants_taken_back $(TESTS)/unit/handles_overtaken $(TESTS)/unit/pools_overtaken $(TESTS)/unit/rows_of_a_context $(TESTS)/unit/older_glibc \
+  $(TESTS)/unit/late_charges $(TESTS)/unit/grants_taken_back $(TESTS)/unit/handles_overtaken $(TESTS)/unit/pools_overtaken $(TESTS)/unit/rows_of_a_context $(TESTS)/unit/contexts_beside $(TESTS)/unit/older_glibc \
   $(TESTS)/unit/page_that_is_no_good \
   $(TESTS)/unit/full_disk.so $(TESTS)/unit/interrupted.so $(TESTS)/unit/no_wipe.so $(TESTS)/unit/finds_itself.so $(TESTS)/unit/constructor.so $(TESTS)/unit/tool.so \
   $(TESTS)/unit/asks_next.so $(TESTS)/unit/answers_itself.so $(TESTS)/unit/locks_seen.so $(TESTS)/unit/modes_seen.so $(TESTS)/unit/refusing_driver.so \

@@ -182,6 +182,11 @@ void account_active(int index, uint64_t now_ns, bool waiting)
         __atomic_store_n(&published->waiting_ns, now_ns, __ATOMIC_RELAXED);
 }
 
+void account_stands(int index, uint64_t now_ns)
+{
+    __atomic_store_n(&ledger->public.devices[index].activity_ns, now_ns, __ATOMIC_RELAXED);
+}
+
 bool account_held_elsewhere(int index, uint64_t begin_ns, uint64_t end_ns)
 {
     bool held = false;

@@ -40,6 +40,10 @@ void account_in_flight_since(int index, uint64_t since_ns);
 /* Writes for the node and the container's other processes that this one has or wants work on the device. */
 void account_active(int index, uint64_t now_ns, bool waiting);
 
+/* The same for the node alone: what is in flight waits for the host, say, and takes no part of the GPU from the container's other
+ * contexts and processes. */
+void account_stands(int index, uint64_t now_ns);
+
 /* Whether a launch on another device of the container was held in this time. What went on here may have waited for it. */
 bool account_held_elsewhere(int index, uint64_t begin_ns, uint64_t end_ns);
 

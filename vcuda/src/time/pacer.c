@@ -784,7 +784,10 @@ bool pacer_collect(bool all)
         pthread_mutex_lock(&queue->lock);
         if (queue->context != NULL && queue->count != 0) {
             spans_charge_unfinished(queue, now);
-            mark_active(queue, now, false);
+            if (spans_all_stand(queue))
+                account_stands(queue->index, now);
+            else
+                mark_active(queue, now, false);
             busy = true;
         }
         pthread_mutex_unlock(&queue->lock);

@@ -166,29 +166,48 @@ uint64_t spans_on_other_devices(const struct queue *queue, uint64_t *estimate_ns
     return oldest;
 }
 
-uint32_t spans_contexts_beside(const struct queue *queue, uint64_t since_ns)
+/* Another context of the process on the same device has or wants work since then, or has some in flight. */
+static bool is_beside(const struct queue *queue, const struct queue *other, uint64_t since_ns, bool in_flight)
 {
-    const struct queue *other;
+    return __atomic_load_n(&other->context, __ATOMIC_ACQUIRE) != NULL &&
+           __atomic_load_n(&other->wanted_ns, __ATOMIC_RELAXED) > since_ns &&
+           (!in_flight || __atomic_load_n(&other->oldest_since_ns, __ATOMIC_ACQUIRE) != 0) &&
+           __atomic_load_n(&other->index, __ATOMIC_RELAXED) == queue->index &&
+           __atomic_load_n(&other->for_all, __ATOMIC_RELAXED) != queue->for_all;
+}
+
+/* Those that are parts of one primary context count once. */
+static uint32_t count_beside(const struct queue *queue, uint64_t since_ns, bool in_flight)
+{
+    const struct queue *other, *before;
     uint32_t count = 0;
-    for (uint32_t i = 0; (other = spans_walk(i)) != NULL; i++)
-        count += __atomic_load_n(&other->context, __ATOMIC_ACQUIRE) != NULL &&
-                 __atomic_load_n(&other->wanted_ns, __ATOMIC_RELAXED) > since_ns &&
-                 __atomic_load_n(&other->index, __ATOMIC_RELAXED) == queue->index &&
-                 __atomic_load_n(&other->for_all, __ATOMIC_RELAXED) != queue->for_all;
+    for (uint32_t i = 0; (other = spans_walk(i)) != NULL; i++) {
+        bool counts = is_beside(queue, other, since_ns, in_flight);
+        for (uint32_t j = 0; counts && j < i && (before = spans_walk(j)) != NULL; j++)
+            counts =
+                __atomic_load_n(&before->for_all, __ATOMIC_RELAXED) != __atomic_load_n(&other->for_all, __ATOMIC_RELAXED) ||
+                !is_beside(queue, before, since_ns, in_flight);
+        count += counts;
+    }
     return count;
 }
 
-/* Other contexts of the process that have work in flight on the queue's device. */
-static uint32_t at_work_beside(const struct queue *queue)
+uint32_t spans_contexts_beside(const struct queue *queue, uint64_t since_ns)
 {
-    const struct queue *other;
-    uint32_t count = 0;
-    for (uint32_t i = 0; (other = spans_walk(i)) != NULL; i++)
-        count += other != queue && __atomic_load_n(&other->context, __ATOMIC_ACQUIRE) != NULL &&
-                 __atomic_load_n(&other->oldest_since_ns, __ATOMIC_ACQUIRE) != 0 &&
-                 __atomic_load_n(&other->index, __ATOMIC_RELAXED) == queue->index &&
-                 __atomic_load_n(&other->for_all, __ATOMIC_RELAXED) != queue->for_all;
-    return count;
+    return count_beside(queue, since_ns, false);
+}
+
+static uint32_t at_work_beside(const struct queue *queue, uint64_t end_ns)
+{
+    return count_beside(queue, end_ns - CONTENDER_NS, true);
+}
+
+bool spans_all_stand(const struct queue *queue)
+{
+    for (uint32_t i = 0; i < queue->count; i++)
+        if (queue->spans[i].begun || queue->spans[i].stood_ns == 0)
+            return false;
+    return true;
 }
 
 uint32_t spans_flows(const struct queue *queue)
@@ -590,7 +609,7 @@ static void charge_span(struct queue *queue, const struct span *span, uint64_t b
     uint64_t guess = span->idled ? estimate_usual(&queue->estimate) * span->launches : 0;
     if (guess != 0)
         end = begin + least_of(guess, end - begin);
-    struct span_cost cost = account_span(queue->index, begin, end, span->launches, solo, at_work_beside(queue));
+    struct span_cost cost = account_span(queue->index, begin, end, span->launches, solo, at_work_beside(queue, end));
     uint64_t held = least_of(held_beside(queue, span, begin, end), cost.work_ns);
     cost.work_ns += span->charged_ns - held;
     if (held != 0)
@@ -625,7 +644,7 @@ static void charge_unseen(struct queue *queue, const struct span *span, uint64_t
         charge_none(queue, span);
         return;
     }
-    struct span_cost cost = account_span(queue->index, begin, end, span->launches, 0, at_work_beside(queue));
+    struct span_cost cost = account_span(queue->index, begin, end, span->launches, 0, at_work_beside(queue, end));
     uint64_t held = held_beside(queue, span, begin, end);
     cost.work_ns -= least_of(held, cost.work_ns);
     cost.work_ns += span->charged_ns;
@@ -872,7 +891,7 @@ void spans_charge_unfinished(struct queue *queue, uint64_t now_ns)
     if (end < begin + UNFINISHED_NS)
         return;
     span->charged_ns += end - begin;
-    account_span(queue->index, begin, end, 0, 0, at_work_beside(queue));
+    account_span(queue->index, begin, end, 0, 0, at_work_beside(queue, end));
     queue->cursor_ns = end;
     publish_oldest(queue);
 }

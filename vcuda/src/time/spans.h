@@ -81,7 +81,7 @@ struct queue {
     /* For other queues: since when its oldest span goes on (0: none), and the estimate of all that is in flight. Atomic. */
     uint64_t oldest_since_ns, all_in_flight_ns;
     uint64_t at_work_since_ns; /* when the earliest in flight that is not accounted for may have begun; 0: none. at_work_lock */
-    uint64_t wanted_ns;        /* CLOCK_MONOTONIC when the context last had or wanted work; atomic */
+    uint64_t wanted_ns;        /* CLOCK_MONOTONIC when the context last wanted work, or had some that does not stand; atomic */
     uint64_t waiter;           /* id of a span that goes on for so long that it may wait for a launch which is held; 0: none */
 };
 
@@ -130,7 +130,7 @@ uint64_t spans_worked_ns(const struct queue *queue, uint64_t now_ns);
 struct flow *spans_flow(struct queue *queue, CUstream stream);
 void spans_flow_back(struct flow *flow);
 /* Contexts of this process on the same device that had or wanted work since then, besides this one and, where it is a part of the
- * primary context (a green one), the others of that. */
+ * primary context (a green one), the others of that. Several that are parts of one other count once. */
 uint32_t spans_contexts_beside(const struct queue *queue, uint64_t since_ns);
 /* Since when work of this process has gone on for the longest on another device; 0: none does. `estimate_ns` is of all that is
  * in flight with it. */
@@ -138,6 +138,8 @@ uint64_t spans_on_other_devices(const struct queue *queue, uint64_t *estimate_ns
 /* Since when the stream's oldest span has been there and has not begun, although nothing of the shim's is before it: the stream
  * waits for a function of the host, for another stream, or for the GPU. 0: it has begun, or there is none. */
 uint64_t spans_stands_since(const struct queue *queue, const struct flow *flow);
+/* Whether nothing that is in flight has begun: all of it waits for a function of the host, for a stream, or for the GPU. */
+bool spans_all_stand(const struct queue *queue);
 /* Whether work of another stream that was there at that time goes on: what has stood since then may wait for it. */
 bool spans_goes_on_since(const struct queue *queue, const struct flow *flow, uint64_t since_ns);
 /* The oldest span of another flow; 0: there is none. */
