@@ -7,7 +7,7 @@ local HIGH_LIMIT = 1000000000000000
 -- Returns the two limbs of a string of one or more digits; nil for more than 24 digits.
 local function limbs_of_digits(text)
   if #text <= 15 then  -- a double holds it exactly
-    local whole = tonumber(text)
+    local whole = text + 0  -- tonumber would read it twice
     local low = whole % LIMB
     return (whole - low) / LIMB, low
   end
@@ -19,7 +19,7 @@ end
 
 -- Returns the two limbs of a decimal string; nil if it is no whole number from 0 to 10^24 - 1.
 local function limbs(text)
-  if type(text) ~= 'string' or text == '' or string.find(text, '%D') then
+  if type(text) ~= 'string' or not string.find(text, '^%d+$') then
     return nil
   end
   return limbs_of_digits(text)

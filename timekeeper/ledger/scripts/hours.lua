@@ -1,7 +1,7 @@
 -- Functions on the hourly use that entries are attributed to: rows of "billed core memory used" for each hour and set
 -- of dimensions, and the sums of these rows by namespace and model. __init__.py puts each function before the scripts
 -- that need it.
-local POINT = '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d*%-?)$'
+local POINT = '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d*%-?);()'
 local ROW = '^(%-?%d+) (%-?%d+) (%-?%d+) (%-?%d*)$'
 local TAKEN = '^ (%d+) (%d+) (%d+) (%d*%-?)$'
 
@@ -12,12 +12,13 @@ end
 
 -- Returns the hourly points that a text states; nil if one of them cannot be read.
 local function read_points(text)
-  local points = {}
-  for part in string.gmatch(text or '', '([^;]*);') do
-    local hour, instant, billed, core, memory, used = string.match(part, POINT)
-    if not hour or (used ~= '-' and string.find(used, '^%d+$') == nil) then
+  local points, place = {}, 1
+  while place <= #text do
+    local hour, instant, billed, core, memory, used, following = string.match(text, POINT, place)
+    if not hour or (used ~= '-' and not string.find(used, '^%d+$')) then
       return nil
     end
+    place = following
     points[#points + 1] = {hour = hour, instant = instant, figures = {held(billed), held(core), held(memory), held(used)}}
   end
   return points
@@ -34,7 +35,7 @@ end
 local function figure(text)
   text = text or ''
   if #text <= 15 then  -- a double holds it exactly
-    local whole = tonumber(text) or 0
+    local whole = text ~= '' and text ~= '-' and text + 0 or 0
     local low = whole % LIMB
     return (whole - low) / LIMB, low
   end

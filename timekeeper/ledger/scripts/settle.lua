@@ -47,7 +47,7 @@ if #uids == 0 then
   return standing(head, period)
 end
 
-local PATTERN = '^(%d+) (%d+) (%d+) (%d+) (%a)(.*)$'
+local PATTERN = '^(%d+) (%d+) (%d+) (%d+) (%a)()'  -- the last capture is the place of the stored point
 local rows, written, entries, seen = {}, {}, {}, {}
 local token_number, counter_number = tonumber(fencing_token), tonumber(counter)
 local revision = fencing_token .. ' ' .. counter .. ' '
@@ -74,11 +74,12 @@ for index, uid in ipairs(uids) do
   seen[uid] = true
   local old_token, old_counter, old, posted, flag, point = -1, -1, '0', '0', 'o', ''
   if known[index] then
-    old_token, old_counter, old, posted, flag, point = string.match(known[index], PATTERN)
+    local at
+    old_token, old_counter, old, posted, flag, at = string.match(known[index], PATTERN)
     if not old_token then
       return redis.error_reply('DATA the amount of ' .. uid .. ' in ' .. amounts .. ' cannot be read: ' .. known[index])
     end
-    old_token, old_counter = tonumber(old_token), tonumber(old_counter)
+    old_token, old_counter, point = old_token + 0, old_counter + 0, string.sub(known[index], at)
     if string.find(point, '@', 1, true) then
       point = without_note(point)
     end
