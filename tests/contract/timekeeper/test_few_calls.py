@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from redis.exceptions import NoScriptError
 
-from tests.support.ledger.harness import LedgerHarness, report
+from tests.support.ledger.harness import MONTH, LedgerHarness, report
 from timekeeper.domain.money import GPU_SECOND
 from timekeeper.ledger import client
 from timekeeper.ledger.client import Call, run_for_each
@@ -58,6 +58,24 @@ def test_an_account_is_called_once_when_one_of_its_pods_ends_and_when_it_is_dele
     harness.reconcile(10)
     assert (calls["settle"], calls["read_report"], calls["end_report"]) == (1, 0, 1)
     assert harness.spent("a") == 40 * GPU_SECOND
+
+
+def test_a_deleted_pod_whose_end_is_stored_waits_for_the_next_settlement_of_its_account(
+    harness: LedgerHarness, calls: Counter[str]
+) -> None:
+    harness.budget("a", ["team-a"])
+    ended, _ = harness.pod("ended", "team-a"), harness.pod("running", "team-a")
+    harness.reconcile(10)
+    harness.finish(ended)
+    harness.reconcile(10)
+    harness.remove("ended")
+    calls.clear()
+    harness.reconcile(10, full=False)
+    assert (calls["settle"], calls["publish_account"]) == (0, 0)
+    assert harness.client.hexists(AccountKeys("a").ended, "ended")
+    harness.reconcile(10)
+    assert not harness.client.hexists(AccountKeys("a").ended, "ended")
+    assert harness.client.hget(AccountKeys("a").period(MONTH), "gone") == str(10 * GPU_SECOND).encode()
 
 
 def test_reports_are_closed_read_and_ended_a_hundred_at_a_time(harness: LedgerHarness, calls: Counter[str]) -> None:

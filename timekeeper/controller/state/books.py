@@ -257,12 +257,14 @@ class Books:
     def concerned(self, uids: Iterable[str]) -> set[str]:
         """Returns the accounts that pay for the sessions with these uids now, or that hold amounts of them.
 
-        Amounts in final periods do not count. Uids of sessions that are not metered are left out.
+        Amounts in final periods do not count. Uids of sessions that are not metered are left out. So are those of
+        sessions whose end the store holds: the deletion of such a pod changes no figure, and the account's next
+        settlement finalizes the session.
         """
         accounts: set[str] = set()
         for uid in uids:
             metered = self.pods.sessions.get(uid)
-            if metered is not None:
+            if metered is not None and not metered.acknowledged.closed:
                 accounts.add(self.account_of(metered.session.namespace))
                 accounts |= {account for account, _ in metered.acknowledged.periods}
         return accounts
