@@ -150,6 +150,7 @@ class Starter:
         Raises:
             PlacementRefusedError: the container must not start.
             KubeletError: the kubelet does not answer.
+            ValueError: the record does not fit the container's configuration file.
         """
         listing = self._environment.listing()
         namespace, name = holder(listing, slots, self._environment.pods.all())

@@ -1,10 +1,13 @@
 """Plans the turns on one GPU: each container's time to launch in the coming period, from its share and activity.
 
-Every container with a share owns a turn in every period, as long as its share of the period. The turns are in the order
-of the slots, so that they move as little as possible. Time that no active container owns (turns of inactive containers,
-and time that was promised to no container) is lent to elastic and best-effort containers. Work that runs past the end
-of its turn takes time from the owners of other turns. A container's `balance_ns` is the time that other containers owe
-it, or that it owes them. Such a debt is settled in later periods in which both containers are active.
+Every container with a share owns a turn in every period, as long as its share of the period. Turns that must begin at a
+given place (see `starts`) are laid out first, then the other turns in the order of their slots, so that they move as
+little as possible. Time that no active container owns (turns of inactive containers, and time that was promised to no
+container) is lent to elastic and best-effort containers.
+
+Work that runs past the end of its turn takes time from other containers, and its container then owes them this time. A
+container's `balance_ns` is above 0 if other containers owe it time, and below 0 if it owes time. A balance does not say
+to which container. In each period, active debtors give time from their turns and loans, and active creditors get it.
 
 Everything here is a pure function; times are nanoseconds, all of them whole.
 """

@@ -604,7 +604,7 @@ class NodePool:
 
     @property
     def can_move(self) -> bool:
-        """Whether the mode share can use the nodes: all their GPUs must be NVIDIA's."""
+        """Whether the mode share can use the nodes once their `obstacles` are removed: all their GPUs are NVIDIA's."""
         return set(self.alike.stacks) <= PLUGINS | {CLAIMS}
 
 

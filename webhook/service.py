@@ -87,7 +87,7 @@ def folder_places(folder: Path) -> Places:
 
 
 def run(settings: Webhook, environ: Mapping[str, str], standalone: Path | None) -> int:
-    """Serves admission reviews until SIGTERM; returns the exit status.
+    """Serves admission reviews until SIGTERM, SIGINT or SIGQUIT; returns the exit status.
 
     Args:
         settings: the webhook's settings.

@@ -28,7 +28,7 @@ MOST_KEPT_CONNECTIONS = 64
 
 
 class NoClusterError(CommandError):
-    """No API server is configured; the message names the places that were searched, and what to set."""
+    """No API server is configured, or its configuration is invalid; the message says why, and what to set."""
 
 
 class UnreadableClusterError(CommandError):

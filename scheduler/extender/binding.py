@@ -89,7 +89,7 @@ class Fate(Enum):
     BOUND = "bound"
     """The pod is bound as intended."""
     NOT_BOUND = "not bound"
-    """The pod is not bound, and none of the attempts can bind it any more."""
+    """None of the attempts has bound the pod, or can bind it any more. Another Binding may have bound it."""
     UNKNOWN = "unknown"
     """An attempt may have bound it, or may still do so."""
 
@@ -117,8 +117,9 @@ def bind(
 ) -> None:
     """Binds a pod to a node, with the devices of its reservation there; reserves devices if it has none there.
 
-    If it is certain after the attempts that the pod is not bound, the reservation is removed. If it is not certain, the
-    devices stay reserved, and `settle` finds out the outcome.
+    If it is certain after the attempts that the pod is not bound, the reservation is removed. If another Binding has
+    bound the pod, the allocation of that one replaces it. If the outcome is not certain, the devices stay reserved, and
+    `settle` finds it out.
 
     Args:
         state: the scheduler's state, with the pod's reservation.

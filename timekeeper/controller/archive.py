@@ -270,8 +270,8 @@ class Archivist:
     def _is_unused(self, account: Account) -> bool:
         """Whether the account can be dropped: no GPUBudget has its name, it has no session, and no namespace needs it.
 
-        A namespace needs the budget's account that pays for it now. A namespace that exists, or that a budget names,
-        needs the account for this namespace alone.
+        The account of a deleted budget is needed by each namespace that it still pays for. The default account of a
+        namespace is needed while the namespace exists, or while a budget names it.
         """
         books, name = self._books, account.name
         if name in books.budgets.objects or any(books.sessions_under([name])):

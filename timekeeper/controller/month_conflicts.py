@@ -73,6 +73,10 @@ def look(client: Store, place: Destination, now: Instant, hourly_days: int) -> l
         now: nanoseconds since 1970.
         hourly_days: the number of whole days before today whose usage is kept by the hour. A month with such a day is
             not closed yet.
+
+    Raises:
+        redis.RedisError: the store does not answer.
+        ExportError: the destination cannot be read.
     """
     records = exports.load(client)
     folded = exports.folded_months(client, reading.account_names(client))
@@ -98,6 +102,8 @@ def keep(client: Store, place: Destination, month: str) -> Export:
 
     Raises:
         UndecidableError: there is no file, or it holds no month of usage.
+        ExportError: the destination cannot be read.
+        redis.RedisError, StoreError: the store does not answer, or refuses the record.
     """
     name = file_name(month)
     change = exports.load(client).changes.get(month, 0)
@@ -127,6 +133,9 @@ def rewrite(client: Store, place: Destination, month: str) -> tuple[Export, str 
 
     Raises:
         UndecidableError: the store holds nothing of that month.
+        ExportError: the destination cannot be read or written, or the file has changed meanwhile.
+        redis.RedisError, StoreError: the store does not answer, or refuses.
+        ValueError: a value of the store cannot be read.
     """
     name = file_name(month)
     change = exports.load(client).changes.get(month, 0)

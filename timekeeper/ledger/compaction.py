@@ -31,12 +31,14 @@ def prune(
     """Removes an account's folded use of the months before `before`, and old periods with orders and ledger entries.
 
     The month in which the earliest remaining period began also stays: a correction of that period may still change its
-    use. Packed hours stay until they are folded, since one value may hold hours of two months. A ledger entry also
-    stays if an entry of a remaining period precedes it, or is packed into the same value.
+    use. Packed hours stay until they are folded, since one value may hold hours of two months. Ledger entries of
+    periods before `earliest` are removed. Such an entry stays if an entry of a remaining period precedes it, or is
+    packed into the same value.
 
     Args:
         before: the start of a month, in nanoseconds since 1970.
-        periods: the starts of the periods to remove, in nanoseconds since 1970.
+        periods: the starts of the periods to remove, in nanoseconds since 1970. The grants and corrections that were
+            applied in these periods are removed with them.
         earliest: the start of the earliest period that stays, in nanoseconds since 1970.
     """
     names = keys.AccountKeys(account)

@@ -274,7 +274,8 @@ def creator(subject: Subject) -> str:
     If a person or a service account of the pod's own namespace sends the request, the creator is that user: they could
     name any controller in the pod's ownerReferences, and so attribute the use to somebody else. If another account of
     Kubernetes sends the request, such as a service account in kube-system or in an operator's namespace, the creator is
-    the controller in the ownerReferences; if they name none in the form that bills allow, it is the account.
+    the controller in the ownerReferences, or the Deployment that made the controller, a ReplicaSet. If they name none
+    in the form that bills allow, it is the account.
 
     Args:
         subject: the request of the admission review, with the pod.

@@ -118,6 +118,7 @@ def _apply(
 
     Raises:
         StoreError: the store does not answer, was emptied, or refuses this leader's term.
+        redis.RedisError: the store does not answer.
     """
     answers = send(context.client, context.fencing_token, now, entries)
     kept = context.replicated(kind, [entry.account for entry in entries])

@@ -620,11 +620,15 @@ def _taken_back(inputs: _Inputs) -> dict[Key, int]:
 
 
 def _totals(inputs: _Inputs, taken_back: Mapping[Key, int], due: Mapping[Key, int], last: Key | None) -> dict[Key, int]:
-    """Returns the amount to write, keyed by account and start of the period; 0 for a period that was not reached.
+    """Returns the session's amount in each period that may need a write, in microGPU-seconds, for `_items` to choose.
+
+    The result is keyed by account and start of the period. It has each period of `due`. The amount is 0 in any other
+    period that the store holds for the session, in those of `taken_back`, and usually in `last`. It is also 0 in the
+    present period of an account that has a record of the session and no other period in the result.
 
     Args:
         taken_back: the amount 0 for each period that the session turns out not to have reached.
-        due: the computed amount of each period that it did reach, in microGPU-seconds.
+        due: the computed amount of each period that it did reach.
         last: the period that the session is in, or ended in, as account and start; None if no period is open.
     """
     totals = {**dict.fromkeys(inputs.acknowledged.periods, 0), **taken_back, **due}

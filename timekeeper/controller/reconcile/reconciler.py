@@ -152,8 +152,8 @@ class Reconciler:
             source: the cluster.
             rules: the settings of the controller.
             fencing_token: the term with its fencing token. A bare number is both the token and the term's number.
-            clocks: the clocks that correct the `now` of a reconciliation. None takes `now` as given, and asks only the
-                store for its time.
+            clocks: the local clock and the store's. If the local clock has passed the `now` of a reconciliation once
+                the objects are read, its time counts in place of `now`. None reads no local clock, only the store's.
         """
         self.books = Books(rules)
         led = fencing_token if isinstance(fencing_token, LedTerm) else LedTerm(fencing_token, HeldTerm(fencing_token))
@@ -328,6 +328,7 @@ class Reconciler:
 
         Raises:
             StoreError: the store does not answer, was emptied, or refuses this leader's term.
+            redis.RedisError: the store does not answer.
         """
         failed = isolate_failures(names - suspects, act)
         if names & suspects:
@@ -351,6 +352,7 @@ class Reconciler:
 
         Raises:
             StoreEmptyError: the store was emptied.
+            redis.RedisError: the store does not answer.
         """
         server, led = identity(self._context.client)
         if not led and self._loaded:

@@ -207,11 +207,15 @@ def _read_reports(
 def write_limits_of(
     context: ReconcileContext, sessions: Iterable[MeteredSession], now: Instant, *, replace: bool = False
 ) -> None:
-    """Writes the report limits of sessions to the store: the most use that the reports of each session may state.
+    """Writes the report limits of sessions: the devices that reports may name, and the most use that they may state.
+
+    The phases of the sessions' coming periods are written with them. Left out are sessions that have ended, whose
+    devices are not chosen yet, or that hold GPUs by another stack.
 
     Args:
-        sessions: the sessions; those that have ended or send no reports are left out.
-        replace: whether to replace limits that the store already holds.
+        now: the instant after which periods are coming, in nanoseconds since 1970.
+        replace: whether to replace limits that the store holds in any case. If False, they are replaced only if use is
+            billed now and was not before, or the reverse.
 
     Raises:
         StoreError: the store refused the write, or does not answer.

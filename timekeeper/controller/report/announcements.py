@@ -384,7 +384,7 @@ SPENT_UP = {
 
 @dataclass(slots=True)
 class EventRecorder:
-    """Writes an event for each change of a budget's state, for one term of the leader.
+    """Writes an event for each change of a budget's state to or from grace, over or held, for one term of the leader.
 
     It remembers the last state of each budget that it announced. A new leader reads that state from the budget's
     status. An earlier leader may have announced a change and ended before it wrote the status. The change is then

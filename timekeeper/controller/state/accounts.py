@@ -300,17 +300,18 @@ def reassigned(
     now: Instant,
     latest: Instant,
 ) -> dict[str, Assignments]:
-    """Returns the new list of payers of each namespace whose payer changes now, keyed by namespace.
+    """Returns the new payers of each namespace whose payer changes now, keyed by namespace; others are left out.
 
-    The first payer of a namespace is assigned from 0 on, any later one from `now` on.
+    The default account pays for a namespace that no budget names. The first payer of a namespace is assigned from 0 on,
+    any later one from `now` on. Payers that were assigned from `now` or later on are dropped.
 
     A payer that was assigned from an instant after `latest` on was assigned by a clock that was ahead. Such a payer is
     assigned from `now` on instead.
 
     Args:
-        assignments: keyed by namespace, its payers until now.
+        assignments: keyed by namespace, its payers until now. The namespaces in it are examined, too.
         payers: keyed by namespace, the budget that names it and pays for it.
-        namespaces: further namespaces that are metered.
+        namespaces: further namespaces to examine: those that are metered.
         latest: the later of the local clock's time and the store's.
     """
     changed: dict[str, Assignments] = {}

@@ -614,8 +614,10 @@ def _with_amounts(
     """Returns a session's acknowledged state with its amounts in the periods that were read from the store.
 
     A period is final once it has ended and the store holds the session's whole amount in it and in all periods before.
-    The store may hold the end of a session, but lack its amount in an earlier period, or the amount 0 in a later one
-    that the session turned out not to have reached. Such a session then counts as not closed, and is settled again.
+    The amounts of final periods are left out, unless the store holds the session's end and all its amounts.
+
+    The store may hold the end of a session, but lack its amount in an earlier period, or hold an amount other than 0 in
+    a later period that the session did not reach. The session then counts as not closed, and is settled again.
 
     Args:
         amounts: the session's stored amounts, keyed by account and start of the period; None for an unreadable one.

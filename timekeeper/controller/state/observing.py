@@ -36,17 +36,14 @@ class BudgetView:
     in this leader's memory.
 
     Attributes:
-        budgets: the valid budgets. This mapping and each one below is keyed by the name of the object.
-        objects: the GPUBudget objects.
-        budget_faults: why a GPUBudget is invalid.
-        grants: the valid grants.
-        grant_objects: the GPUGrant objects.
-        grant_faults: why a GPUGrant is invalid.
-        corrections: the valid corrections.
-        correction_objects: the GPUCorrection objects.
-        correction_faults: why a GPUCorrection is invalid.
-        last_valid: the last valid version of each budget.
-        stored: the versions of budgets that the store is known to hold.
+        budgets: each present GPUBudget by its last valid version, and the built-in budget overhead. A GPUBudget without
+            any valid version is missing. This mapping and each one below is keyed by the name of the object.
+        objects: the present GPUBudgets as JSON, valid or not.
+        budget_faults: why the present version of a GPUBudget is invalid; valid ones are missing.
+        grants, grant_objects, grant_faults: the same of GPUGrants.
+        corrections, correction_objects, correction_faults: the same of GPUCorrections.
+        last_valid: the last valid version of each budget as JSON, also of deleted ones until `forget`.
+        stored: the versions of budgets that the store is known to hold, as JSON.
         unreadable: why a budget's version in the store is unreadable.
     """
 
