@@ -904,7 +904,8 @@ class GPURoute:
     async def __call__(self, request: Request) -> Response | Stream:
         """Answers with a list, or with a watch line by line.
 
-        Before, it waits until nodes and pods have been read once, for CATCH_UP_SECONDS at most.
+        Before, it waits until nodes and pods have been read once, for CATCH_UP_SECONDS at most. If it cannot answer, it
+        raises an error, from which `guarded` makes the answer.
         """
         query = parse_qs(request.scope["query_string"].decode("latin-1"), keep_blank_values=True)
         namespace = query.get("namespace", [""])[-1] if self._kind == GPU_PODS else ""

@@ -218,7 +218,7 @@ def run(settings: TimekeeperSettings, environ: Mapping[str, str], standalone: Pa
             settings name no folder.
 
     Raises:
-        NoClusterError: no folder is named, and no API server is configured.
+        NoClusterError: no folder is named, and the configuration of the API server is missing or invalid.
     """
     folder = standalone or settings.folder
     api = connect(environ) if folder is None else None

@@ -180,7 +180,10 @@ class StatesRoute:
         self._waiting = measures.waiting
 
     async def __call__(self, request: Request) -> Response:
-        """Answers a request for states: at once, after the next change, or at the end of the wait that it asks for."""
+        """Answers a request for states: at once, after the next change, or at the end of the wait that it asks for.
+
+        If it cannot answer, it raises an error, from which `guarded` makes the answer.
+        """
         token = bearer_token(request.text_header(b"authorization"))
         loop, origin = asyncio.get_running_loop(), (request.scope.get("client") or ("",))[0]
         await loop.run_in_executor(self._threads, require, self._access, token, LIST_BUDGETS, origin)

@@ -84,7 +84,7 @@ def run(
             they name none.
 
     Raises:
-        NoClusterError: no folder is named, and no API server is configured.
+        NoClusterError: no folder is named, and the configuration of the API server is missing or invalid.
         CommandError: a setting is invalid.
         OSError: the address of the metrics cannot be listened on.
     """
