@@ -21,7 +21,7 @@ def run_serve(arguments: argparse.Namespace) -> int:
     """Runs the node agent until a signal ends it; returns the exit status of the process.
 
     Raises:
-        CommandError: a setting is invalid, or no API server is configured.
+        CommandError: a setting is invalid, or the configuration of the API server is missing or invalid.
         OSError: as for `Agent.run`.
     """
     from fairgpu.cluster.connect import connect

@@ -224,10 +224,9 @@ def settle(made: Plan, overruns: Mapping[int, int], used: Mapping[int, int]) -> 
     """Returns each container's balance after a period in which work ran past the end of turns, keyed by slot.
 
     A positive balance is GPU time in nanoseconds that the other containers owe to this one. An overrun moves no balance
-    beyond LARGEST_BALANCE_NS in either direction. Containers that ran over
-    owe those that had less than their turns and wanted more, in proportion on both sides. No time is owed for an
-    overrun that took nothing from others. If two containers have turns of 15 and 35 ms, and work of the first takes 20
-    ms, the second is owed 5 ms.
+    beyond LARGEST_BALANCE_NS in either direction. Containers that ran over owe those that had less than their turns and
+    wanted more, in proportion on both sides. No time is owed for an overrun that took nothing from others. If two
+    containers have turns of 15 and 35 ms, and work of the first takes 20 ms, the second is owed 5 ms.
 
     Containers report these figures: one that understates its use gains no more than the overruns that others report.
 
@@ -255,9 +254,9 @@ def _loans(ordered: Sequence[Tenant], idle_ns: int, period_number: int) -> dict[
     """Returns the idle time, in ns, that each active borrower gets in this period, keyed by slot.
 
     The time is divided in proportion to `Tenant.weight`. A borrower without a loan is not in the answer. In each period
-    only one half of the best-effort containers shares the time that is lent to them, so that a loan is
-    long enough for a kernel and no container waits for more than one period. Fewer than half share it if a loan would
-    be shorter than SHORTEST_LOAN_NS. The period's number decides which containers these are.
+    only one half of the best-effort containers shares the time that is lent to them, so that a loan is long enough for
+    a kernel and no container waits for more than one period. Fewer than half share it if a loan would be shorter than
+    SHORTEST_LOAN_NS. The period's number decides which containers these are.
 
     Args:
         ordered: the containers on the GPU, sorted by slot.

@@ -95,7 +95,8 @@ def run_gpubudgets(arguments: argparse.Namespace) -> int:
     """Prints the budgets of the mode look's ConfigMap as manifests of GPUBudgets; returns the exit status.
 
     Raises:
-        CommandError: no API server is configured, or the ConfigMap is missing, cannot be read or has an invalid budget.
+        CommandError: the configuration of the API server is missing or invalid, or the ConfigMap is missing, cannot be
+            read or has an invalid budget.
     """
     import sys
 

@@ -42,7 +42,8 @@ def run_serve(arguments: argparse.Namespace) -> int:
     """Serves admission reviews until SIGTERM; returns the exit status.
 
     Raises:
-        CommandError: a setting is invalid, or no API server is configured and `--standalone` is not given.
+        CommandError: a setting is invalid, or `--standalone` is not given and the configuration of the API server is
+            missing or invalid.
     """
     from fairgpu.cluster.connect import NoClusterError
     from fairgpu.logs import configure_logs
@@ -64,7 +65,7 @@ def run_certificates(arguments: argparse.Namespace) -> int:
     """Renews the webhook's certificates until SIGTERM; returns the exit status.
 
     Raises:
-        CommandError: a setting is invalid, or no API server is configured.
+        CommandError: a setting is invalid, or the configuration of the API server is missing or invalid.
     """
     import threading
 
@@ -90,7 +91,8 @@ def run_api_servers(arguments: argparse.Namespace) -> int:
     """Prints the addresses from which API servers call the webhook; returns the exit status.
 
     Raises:
-        CommandError: no API server is configured, it does not answer or refuses, or no address is found.
+        CommandError: the configuration of the API server is missing or invalid, the server does not answer or refuses,
+            or no address is found.
     """
     import json
 

@@ -95,7 +95,7 @@ def run(settings: Webhook, environ: Mapping[str, str], standalone: Path | None) 
         standalone: the folder to serve from without an API server; None to serve a cluster.
 
     Raises:
-        NoClusterError: `standalone` is None and there is no API server.
+        NoClusterError: `standalone` is None, and the configuration of the API server is missing or invalid.
     """
     api = connect(environ) if standalone is None else None
     service = Service(settings, api, standalone)
