@@ -11,7 +11,7 @@ from tests.support.waiting import LIMIT_S
 
 @contextmanager
 def in_background(run: Callable[[], object], end: Callable[[], object]) -> Iterator[threading.Thread]:
-    """Calls `run` in a thread; the end of the block calls `end`, which makes `run` return, and waits for the thread."""
+    """Calls `run` in a thread; the end of the block calls `end`, which makes `run` return, and waits up to LIMIT_S."""
     thread = threading.Thread(target=run)
     thread.start()
     try:

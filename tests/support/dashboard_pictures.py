@@ -1,4 +1,4 @@
-"""Takes the pictures of docs/dashboard.md: `python -m tests.support.dashboard_pictures [FOLDER]`."""
+"""Takes the pictures of docs/dashboard.md: `python -m tests.support.dashboard_pictures [--png] [FOLDER]`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SHOTS = (
 
 
 def main(folder: Path) -> None:
-    """Writes all pictures into a folder, as WebP."""
+    """Writes all pictures into a folder, as WebP; with the option --png, also as PNG."""
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="fairgpu-pictures-") as place, RedisServer(Path(place)) as redis_server:
         with redis_server.client() as client:
@@ -60,7 +60,7 @@ def take_all(rest: RestServer, folder: Path) -> None:
 
 
 def picture(page: Page, file: Path) -> None:
-    """Writes a picture of the view as WebP, which playwright itself does not write."""
+    """Writes a picture of the view as WebP, which playwright itself does not write; with --png, also as PNG."""
     session = page.context.new_cdp_session(page)
     taken = session.send("Page.captureScreenshot", {"format": "webp", "quality": QUALITY})
     file.write_bytes(base64.b64decode(taken["data"]))

@@ -157,7 +157,7 @@ class FakeKubelet:
         self._keep(resource, frozenset(), written=False)
 
     def _keep(self, resource: str, slots: frozenset[str], *, written: bool = True) -> None:
-        """Notes the slots of a resource, and writes the file in which the kubelet keeps them."""
+        """Stores the slots of a resource; if `written`, first writes the file in which the kubelet keeps them."""
         with self._changing:
             healthy = {**self.healthy, resource: slots}
             if written:
@@ -173,7 +173,10 @@ class FakeKubelet:
         new.rename(self.folder / CHECKPOINT)
 
     def _list(self, _request: object, context: grpc.ServicerContext) -> resources.ListPodResourcesResponse:
-        """One entry for each device of a container, as the kubelet lists them."""
+        """Answers with an entry for each slot of a container, and with one of another resource; refuses past the limit.
+
+        The limit is that of `takes_list`.
+        """
         if not self.takes_list():
             context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "rejected by rate limit")
         return resources.ListPodResourcesResponse(

@@ -30,7 +30,8 @@ class FakeVendor:
         devices: the GPUs that it has.
         silent: whether it does not answer.
         replaced: whether another driver has taken its place.
-        faults: why each broken GPU is fenced, by uuid; `changed` wakes the agent's watch after a new one.
+        faults: why each broken GPU is fenced, keyed by uuid.
+        changed: an event that a test sets after a new fault, to wake the agent's watch.
     """
 
     def __init__(self, devices: Sequence[Device]) -> None:

@@ -32,7 +32,11 @@ def free_ports(count: int) -> list[int]:
 
 @cache
 def _own_range() -> Iterator[int]:
-    """Claims a range of ports for this process; returns an endless iterator over its ports."""
+    """Claims a range of ports for this process; returns an endless iterator over its ports.
+
+    Raises:
+        RuntimeError: other processes have claimed all ranges.
+    """
     for number in range(RANGES):
         claim = socket.socket(socket.AF_UNIX)
         try:

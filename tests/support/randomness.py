@@ -10,5 +10,5 @@ SEED = int(os.environ.get("FAIRGPU_SEED", "0"))
 
 
 def chance(number: int) -> Random:
-    """Returns one of the run's sequences of random choices, given by its number."""
+    """Returns a generator of random choices, which follow from the seed and the number: each call begins them anew."""
     return Random(f"{SEED} {number}")

@@ -76,7 +76,7 @@ def rows(model: type[BaseModel]) -> Iterator[str]:
 
 
 def shown(value: Any) -> str:
-    """Returns a default value as it would be written in the settings file."""
+    """Returns a default value as it would be written in the settings file, in backquotes; `none` if it is empty."""
     if value is None or value in ((), {}):
         return "none"
     if isinstance(value, tuple) and isinstance(value[0], BaseModel):

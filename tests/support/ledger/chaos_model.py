@@ -56,7 +56,7 @@ class ChaosModel:
         self.lead()
 
     def lead(self) -> None:
-        """Starts a new leader, which knows only what it reads; no time passes while it begins."""
+        """Starts a new leader, which knows only what it reads, and has it reconcile; no time passes meanwhile."""
         reconciler = persisted(self.harness.lead)
         self.writer = StatusWriter(self.harness.source, reconciler.books)
         self.reconcile()
@@ -147,7 +147,12 @@ class ChaosModel:
 
 
 def persisted(attempt: Callable[[], Result]) -> Result:
-    """Returns the result of a function that is called again while the store refuses or does not answer."""
+    """Returns the result of a function that is called again while the store refuses or does not answer.
+
+    Raises:
+        FencedError: a later leader has taken over.
+        StoreError, redis.RedisError: the store still refused or did not answer after LIMIT_S.
+    """
     deadline = time.monotonic() + LIMIT_S
     pause = FIRST_PAUSE_S
     while True:

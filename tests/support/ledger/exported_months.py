@@ -112,21 +112,21 @@ class MonthsHarness:
         return self.registry.get_sample_value("fairgpu_timekeeper_exports_pending") or 0.0
 
     def billed(self, month: str) -> dict[str, int]:
-        """Returns the GPU-hours of each budget in a month's file."""
+        """Returns the whole GPU-hours of each budget in a month's file."""
         sums: dict[str, int] = {}
         for account, row in document.read((self.folder / f"usage-{month}.csv.gz").read_bytes()):
             sums[account] = sums.get(account, 0) + row.figures.billed
         return {account: amount // GPU_HOUR for account, amount in sums.items()}
 
     def usage_of(self, start: str, end: str, *aggregate: str, step: str | None = None, **options: Any) -> list[Group]:
-        """Returns the REST service's answer about usage."""
+        """Returns the REST service's answer about usage from the day `start` up to the day `end`."""
         months = ExportedMonths(self.harness.client, self.place, KEPT.months, 1 << 20)
         window = Window(parse_instant(f"{start}T00:00:00Z"), parse_instant(f"{end}T00:00:00Z"))
         query = Query(window, step, aggregate or ("budget",), 1000, **options)
         return find(self.harness.client, query, self.harness.now, exported=months).items
 
     def held(self, month: str) -> dict[str, int]:
-        """Returns the GPU-hours of each budget that the store has of a month."""
+        """Returns the whole GPU-hours of each budget that the store has of a month."""
         query = Query(window_of(month), None, ("budget",), 1000)
         found = find(self.harness.client, query, self.harness.now)
         return {item.key[0]: item.figures.billed // GPU_HOUR for item in found.items}

@@ -45,11 +45,11 @@ class MirroredCluster:
         """Does nothing, since there is nothing to watch."""
 
     def lift_gate(self, pod: Json) -> None:
-        """Takes the gate off in the mirror, as the API server's watch would show it."""
+        """Takes all gates off in the mirror, as the API server's watch would show it."""
         self.mirrors.pods.changed("MODIFIED", {**pod, "spec": {**pod["spec"], "schedulingGates": []}})
 
     def remove_finalizer(self, pod: Json) -> None:
-        """Takes the finalizer off in the mirror, as the API server's watch would show it."""
+        """Takes all finalizers off in the mirror, as the API server's watch would show it."""
         metadata = {key: value for key, value in pod["metadata"].items() if key != "finalizers"}
         self.mirrors.pods.changed("MODIFIED", {**pod, "metadata": metadata})
 

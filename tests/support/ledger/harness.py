@@ -146,7 +146,7 @@ class LedgerHarness:
     def pod(
         self, uid: str, namespace: str, *, core: int = 100, model: str = "A100", node: str = "n1", **changes: Any
     ) -> dict[str, Any]:
-        """Writes a pod that is bound now and runs on one GPU; returns it."""
+        """Writes a pod that is bound now and runs on one GPU; returns it without `changes`."""
         stamp = format_instant(self.now)
         device = {"uuid": f"GPU-{uid}", "model": model, "totalMiB": 81920, "core": core, "memoryMiB": 1}
         allocation = {"v": 1, "node": node, "containers": [{"name": "main", "devices": [device]}]}
@@ -238,7 +238,10 @@ class LedgerHarness:
 
 
 def report(harness: LedgerHarness, uid: str, seq: int, busy_seconds: float, boot: str = "b") -> None:
-    """Submits the usage that the sidecar of a running pod measures on its one device; the store must take it."""
+    """Submits the usage that the sidecar of a running pod measures on its one device.
+
+    The store must take it, or hold a later report.
+    """
     busy, span = int(busy_seconds * SECOND), 100 * SECOND
     counters = (Counter(f"GPU-{uid}", busy, span, 0),)
     (outcome,) = ReportIntake(harness.client).take([Submission(uid, boot, seq, harness.now, counters)])
@@ -266,7 +269,7 @@ def harness(redis_server: RedisServer, tmp_path: Path) -> Iterator[LedgerHarness
 
 @contextmanager
 def harness_on(version: str, folder: Path, monkeypatch: pytest.MonkeyPatch, *options: str) -> Iterator[LedgerHarness]:
-    """A harness on a Redis of its own, of a version of EACH_REDIS and with options, for as long as a block lasts."""
+    """Yields a harness on a Redis of its own, of a version of EACH_REDIS and with options."""
     if version == "Redis 7":
         monkeypatch.setenv("FAIRGPU_REDIS_SERVER", redis_binaries.redis_7())
     for name in ("redis", "harness"):

@@ -42,7 +42,7 @@ POINTS = {
 
 @contextmanager
 def stepping(hook: Hook) -> Iterator[None]:
-    """Calls the hook with each step's name before the step begins, in this thread."""
+    """Calls the hook with each step's name before the step begins in this thread, for as long as a block lasts."""
     before = getattr(_running, "hook", None)
     _running.hook = hook
     try:

@@ -7,7 +7,7 @@ from timekeeper.ledger.reading import StoredAccount, load_accounts
 
 
 def spent(server: RedisServer, account: str) -> int:
-    """Returns the uGPU-s that the account has spent in all periods; 0 if the store does not know it."""
+    """Returns the uGPU-s that the account has spent in its two latest periods; 0 if the store does not know it."""
     return sum(totals.total for held in _load(server, account) for totals in held.totals.values())
 
 

@@ -98,7 +98,7 @@ class _Server(ThreadingHTTPServer):
             super().finish_request(secure, client_address)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that went away is the test's business, not standard error's."""
+        """Prints nothing: a client may go away."""
 
 
 def _handler(state: ReportServer) -> type[BaseHTTPRequestHandler]:

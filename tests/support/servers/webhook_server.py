@@ -82,7 +82,7 @@ class WebhookServer:
             end(self.process)
 
     def connect(self, ca_file: Path | None = None) -> http.client.HTTPSConnection:
-        """Returns a connection that trusts the webhook's own CA as it is now; the caller closes it."""
+        """Returns a connection that trusts `ca_file`, or the webhook's own CA as it is now; the caller closes it."""
         context = ssl.create_default_context(cafile=str(ca_file or self.ca_file))
         return http.client.HTTPSConnection("localhost", self.port, timeout=LIMIT_S, context=context)
 
