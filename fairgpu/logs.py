@@ -13,7 +13,7 @@ SECRET_KEYS = frozenset({"authorization", "password", "secret", "token"})
 
 
 def configure_logs(level: str = "INFO", stream: TextIO = sys.stderr) -> None:
-    """Sends the log events of structlog and of the standard library to a stream, as JSON lines.
+    """Sends the log events of structlog and of the standard library to a stream alone, as JSON lines.
 
     Args:
         level: the lowest level that is logged, such as `INFO`.

@@ -195,7 +195,8 @@ def run(page: Path, source: Path, stop: threading.Event, clock: Callable[[], int
 
     Raises:
         OSError: a file cannot be read or written at the start.
-        ValueError: the containers file is invalid at the start, or has a number for which the page has no room.
+        ValueError: at the start, the containers file is invalid, or its shares sum to more than 100 percent; or it has
+            a number for which the page has no room.
     """
     version = _version(source)  # before it is read: a later change shows
     uuid, containers = read_containers(source)

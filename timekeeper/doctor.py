@@ -326,6 +326,9 @@ def _policies(api: KubernetesAPI) -> dict[str, str]:
     writes in its status is missing, or says that the policy differs from the webhook's settings. Policies of parts that
     need not be installed, such as the node agent, may be missing. If all policies of the other parts are missing, the
     result is empty, since FairGPU is then not installed.
+
+    Raises:
+        ApiError: the API server answers with an error other than 403 or 404, or does not answer.
     """
     faults: dict[str, str] = {}
     for name in (*names.POLICIES, *names.COMPONENT_POLICIES):

@@ -273,8 +273,8 @@ def keep_registered(  # noqa: PLR0913 - what a plugin is made of
         wait: called with LOOK_SECONDS between two looks; returns true once the plugin is to end.
         attempted: called with None after each registration, and with the error after each failure.
         looked: called every LOOK_SECONDS with the reason why the kubelet does not ask this plugin, or None if it does.
-        shown: returns whether the Node shows the slots that are offered, and the version of the status that the kubelet
-            wrote last.
+        shown: returns whether the Node shows the slots that are offered, and when the kubelet last wrote the Node's
+            status, as a text.
         replaced: called after a registration, if the kubelet's file shows that another plugin was perhaps asked until
             then. It is not called if `looked` last got Loss.TAKEN, which says so already.
         now: returns seconds of a monotonic clock.

@@ -97,7 +97,7 @@ JSON, CSV = "application/json", "text/csv"
 def compressed(response: Response) -> Response:
     """Returns a response, compressed if the client accepts gzip (RFC 9110 section 12.5.3).
 
-    A response is left as it is if it is short, or its status is not 200. A compressed response keeps the entity tag of
+    A response is not compressed if it is short, or its status is not 200. A compressed response keeps the entity tag of
     the plain one, as a weak tag (section 8.8.3).
     """
     if response.status_code != 200 or response.direct_passthrough or response.content_encoding:

@@ -38,7 +38,7 @@ Json = dict[str, Any]
 
 
 def as_text(audit: Audit) -> str:
-    """Formats the result of an audit as text: the numbers of audited objects, and a table of the differences."""
+    """Formats the result of an audit as text, with a table of the differences."""
     counts = ((audit.accounts, "account"), (audit.sessions, "session"), (audit.entries, "ledger entry"))
     looked = f"Recomputed: {', '.join(_counted(count, noun) for count, noun in counts)}"
     lines = [f"{name}: there is no such period in the store" for name in audit.missing]
@@ -157,8 +157,8 @@ def run(client: Store, settings: TimekeeperSettings, arguments: argparse.Namespa
         environ: the environment variables, which name the API server.
 
     Raises:
-        CommandError: the period is not an instant, the store or the API server does not answer, or a value of packed
-            ledger entries cannot be read.
+        CommandError: the period is not an instant, the configuration of the API server is missing or invalid, the store
+            or the API server does not answer, or a value of packed ledger entries cannot be read.
     """
     request = request_of(settings, tuple(arguments.budget or ()), _period_command(arguments.period))
     ending = threading.Event()

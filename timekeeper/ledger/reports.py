@@ -208,7 +208,7 @@ class IntakeOutcome(Enum):
     life that comes too early changes nothing.
     """
     OLDER = "older"
-    """A later report of the same start was taken before. Nothing changed."""
+    """A report of the same start with the same or a higher number was taken before. Nothing changed."""
     EARLY = "early"
     """The pod's previous report was taken less than the intake's `pause` ago, or other processes kept writing reports
     of the pod. Nothing changed.

@@ -334,6 +334,11 @@ def campaign_by_lock(file: Path, term: Term, floor: Callable[[], int], wait: Wai
         floor: returns the highest number of a term that the store has recorded.
         wait: sleeps for a number of seconds; returns whether the process ends.
         retry_seconds: the seconds between two attempts to take the lock.
+
+    Raises:
+        OSError: the file cannot be opened or written.
+        ValueError: the file contains no number.
+        Exception: any error that `floor` raises. After an error, this process does not lead.
     """
     descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:

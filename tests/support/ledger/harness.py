@@ -240,7 +240,7 @@ class LedgerHarness:
 def report(harness: LedgerHarness, uid: str, seq: int, busy_seconds: float, boot: str = "b") -> None:
     """Submits the usage that the sidecar of a running pod measures on its one device.
 
-    The store must take it, or hold a later report.
+    The store must take it, or have taken this or a later report before.
     """
     busy, span = int(busy_seconds * SECOND), 100 * SECOND
     counters = (Counter(f"GPU-{uid}", busy, span, 0),)
