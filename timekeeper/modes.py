@@ -644,7 +644,8 @@ def node_pools(
 def moves(pools: Sequence[NodePool]) -> tuple[tuple[NodePool, ...], ...]:
     """Groups node pools that must change to the mode share together; returns the groups.
 
-    Two pools are in one group if a namespace has pods on both, or if other pools connect them in this way.
+    Two pools are in one group if a namespace has pods on both, or if other pools connect them in this way. The pools of
+    a group are in the order of `pools`, and so are the groups, by their first pools.
     """
     groups: list[list[NodePool]] = []
     for pool in pools:

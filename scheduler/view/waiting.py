@@ -161,7 +161,7 @@ def reasons_of(cluster: Cluster, pod: Json) -> list[Reason]:
 
 
 def fitting_nodes(cluster: Cluster, pod: Json) -> list[str]:
-    """Returns the names of the nodes on which the GPUs that a pod asks for are free now; none for an invalid pod."""
+    """Returns the names, sorted, of the nodes on which a pod's GPUs are free now; none for an invalid pod."""
     try:
         waiting = read_waiting(pod)
     except PodError:

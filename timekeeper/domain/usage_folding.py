@@ -62,7 +62,7 @@ def edges_of(periods: Iterable[tuple[Instant, Instant]]) -> list[Instant]:
 
 
 def fold(rows: Iterable[Row], edges: Sequence[int]) -> list[Row]:
-    """Folds rows of use into days: rows of the same day and dimensions are added up.
+    """Folds rows of use into days: rows of the same day and dimensions are added up. Returns them sorted by time.
 
     Args:
         rows: rows of single hours, or of days that were folded before.

@@ -282,7 +282,7 @@ def open_sessions(client: Store, after: str, limit: int, account: str = "\xff") 
 
 
 def sessions_under(client: Store, accounts: Container[str]) -> list[str]:
-    """Returns the uids of the open sessions for which any of these accounts pays, by the store's index of sessions."""
+    """Returns the uids, sorted, of the open sessions for which any of these accounts pays, by the store's index."""
     members: Any = client.zrange(keys.OPEN_SESSIONS, 0, -1)
     return [uid for uid, account in map(_uid_and_account, members) if account in accounts]
 

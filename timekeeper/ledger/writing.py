@@ -266,7 +266,7 @@ def write_settlements(
 
     Returns:
         For each batch, in order, the totals of its period, or the first error that refused a part of the batch. A part
-        has MAX_ITEMS sessions, and the other parts may have been written.
+        has at most MAX_ITEMS sessions, and the other parts may have been written.
     """
     calls, owners = list[Call](), list[int]()
     for index, settlement in enumerate(settlements):

@@ -221,7 +221,7 @@ class BudgetsView:
             self._show()
 
     def without_budget(self) -> list[str]:
-        """Returns the names of budgets that have a status but no longer exist."""
+        """Returns the names, sorted, of budgets that have a status but no longer exist."""
         with self._lock:
             return sorted((self._statuses or {}).keys() - {line["metadata"]["name"] for line in self._lines or ()})
 

@@ -43,7 +43,7 @@ def moves_by_account(assignments: Mapping[str, Assignments]) -> dict[str, dict[s
 
 
 def recorded_moves(moves: Mapping[str, Assignments], since: Instant) -> list[Json]:
-    """Returns the changes of namespaces' payers in the form in which a budget's checkpoint records them.
+    """Returns the changes of namespaces' payers as a budget's checkpoint records them, sorted by namespace.
 
     Args:
         moves: keyed by namespace, its payers in order of time.

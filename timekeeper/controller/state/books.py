@@ -309,8 +309,9 @@ class Books:
 def due_openings(books: Books, names: Iterable[str], now: Instant) -> list[tuple[Account, Period, Opening]]:
     """Returns the periods that these accounts must open by now: the account, the period, and the request to the store.
 
-    A period for which the account has a checkpoint is opened with the checkpoint's figures. The account of a deleted
-    budget opens further periods only up to the instant until which it pays for a namespace.
+    They are sorted by account and then by time. A period for which the account has a checkpoint is opened with the
+    checkpoint's figures. The account of a deleted budget opens further periods only up to the instant until which it
+    pays for a namespace.
 
     Args:
         names: the accounts; those that failed in this reconciliation are left out.
