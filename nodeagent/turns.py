@@ -402,7 +402,7 @@ def _idle_turns(free: Iterable[tuple[Turn, bool]]) -> list[Turn]:
 
 
 def _lend(ordered: Sequence[Tenant], loans: Mapping[int, int], free: Sequence[tuple[Turn, bool]]) -> list[Turn]:
-    """Returns turns in the free time (see `_lay_out`) for the containers that borrow.
+    """Returns turns in the free time (see `_lay_out`) for the containers that borrow, by their loans (see `_loans`).
 
     The turns of one container are together as long as its loan. If no active container borrows, every inactive
     container that may borrow gets all of the free time as turns, as far as a page has room for them. Such a container

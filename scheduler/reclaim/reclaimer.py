@@ -258,7 +258,10 @@ class Reclaimer:
         return judged
 
     def _why_fall(self, some: Sequence[tuple[WaitingPod, Earmark]]) -> _Fall | None:
-        """Returns why the earmarks of a pod or of a gang's pods must be withdrawn; None if they stay."""
+        """Returns why the earmarks of a pod or of a gang's pods must be withdrawn; None if they stay.
+
+        `some` has these pods, each with its earmark.
+        """
         state, settings, pods = self._state, self._settings, [pod for pod, _ in some]
         with state.lock:
             if state.budgets.effect(pods[0].namespace) is not BudgetEffect.IN_BUDGET:
@@ -288,7 +291,8 @@ class Reclaimer:
     def _why_kept(self, some: Sequence[tuple[WaitingPod, Earmark]], victim: PodNote) -> str:
         """Returns why `victim` must no longer be evicted for a waiting pod or its gang; empty if it is still to be.
 
-        For a gang, it is still to be evicted if it may go for one of the gang's pods whose earmarks name it.
+        For a gang, it is still to be evicted if it may go for one of the gang's pods whose earmarks name it. `some` has
+        these pods, each with its earmark.
         """
         for_high = any(pod.high_priority for pod, earmark in some if victim.uid in earmark.victims)
         if self._in_budget(victim) and (victim.high_priority or not for_high):

@@ -340,7 +340,9 @@ class ClaimView:
         return changed
 
     def _end_session(self, uid: str, at: _Observation, end: Instant, proof: EndProof) -> set[str]:
-        """Ends the session with this uid, no later than an earlier leader stored (see `resume`); args as for `_end`.
+        """Ends the session with this uid, no later than an earlier leader stored (see `resume`).
+
+        A session that has ended before keeps its end. `end` and `proof` are those of `_end`.
 
         Returns:
             The uid as a set; empty if no such session is metered.
