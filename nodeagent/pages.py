@@ -130,6 +130,10 @@ class Gpu:
             ledgers: the containers' ledger files.
             figures: the driver's figures of each container, keyed by its slot and key.
             now_ns: the present time, in ns of CLOCK_MONOTONIC.
+
+        Raises:
+            ValueError: the shares sum to more than 100 percent (OvercommittedError), or the page has no room for a
+                number.
         """
         last = self._written
         if now_ns < self._rests_until_ns and last is not None and containers is last[1] and figures is last[2]:

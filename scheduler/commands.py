@@ -45,7 +45,11 @@ def _view(name: str, arguments: argparse.Namespace) -> int:
 
 
 def run_serve(arguments: argparse.Namespace) -> int:
-    """Runs the scheduler's extender until a signal ends it; returns the exit status of the process."""
+    """Runs the scheduler's extender until a signal ends it; returns the exit status of the process.
+
+    Raises:
+        CommandError: a setting is invalid, or the configuration of the API server is missing or invalid.
+    """
     from fairgpu.cluster.connect import connect
     from fairgpu.logs import configure_logs
     from scheduler.application import run

@@ -52,14 +52,24 @@ def register(subparsers: Any) -> None:
 
 
 def run_serve(arguments: argparse.Namespace) -> int:
-    """Serves the REST API until a signal ends it; returns the exit status."""
+    """Serves the REST API until a signal ends it; returns the exit status.
+
+    Raises:
+        CommandError: a setting is invalid, or `--standalone` is not given and the configuration of the API server is
+            missing or invalid.
+    """
     from timekeeper.api.service import run
 
     return _run_until_signalled(arguments, run, "serve")
 
 
 def run_jobs(arguments: argparse.Namespace) -> int:
-    """Meters pods and keeps the ledger while this process leads, until a signal ends it; returns the exit status."""
+    """Meters pods and keeps the ledger while this process leads, until a signal ends it; returns the exit status.
+
+    Raises:
+        CommandError: a setting is invalid, or `--standalone` is not given and the configuration of the API server is
+            missing or invalid.
+    """
     from timekeeper.controller.service import run
 
     return _run_until_signalled(arguments, run, "work")
@@ -69,6 +79,9 @@ def run_audit(arguments: argparse.Namespace) -> int:
     """Audits the ledger and prints the differences.
 
     Returns the exit status: 1 if a figure differs, or a requested budget or its period is not in the store; else 0.
+
+    Raises:
+        CommandError: a setting is invalid, or as for `timekeeper.audit.command.run`.
     """
     from fairgpu.logs import configure_logs
     from timekeeper.audit.command import run
@@ -81,7 +94,12 @@ def run_audit(arguments: argparse.Namespace) -> int:
 
 
 def run_doctor(arguments: argparse.Namespace) -> int:
-    """Examines a cluster before FairGPU is installed in it, and prints the findings; returns the exit status."""
+    """Examines a cluster, with FairGPU installed or not, and prints the findings; returns the exit status.
+
+    Raises:
+        CommandError: a setting is invalid, the configuration of the API server is missing or invalid, or as for
+            `timekeeper.doctor.run`.
+    """
     from time import time_ns
 
     from fairgpu.cluster.connect import connect
@@ -123,6 +141,9 @@ def run_months(arguments: argparse.Namespace) -> int:
 
     A conflict is a month whose file differs from the store's usage. The admin resolves it by one of two options: to
     keep the file, or to have it written again from the store.
+
+    Raises:
+        CommandError: a setting is invalid, or as for `timekeeper.controller.month_conflicts.run`.
     """
     from timekeeper.controller.month_conflicts import run
     from timekeeper.ledger.connection import connect

@@ -9,9 +9,9 @@ _STEPS = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
 
 
 def gpu_hours(money: Any) -> str:
-    """Formats an amount as GPU-hours with two decimal places, or with three significant digits below 1.
+    """Formats an amount as GPU-hours with two decimal places, or with three significant digits between 0 and 1.
 
-    An amount below 0.0001 has six decimal places.
+    An amount between 0 and 0.0001 has six decimal places. Amounts below 0 are formatted alike, with a minus sign.
 
     Args:
         money: an amount of the REST API, with the key `microGPUSeconds`. None, for no limit or an unknown amount, gives

@@ -61,7 +61,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Fetches all pages of usage and prints them; returns the exit status."""
+    """Fetches all pages of usage and prints them; returns the exit status.
+
+    Raises:
+        CommandError: an option or the environment is invalid, there are more than MAX_PAGES pages, or the timekeeper
+            refuses, or cannot be reached.
+    """
     server = from_environment(os.environ)
     if arguments.namespace and arguments.idle:
         raise CommandError("--idle shows what no pod held in the whole cluster: leave out --namespace")

@@ -99,7 +99,11 @@ def _device(index: int, device: ConfigDevice) -> bytes:
 
 
 def _text(text: str, size: int, what: str) -> bytes:
-    """Encodes a text for a field of `size` bytes, of which at least one stays NUL; `what` names it in the error."""
+    """Encodes a text for a field of `size` bytes, of which at least one stays NUL; `what` names it in the error.
+
+    Raises:
+        ValueError: the text is too long.
+    """
     encoded = text.encode()
     if len(encoded) >= size:
         raise ValueError(f"{what} has {len(encoded)} bytes; at most {size - 1} are allowed")

@@ -280,6 +280,9 @@ class Part:
             sums: the sums of the query.
             first: days that begin before this hour, counted from 1970, are left out.
             end: days that begin at this hour or later are left out.
+
+        Raises:
+            FoldedHoursError, TooManySumsError: the sums cannot take the usage (see `UsageSums.add_sums`).
         """
         for number, cells in enumerate(self.days):
             hour = self.first + number * HOURS_OF_A_DAY

@@ -428,7 +428,7 @@ class UsageSums:
         aggregate: the dimensions by which the query groups.
         cells: one dictionary for each step. Its keys are values of these dimensions; its values are lists of the money
             billed, the GPU time reserved, the GPU memory reserved (a whole GPU's counts as one GPU) and the GPU time
-            used, all in microGPU-seconds.
+            used (None if nothing was reported), all in microGPU-seconds.
     """
 
     def __init__(self, steps: Steps, aggregate: Sequence[str]) -> None:

@@ -192,6 +192,9 @@ def new_leaf(authorities: Authorities, settings: Certificates, now: datetime) ->
         authorities: the CAs, with the key of the newest one.
         settings: the names and the lifetime of the certificate.
         now: the present time, with a time zone.
+
+    Raises:
+        CertificateError: the newest authority's PEM is unreadable.
     """
     return make_leaf(authorities.newest, settings.names, now, timedelta(seconds=settings.leaf_seconds))
 

@@ -303,7 +303,7 @@ def _send_batches(
         context: the reconciliation's store and state.
         revision: the revision under which Redis stores the items.
         work: the sessions that the items belong to.
-        batches: the items to send, by account and period.
+        batches: the items to send, keyed by account and period.
         actions: the actions of the pass: KEEPING or REMOVING.
     """
     settlements = [SettlementBatch(account, period, items) for (account, period), items in batches.items()]
