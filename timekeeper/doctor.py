@@ -1,4 +1,7 @@
-"""The command `fairgpu doctor`: finds a cluster's GPU stacks, and the pods that hold GPUs by them, with their costs."""
+"""The command `fairgpu doctor`: finds a cluster's GPU stacks, the pods that hold GPUs by them, and these pods' costs.
+
+It also examines an installation of FairGPU, and what the modes account and share would change.
+"""
 
 from __future__ import annotations
 

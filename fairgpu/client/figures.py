@@ -162,7 +162,7 @@ def busy_now(budget: Json, now: str) -> str:
 
 
 def expiring(grant: Json) -> str:
-    """Formats a grant that expires before its period ends: the GPU-hours that are not spent, and when they expire.
+    """Formats a grant with an expiry of its own: the GPU-hours that are not spent, and when they expire.
 
     Args:
         grant: an item of `expiring` in a budget of the REST API.

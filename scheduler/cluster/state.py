@@ -313,7 +313,10 @@ class State:
     # Devices that are kept for waiting pods.
 
     def earmark(self, pod: WaitingPod, earmark: Earmark) -> None:
-        """Keeps devices for a waiting pod. Only pods of a higher priority and pods of the same gang may take them."""
+        """Keeps devices for a waiting pod, in place of those that were kept for it before.
+
+        Only pods of a higher priority and pods of the same gang may take them.
+        """
         with self.lock:
             self.drop_earmark(pod.uid)
             self.earmarks[pod.uid] = pod, earmark
