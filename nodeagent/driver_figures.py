@@ -159,7 +159,10 @@ def figures(
 
 
 def _weight(last_ns: int, now_ns: int) -> float:
-    """Returns a sample's weight in the running mean of use: SMOOTHING times the seconds that it covers (at most 1)."""
+    """Returns a sample's weight in the running mean of use: SMOOTHING times the seconds that it covers (at most 1).
+
+    A sample without an earlier one (`last_ns` 0) covers one second.
+    """
     seconds = min(1.0, (now_ns - last_ns) / 1_000_000_000) if last_ns else 1.0
     return SMOOTHING * seconds
 

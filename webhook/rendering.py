@@ -213,9 +213,9 @@ def _write_conditions(
 
 
 def changed_status(policy: Json | None, differing: Sequence[str], now: dt.datetime) -> Json | None:
-    """Returns a policy's new status; its condition names the objects that differ from the webhook's settings.
+    """Returns a policy's new conditions, as the status to patch; one names the objects that differ from the settings.
 
-    Returns None if there is no policy, or if the condition need not change. Other conditions stay as they are.
+    Returns None if there is no policy, or if that condition need not change. Other conditions stay as they are.
 
     Args:
         policy: the ValidatingAdmissionPolicy in the cluster, as JSON; None if there is none.

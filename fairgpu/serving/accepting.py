@@ -86,8 +86,8 @@ class Acceptor:
     def _pause(self, error: OSError) -> None:
         """Frees a file descriptor, since none is free for a new connection, and then accepts connections again.
 
-        It ends one unfinished TLS handshake, as `Handshakes.end_one` chooses it. If there is none, it waits for
-        PAUSE_SECONDS.
+        It ends one unfinished TLS handshake, as `Handshakes.end_one` chooses it. The event loop accepts connections
+        again after STEP_SECONDS; if no handshake was ended, after PAUSE_SECONDS.
 
         Args:
             error: the error with which the operating system refused the connection.

@@ -653,7 +653,7 @@ class State:
         return self.keep(pod, placed, now + HOLD_SECONDS)
 
     def keep(self, pod: WaitingPod, placed: Placed, until: float | None) -> Reservation:
-        """Reserves the given devices for a pod that has no reservation.
+        """Reserves the given devices for a pod that has no reservation; returns the reservation.
 
         Args:
             placed: the node and the devices.

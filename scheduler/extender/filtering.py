@@ -219,7 +219,10 @@ def _waits_for_gang(state: State, question: _Asked, text: str) -> FilterResult:
 
 
 def _blocked(state: State, pod: WaitingPod, question: _Asked, block: BudgetBlock) -> FilterResult:
-    """Returns the answer to `filter` for a pod that its budget keeps from every node."""
+    """Returns the answer to `filter` for a pod that its budget keeps from every node.
+
+    The pod's reservation is removed, and the refusal is stored among the waiting pods.
+    """
     state.forget(pod.uid)
     state.waiting.refuse(pod, block.message)
     failed = question.with_text(block.message)

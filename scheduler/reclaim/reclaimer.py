@@ -394,7 +394,8 @@ class Reclaimer:
     def _evict(self, uid: str, note: PodNote) -> None:
         """Posts an Eviction of a pod (https://kubernetes.io/docs/concepts/scheduling-eviction/api-eviction/).
 
-        The Eviction carries the pod's label and notice, without which the policy fairgpu-eviction refuses it. `uid` is
+        The Eviction carries the pod's label and notice, without which the policy fairgpu-eviction refuses it. If the
+        API server refuses the Eviction or does not answer, the pod is left alone for RETRY_SECONDS (`_pause`). `uid` is
         that of the waiting pod for which the pod is evicted.
         """
         if not self.acts():

@@ -45,6 +45,8 @@ def read_cluster(api: KubernetesAPI) -> Cluster:
 def cluster_of(nodes: list[Json], notes: list[PodNote]) -> Cluster:
     """Returns the cluster that consists of the given nodes and pods.
 
+    A node without an inventory is left out. A node whose inventory is invalid is left out, too, and is in `faults`.
+
     Args:
         nodes: the nodes as JSON objects of the API server.
         notes: the facts about the pods.

@@ -95,7 +95,8 @@ def templates_of(manifest: Manifest) -> list[Template]:
 def gpus_elsewhere(manifest: Manifest, templates: list[Template]) -> tuple[str, str] | None:
     """Returns a GPU resource that a custom resource names outside its pod templates; None for none.
 
-    The second text is the field path of the `limits` or `requests` that have the resource.
+    The second text is the field path of the `limits` or `requests` that have the resource. The result is also None for
+    an object that a dry run does not search (`is_searched`).
 
     Args:
         manifest: the manifest of the custom resource.

@@ -81,6 +81,6 @@ def post_entries(client: redis.Redis, account: str, uid: str, amounts: Iterable[
 
 
 def publish(client: redis.Redis, states: Iterable[NamespaceState], new_id: str = "e1") -> shared.StatesVersion:
-    """Publishes states under one new version."""
+    """Publishes states under one new version; returns the version."""
     encoded = {state.namespace: json.dumps(encode_state(state)) for state in states}
     return shared.publish_states(client, EPOCH, new_id, encoded, shared.Terms({"*": 1.0}, "unlimited"))
