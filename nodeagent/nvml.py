@@ -142,7 +142,8 @@ def members_of(containers: Iterable[Container]) -> dict[int, int]:
     The slots are keyed by the host's process id.
 
     Args:
-        containers: the containers on a GPU's schedule page; one without a known cgroup has no process in the answer.
+        containers: the containers on a GPU's schedule page; one whose cgroup is not known, or cannot be read, has no
+            process in the answer.
     """
     found = {}
     for container in containers:

@@ -364,6 +364,8 @@ class Pace:
     def left(self, now: float) -> float:
         """Returns the seconds for which the caller must wait until the next round begins.
 
+        The round begins CONTENDED_SECONDS after the one for which the method was called last; at once if that is past.
+
         Args:
             now: the present time, in seconds of a monotonic clock.
         """

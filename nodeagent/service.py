@@ -549,7 +549,7 @@ class Agent:
         """Follows the ResourceSlices by which NVIDIA's driver for Dynamic Resource Allocation offers the node's GPUs.
 
         An API server without that API has no ResourceSlices. If it gets the API later, the agent follows them after its
-        next start.
+        next start. While the API server does not say whether it has the API, it is asked again every ROUND_SECONDS.
         """
         while not self._stop.is_set():
             try:

@@ -225,7 +225,10 @@ class Nvidia:
         return fault is not None
 
     def _look_for_faults(self, nvml: Any, handle: Any, found: Found) -> None:
-        """Stores the faults that a GPU's own counters show, such as those from before this process started."""
+        """Stores the faults that a GPU's own counters show, such as those from before this process started.
+
+        A counter that the GPU does not have shows none.
+        """
         try:
             if nvml.nvmlDeviceGetRemappedRows(handle)[3]:
                 self._fault(found.uuid, "a row of its memory could not be remapped: it needs to be replaced")

@@ -359,7 +359,7 @@ def host_demand(spec: Json) -> tuple[int, int]:
 def _bound_at(status: Json) -> float:
     """Returns when the pod was bound, in seconds since 1970; 0 for a pod without the condition PodScheduled.
 
-    The API server sets that condition with the Binding.
+    The API server sets that condition with the Binding. The result is also 0 if the condition's time is unreadable.
     """
     conditions = mappings(status.get("conditions"))
     text = next((str(one.get("lastTransitionTime")) for one in conditions if one.get("type") == "PodScheduled"), "")

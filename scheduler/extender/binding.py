@@ -213,8 +213,8 @@ def _settle(state: State, pods: Pods, kept: Reservation) -> None:
 def _reserved(state: State, pods: Pods, arguments: BindArguments, path: str, clock: Clock) -> tuple[Reservation, bool]:
     """Returns the pod's reservation on the node, and whether an earlier Binding of the pod may be under way.
 
-    The reservation has the allocation to send. If the pod has no reservation on the node, one is made now. `path` is
-    the pod's path in the API.
+    The reservation has the allocation to send. If the pod has no reservation on the node, one is made now. If the
+    budget keeps the pod back, its reservation is removed. `path` is the pod's path in the API.
 
     Raises:
         BindError: the devices are not free, the node cannot take the pod any more, the budget keeps the pod back, the

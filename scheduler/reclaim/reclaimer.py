@@ -260,7 +260,8 @@ class Reclaimer:
     def _why_fall(self, some: Sequence[tuple[WaitingPod, Earmark]]) -> _Fall | None:
         """Returns why the earmarks of a pod or of a gang's pods must be withdrawn; None if they stay.
 
-        `some` has these pods, each with its earmark.
+        `some` has these pods, each with its earmark. The method also updates `_freed_at`, the times since which no pod
+        to evict holds devices.
         """
         state, settings, pods = self._state, self._settings, [pod for pod, _ in some]
         with state.lock:
@@ -376,7 +377,8 @@ class Reclaimer:
     def _announce(self, note: PodNote, at: str) -> None:
         """Writes the event that a pod will be evicted at the time `at` (RFC 3339).
 
-        It does nothing if this or an earlier replica has written the event.
+        It does nothing if this or an earlier replica has written the event. After a failure, it also does nothing for
+        RETRY_SECONDS.
         """
         key, now = (note.uid, at), self._clocks.now()
         if self._event_at.get(key, now) > now:

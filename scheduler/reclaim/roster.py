@@ -161,7 +161,7 @@ class Roster:
         )
 
     def _figures(self, one: Running, holding: Holding) -> tuple[float, ...]:
-        """Returns the figures of a running pod.
+        """Returns the figures of a running pod; adds its namespace to `namespaces` if it is new.
 
         They are the index of its namespace in `namespaces`, 1 for high task priority (else 0), the time from which it
         holds its devices (seconds since 1970), and the parts that it holds: GPU time in percent of a GPU (at least 1),

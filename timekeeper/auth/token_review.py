@@ -145,7 +145,10 @@ def fetch_issuer(api: KubernetesAPI) -> Issuer:
 
 
 def _stated_audiences(token: str) -> list[str]:
-    """Returns the audiences that a token states, unverified: they only choose the audience for which a review asks."""
+    """Returns the audiences that a token states, unverified: they only choose the audience for which a review asks.
+
+    The result is empty if the token states none, or is no JSON Web Token.
+    """
     try:
         stated = jwt.decode(token, options={"verify_signature": False}).get("aud")
     except PyJWTError:

@@ -179,8 +179,9 @@ class WaitReporter:
     def notices(self, waiting: Iterable[tuple[str, Sequence[Candidate]]], now: Instant) -> list[ObjectEvent]:
         """Returns events for the waiting pods that are due for one, at most MAX_EVENTS_PER_RUN.
 
-        A pod is due if it had none for EVENT_REPEAT_INTERVAL, or if its budget has another amount available since.
-        Accounts take turns, so that an account with many waiting pods does not use up the events of a run.
+        A pod is due if it had none for EVENT_REPEAT_INTERVAL, or if its budget has another amount available since. A
+        returned event counts as one that the pod had. Accounts take turns, so that an account with many waiting pods
+        does not use up the events of a run.
 
         Args:
             waiting: pairs of an account and the pods that stay behind its scheduling gate.

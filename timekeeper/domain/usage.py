@@ -231,7 +231,8 @@ def own_capacity(node: Mapping[str, Any]) -> dict[str, Fraction]:
     """Returns the number of GPUs of a Node object that FairGPU's scheduler may give to pods, keyed by model.
 
     The sum is the node's `fairgpu.io/gpu-core` in GPUs, divided among the models of its inventory by their numbers of
-    devices. Without an inventory the model is an empty name.
+    devices. Without a valid inventory that has devices, the model is an empty name. The result is empty for a node
+    without that resource.
     """
     gpus = Fraction(_percent(node), 100)
     if not gpus:

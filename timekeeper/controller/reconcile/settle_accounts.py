@@ -126,7 +126,8 @@ def _with_room(context: ReconcileContext, sessions: list[MeteredSession]) -> lis
     """Returns the sessions that can be settled now.
 
     These are all of `sessions`. If the store has no free memory, running sessions that the store does not hold yet are
-    left out. Amounts are cumulative, so a session that is opened later is still charged from its start.
+    left out, and are put into `context.held_back`. Amounts are cumulative, so a session that is opened later is still
+    charged from its start.
     """
     if context.held_back:
         context.held_back.difference_update(metered.session.uid for metered in sessions)

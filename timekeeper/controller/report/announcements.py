@@ -296,6 +296,8 @@ class NotificationSender:
     def run(self, wait: Wait, now: Callable[[], float], random: Callable[[], float]) -> None:
         """Delivers notifications until `wait` returns that the process ends.
 
+        If the store does not answer, it goes on after IDLE_SECONDS.
+
         Args:
             wait: sleeps for a number of seconds; returns whether the process ends.
             now: returns seconds since 1970.
