@@ -374,7 +374,10 @@ class Pace:
 
 
 def main() -> None:
-    """Runs the writer of the schedule pages until SIGTERM or SIGINT, or until its parent, the agent's process, ends."""
+    """Runs the writer of the schedule pages until SIGTERM or SIGINT, or until its parent, the agent's process, ends.
+
+    It first waits until no other process writes the pages of this folder.
+    """
     parser = argparse.ArgumentParser(prog="python -m nodeagent.pages", description=str(__doc__).split("\n", 1)[0])
     parser.add_argument("--root", type=Path, required=True, help="the agent's folder")
     parser.add_argument("--parent", type=int, required=True, help="the process id of the agent, with which it ends")

@@ -43,7 +43,10 @@ def build(target: Path) -> None:
 
 
 def main() -> int:
-    """Builds the sidecar's archive at the path that the one argument names; returns the exit status."""
+    """Builds the sidecar's archive at the path that the one argument names; returns the exit status 0.
+
+    Returns 2 if the command line does not have exactly one argument.
+    """
     if len(sys.argv) != 2:
         print("usage: python -m sidecar.archive FILE", file=sys.stderr)  # noqa: T201 - a command's own message
         return 2

@@ -163,7 +163,10 @@ CERTIFICATE_KEY = "ca.crt"
 
 
 class ClusterVault:
-    """Stores certificates with their keys in Secrets of FairGPU's namespace."""
+    """A `Vault` that stores certificates with their keys in Secrets of FairGPU's namespace.
+
+    Every method may raise VaultError.
+    """
 
     def __init__(self, api: KubernetesAPI) -> None:
         self._api = api
@@ -257,9 +260,10 @@ _BETWEEN = b"-----BEGIN PRIVATE KEY-----"
 
 
 class FolderVault:
-    """Stores each certificate with its key in one file that only the file's owner can read.
+    """A `Vault` that stores each certificate with its key in one file that only the file's owner can read.
 
-    One rename replaces certificate and key at once. In the file, the certificate comes before the key.
+    One rename replaces certificate and key at once. In the file, the certificate comes before the key. Every method may
+    raise VaultError.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -306,7 +310,7 @@ class FolderVault:
         return True
 
     def publish(self, certificate_pem: bytes) -> None:
-        """Writes the authority's certificate (PEM) to the file ca.crt."""
+        """Writes the authority's certificate (PEM) to the file ca.crt, unless the file holds it already."""
         file = self._folder / "ca.crt"
         try:
             published = file.exists() and file.read_bytes() == certificate_pem

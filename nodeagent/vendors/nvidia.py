@@ -192,7 +192,8 @@ class Nvidia:
     def _follow(self, nvml: Any, events: Any, goes_on: Callable[[], bool], changed: Callable[[], None]) -> None:
         """Stores the faults that a set of NVML's events reports, until `goes_on` returns false.
 
-        GPUs that could not be added to the set are tried again every REGISTER_SECONDS.
+        It calls `changed` after each fault. GPUs that could not be added to the set are tried again every
+        REGISTER_SECONDS.
         """
         followed: set[int] = set()
         asked = float("-inf")

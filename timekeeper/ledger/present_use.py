@@ -61,7 +61,7 @@ class NamespaceUse:
 
 
 def write(client: Store, uses: Mapping[str, PresentUse], namespaces: Mapping[str, NamespaceUse]) -> None:
-    """Replaces the stored present use of all sessions and all namespaces.
+    """Replaces the stored present use of all sessions and all namespaces; it expires LEFT_SECONDS after this call.
 
     Args:
         uses: the present use of sessions, keyed by the session's uid.
