@@ -348,6 +348,7 @@ class Reclaimer:
     def _free(self, uid: str, earmark: Earmark) -> None:
         """Gives notice to the pods that an earmark names, and evicts those whose notice has passed.
 
+        Left out are pods that hold no devices any more, are ending, lack the label, or wait after a failed write.
         `uid` is the uid of the waiting pod that has the earmark.
         """
         now = self._clocks.now()
@@ -522,7 +523,8 @@ class Reclaimer:
     def _pods_to_place(self) -> Iterator[list[WaitingPod]]:
         """Yields the waiting pods within their budget that have no reservation or earmark; those of a gang together.
 
-        The pods of a gang are left out if it lacks pods, or if one of them has a reservation or an earmark.
+        Pods of the highest priority come first, then the oldest. The pods of a gang are left out if it lacks pods, or
+        if one of them has a reservation or an earmark.
         """
         state = self._state
         with state.lock:

@@ -248,7 +248,8 @@ def deliver(receiver: Receiver, waiting: outbox.Waiting, now: float) -> None:
         now: seconds since 1970.
 
     Raises:
-        DeliveryError: the receiver did not accept it.
+        DeliveryError: the receiver did not accept it, or does not answer; or the file of its URL, its secret or its CA
+            is unusable.
     """
     body = waiting.message.encode()
     timestamp = str(int(now))

@@ -183,7 +183,11 @@ class StatusWriter:
         return written
 
     def _note(self, draft: _Draft, error: BaseException | None) -> bool:
-        """Records the outcome of writing a budget's status, `error` or None; returns whether it was written."""
+        """Records the outcome of writing a budget's status, `error` or None; returns whether it was written.
+
+        A status that was refused counts as written from then on: it is not sent again before it changes or is due to be
+        confirmed.
+        """
         if isinstance(error, RefusedError):
             _log.warning("budget's status refused", budget=draft.name, error=str(error))
             self._written[draft.uid] = (draft.at, draft.status)
@@ -449,6 +453,8 @@ class CheckpointKeeper:
 
     def write(self, now: Instant) -> int:
         """Writes the objects of checkpoints that have changed; returns their number.
+
+        An object is also written once it is CONFIRM old. Nothing is written after the term has ended.
 
         Args:
             now: the instant of the last reconciliation.
