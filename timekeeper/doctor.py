@@ -198,8 +198,8 @@ def _examined(api: KubernetesAPI, settings: TimekeeperSettings, rules: Controlle
 def _holders(api: KubernetesAPI, rules: ControllerRules, now: int) -> tuple[Findings, dict[str, PoolNode]]:
     """Reads the cluster; returns the findings on its GPU stacks and pods, and the nodes that offer GPUs, keyed by name.
 
-    `rules` has the prices over time and the extended resources of other stacks that the admin lists. The prices at
-    `now` count.
+    `rules` has the prices over time and the extended resources of other stacks that the admin lists. The prices at the
+    instant `now` count.
 
     Raises:
         CommandError: the API server refuses the list of pods or of nodes, or does not answer.

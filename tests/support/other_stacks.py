@@ -16,7 +16,7 @@ TEMPLATE = "huawei.com/Ascend910-12c.3cpu.32g"
 
 
 def registered(model: str, memory: int, cores: int = 100, **more: Any) -> str:
-    """Returns HAMi's list of a node's two devices, with further fields of each.
+    """Returns HAMi's list of a node's two devices, each with `memory` MiB, `cores` percent and the fields in `more`.
 
     HAMi's own scheduler counts memory and cores by this list. Here nodes offer both as resources, too, so that the
     stock scheduler binds the pods.
@@ -43,6 +43,7 @@ def mig_allocated(profile: str, memory: int, cores: int, size: int) -> dict[str,
     """Returns the annotations that HAMi's scheduler writes on a pod with a MIG instance of the first device.
 
     Source: HAMi v2.10.0, pkg/device/nvidia/device.go, AddResourceUsage and PatchAnnotations, and mig_allocations.go.
+    `memory` is in MiB, `cores` in percent of the GPU, and `size` in slices of the GPU.
     """
     placement = {"start": 0, "size": size}
     of = {"containerIndex": 0, "deviceIndex": 0, "gpuUUID": "GPU-0", "profile": profile, "placement": placement}
@@ -56,7 +57,7 @@ def mig_allocated(profile: str, memory: int, cores: int, size: int) -> dict[str,
 def npu_allocated(memory: int, cores: int, template: str = "") -> dict[str, str]:
     """Returns the annotations that HAMi's scheduler writes on a pod with a part of the first Ascend device.
 
-    Source: HAMi v2.10.0, pkg/device/ascend/device.go, PatchAnnotations.
+    Source: HAMi v2.10.0, pkg/device/ascend/device.go, PatchAnnotations. `memory` is in MiB, and `cores` in percent.
     """
     info = {"UUID": "GPU-0", "temp": template, "memory": memory, "core": cores}
     return {
@@ -67,7 +68,7 @@ def npu_allocated(memory: int, cores: int, template: str = "") -> dict[str, str]
 
 
 def volcano_register(model: str, memory: int, mode: str = "hami-core") -> str:
-    """Returns Volcano's list of a node's two devices, which are shared in a mode: `hami-core` or `mig`."""
+    """Returns Volcano's list of a node's two devices of `memory` MiB, shared in a mode: `hami-core` or `mig`."""
     return "".join(f"GPU-{at},10,{memory},NVIDIA-{model},true,{mode}:" for at in range(2))
 
 

@@ -1,6 +1,7 @@
 """Computes the cost of pods from times, prices, payers, periods and reports, independently of the ledger's code.
 
-The model knows no reconciliations, no leaders and no store.
+The model knows no reconciliations, no leaders and no store. Times are nanoseconds since 1970, and amounts are
+microGPU-seconds.
 """
 
 from __future__ import annotations
@@ -111,7 +112,7 @@ class BillingModel:
     def start(
         self, uid: str, namespace: str, percent: int, models: tuple[str, str], start: int, *, borrows: bool, node: str
     ) -> None:
-        """Adds a pod that is bound to its GPUs."""
+        """Adds a pod that is bound to two GPUs at `start`, and reserves `percent` of each; 0 is a best-effort share."""
         prices = self.price(models[0], start), self.price(models[1], start)
         self.pods[uid] = Pod(namespace, percent, models, borrows or not percent, start, prices, node=node)
 

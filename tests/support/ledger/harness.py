@@ -75,7 +75,7 @@ class LedgerHarness:
         reconciler.reconcile(self.leaders_time(), **options)
 
     def leaders_time(self) -> int:
-        """Returns the time on the leader's clock."""
+        """Returns the time on the leader's clock, in nanoseconds since 1970."""
         return self.now + self.ahead
 
     def pass_time(self, seconds: float) -> None:
@@ -217,7 +217,14 @@ class LedgerHarness:
         (self.folder / "pods" / f"{uid}.json").unlink()
 
     def spent(self, account: str, period: int = MONTH) -> int:
-        """Returns the stored spending, after checking its total against its entries, its amounts and its use."""
+        """Returns the stored spending of a period in microGPU-seconds.
+
+        It first checks the total against the period's entries, its sessions' amounts and its use.
+
+        Args:
+            account: the account's name.
+            period: the start of the period, in nanoseconds since 1970.
+        """
         standing = reading.period_totals(self.client, account, period)
         assert standing is not None
         entries = reading.ledger_page(self.client, account, "", 100_000)

@@ -262,7 +262,10 @@ class PlainBill:
         self.lines: dict[str, Line] = {}
 
     def see(self, now: int, pods: Mapping[str, Json], nodes: Mapping[str, Json], deleted_at: int) -> None:
-        """Takes a list of all pods and nodes at one time; pods that it lacks count as deleted at `deleted_at`."""
+        """Takes a list of all pods and nodes at the time `now`; pods that it lacks count as deleted at `deleted_at`.
+
+        Both times are nanoseconds since 1970. `pods` is keyed by uid, `nodes` by name.
+        """
         for uid, pod in pods.items():
             node = nodes[pod["spec"]["nodeName"]]
             line = self.lines.get(uid)
