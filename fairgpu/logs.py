@@ -48,7 +48,7 @@ def configure_logs(level: str = "INFO", stream: TextIO = sys.stderr) -> None:
 
 
 def hide_secrets(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-    """Returns a log event in which the values of the keys in SECRET_KEYS are hidden.
+    """Replaces the values of the keys in SECRET_KEYS in a log event, in any case of letters; returns the event.
 
     The values of other keys are logged, so none of them may be a secret.
     """

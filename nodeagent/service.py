@@ -730,7 +730,10 @@ class Agent:
         self._events.warn(About("Node", name, name), reason, message, dt.datetime.now(dt.UTC))
 
     def _log_registration(self, error: KubeletError | OSError | None) -> None:
-        """Logs the outcome of an attempt to register with the kubelet: its error, or None if it succeeded."""
+        """Logs the outcome of an attempt to register with the kubelet, and sets its metric.
+
+        `error` is why the attempt failed; None if it succeeded.
+        """
         self._measures.registered.set(error is None)
         if error is None:
             _log.info("registered with the kubelet", resource=names.GPU)

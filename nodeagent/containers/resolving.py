@@ -261,7 +261,7 @@ def _check_amounts(
 
 
 def devices_of(pod: Mapping[str, Any], container: str) -> frozenset[str] | None:
-    """Returns the uuids of the GPUs that a pod's allocation gives to a container.
+    """Returns the uuids of the GPUs that a pod's allocation gives to a container; empty if it names no such container.
 
     None if the pod has no allocation, or one that cannot be read.
     """

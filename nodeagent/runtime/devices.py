@@ -150,7 +150,7 @@ def running(records: Iterable[Record], pods: Iterable[Mapping[str, Any]]) -> dic
 
 
 def is_applied(bundles: Path, container_id: str) -> bool | None:
-    """Returns whether a container was made with its CDI spec; None if the runtime keeps no configuration of it.
+    """Returns whether a container was made with its CDI spec; None if no readable configuration of it is there.
 
     Args:
         bundles: the folder in which the runtime keeps the OCI configuration of each container.
@@ -278,7 +278,8 @@ class Bundles:
     def look(self, records: Iterable[Record], pods: Iterable[Mapping[str, Any]]) -> list[Record]:
         """Returns the records of running containers that were made without their CDI specs.
 
-        A container is in the answer of one call only.
+        A container is in the answer of one call only. A container whose OCI configuration cannot be read is checked at
+        the next call.
 
         Args:
             records: the records of all containers of the node.

@@ -643,7 +643,10 @@ class Reclaimer:
         return True
 
     def _stands(self, pods: Sequence[WaitingPod], plan: Plan) -> bool:
-        """Returns whether a plan still gives its pods a place: False if other pods got it while the plan was made."""
+        """Returns whether a plan still gives its pods a place: False if other pods got it while the plan was made.
+
+        Also False if one of its pods has got an earmark, a reservation or a node meanwhile.
+        """
         if any(self._has_place(pod.uid) for pod in pods):
             return False
         fleet, _, _ = self._copy(pods)

@@ -225,7 +225,7 @@ def _time_by_dimensions(rows: Iterable[Row]) -> dict[Dimensions, tuple[int, int]
 
 
 def _texts(accounts: Iterable[Account]) -> Iterator[tuple[str, int]]:
-    """Yields the CSV in pieces, each with its number of rows.
+    """Yields the CSV in pieces, each with its number of rows; the heading counts as none.
 
     Rows cannot be counted by lines, as names may hold line ends.
     """
