@@ -190,6 +190,8 @@ def _bare(manifest: Manifest, place: Place, spec: dict[str, Any], annotations: d
 def _kserve(manifest: Manifest, place: Place, component: dict[str, Any]) -> Iterator[Template]:
     """Yields the pods of a component of KServe's InferenceService, and of its workers if it has any.
 
+    It yields nothing for a component that states no model's resources and no containers.
+
     The model becomes a container beside the component's own containers. The pods get the service's annotations.
 
     Args:
