@@ -203,8 +203,7 @@ def _start_time(stat: str) -> int:
     """Returns a process's start time from the text of /proc/PID/stat, in clock ticks since the host booted.
 
     Raises:
-        IndexError: the text has no such field.
-        ValueError: the field is no number.
+        ValueError: the text has no such field, or it is no number.
     """
     return _field(stat, START_TIME)
 
@@ -213,8 +212,10 @@ def _field(stat: str, number: int) -> int:
     """Returns a numeric field of /proc/PID/stat; `number`, counted from 1, is that of a field after the program's name.
 
     Raises:
-        IndexError: the text has no such field.
-        ValueError: the field is no number.
+        ValueError: the text has no such field, or it is no number.
     """
     # The second field is the program's name in parentheses, which may hold spaces and parentheses.
-    return int(stat.rpartition(")")[2].split()[number - 3])
+    fields = stat.rpartition(")")[2].split()
+    if len(fields) < number - 2:
+        raise ValueError(f"no field {number} in {stat!r}")
+    return int(fields[number - 3])

@@ -56,15 +56,14 @@ def connect(environ: Mapping[str, str], kubeconfig: Path | None = None) -> Kuber
     from kubernetes import client, config  # noqa: PLC0415 - see above
 
     named = kubeconfig or (Path(environ["KUBECONFIG"]) if environ.get("KUBECONFIG") else None)
+    is_in_pod = named is None and bool(environ.get("KUBERNETES_SERVICE_HOST"))
     try:
-        if named is not None:
-            configuration = read_kubeconfig(str(named))
-        elif environ.get("KUBERNETES_SERVICE_HOST"):
+        if is_in_pod:
             configuration = _configured(config.load_incluster_config)
         else:
-            configuration = read_kubeconfig(None)
+            configuration = read_kubeconfig(None if named is None else str(named))
     except KubeconfigError as error:
-        looked = str(named) if named else "the pod's service account, then ~/.kube/config"
+        looked = "the pod's service account" if is_in_pod else named or "~/.kube/config"
         raise NoClusterError(
             f"no Kubernetes API server: {error} (looked at {looked}; KUBECONFIG names another one)"
         ) from error

@@ -692,6 +692,18 @@ def _with_totals(
     return accounts
 
 
+def _bound(text: Any) -> Instant:
+    """Parses the start or the end of a period.
+
+    Raises:
+        ValueError: the text is no number, or the instant is one that no date expresses.
+    """
+    instant = int(text)
+    if instant > LAST_INSTANT:
+        raise ValueError(f"no period starts or ends at {instant}")
+    return instant
+
+
 def _two_numbers(text: bytes) -> tuple[int, int]:
     one, other = map(int, text.split())
     return one, other

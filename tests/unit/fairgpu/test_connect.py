@@ -55,6 +55,12 @@ def test_a_file_that_is_no_kubeconfig_is_named_with_the_reason(tmp_path: Path, t
         from_environment(SERVER | environ)
 
 
+def test_a_pod_without_a_service_account_is_answered_with_the_place_that_was_looked_at() -> None:
+    pod = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "KUBERNETES_SERVICE_PORT": "443"}
+    with pytest.raises(NoClusterError, match=r"looked at the pod's service account; KUBECONFIG names another one"):
+        connect(pod)
+
+
 EXEC = "{apiVersion: client.authentication.k8s.io/v1, command: "
 EMPTY = '{"apiVersion": "v1", "kind": "ExecCredential", "status": {}}'
 PLUGINS = {

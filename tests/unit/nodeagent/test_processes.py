@@ -134,6 +134,14 @@ def test_a_process_is_known_by_its_pid_in_its_own_namespace_and_its_start(tmp_pa
     assert read_process(300, tmp_path) == Process(300, 7, 5000, UID, ID)
 
 
+@pytest.mark.parametrize("stat", [b"", b"300 (python) S 1", b"300"])
+def test_a_process_whose_stat_is_cut_off_is_none_and_not_the_nodes(tmp_path: Path, stat: bytes) -> None:
+    host_process(tmp_path, 300, began=5000)
+    (tmp_path / "300" / "stat").write_bytes(stat)
+    assert read_process(300, tmp_path) is None
+    assert not is_of_node(300, ID.__eq__, tmp_path)
+
+
 def test_a_process_that_is_gone_is_none(tmp_path: Path) -> None:
     assert read_process(300, tmp_path) is None
 
