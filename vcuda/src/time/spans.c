@@ -18,7 +18,8 @@
 #define LONGEST_WAIT_NS 1000000000u
 
 static struct queue queues[QUEUES];
-/* Guards every queue's at_work_since_ns, and that the ledger says the earliest of them. Taken behind a queue's lock. */
+/* Guards every queue's at_work_since_ns, and that the ledger says the earliest of them. Taken behind a queue's lock, so that who
+ * holds that may read the queue's own without this one. */
 static pthread_mutex_t at_work_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_mutex_t queues_lock = PTHREAD_MUTEX_INITIALIZER; /* guards taking and giving up of entries */
 static uint32_t queues_used;                                    /* entries beyond were never taken; atomic */
@@ -387,6 +388,8 @@ static void publish_at_work(struct queue *queue, uint64_t since_ns)
 {
     const struct queue *other;
     uint64_t earliest = UINT64_MAX;
+    if (queue->at_work_since_ns == since_ns)
+        return; /* as with most launches: earlier work is in flight */
     pthread_mutex_lock(&at_work_lock);
     queue->at_work_since_ns = since_ns;
     for (uint32_t i = 0; (other = spans_walk(i)) != NULL; i++)
@@ -678,8 +681,10 @@ void spans_forget(CUcontext context)
             publish_at_work(queue, 0);
             uint64_t serial = queue->serial;
             wait_for_others(queue, false);
-            if (queue->serial == serial)
+            if (queue->serial == serial) {
+                publish_at_work(queue, 0); /* a launch that was under way may have said more */
                 __atomic_store_n(&queue->context, NULL, __ATOMIC_RELEASE);
+            }
         }
         pthread_mutex_unlock(&queue->lock);
     }
