@@ -129,7 +129,7 @@ class Plan:
     def owned_ns(self, slot: int) -> int:
         """Returns the time of the period, in ns, that a container gets for its share, without borrowed time.
 
-        It is 0 for a container that is not active.
+        It is the time after what debtors give to creditors. It is 0 for a container that is not active.
 
         Args:
             slot: the container's place on the GPU's schedule page.

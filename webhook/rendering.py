@@ -147,7 +147,7 @@ def differences(settings: Webhook, read: Callable[[str], Json | None]) -> tuple[
 
 @cache
 def _wanted(settings: Webhook) -> dict[tuple[str, str], Json]:
-    """Returns the objects that the settings would write, in the form in which `_decisive` compares objects.
+    """Returns the objects of IN_FORCE as `render` makes them, in the form in which `_decisive` compares objects.
 
     The key of an object is its kind and its name.
     """

@@ -158,7 +158,7 @@ def is_applied(bundles: Path, container_id: str) -> bool | None:
     """
     try:
         return bool(_proof(_bundle(bundles, container_id)))
-    except (OSError, ValueError, AttributeError):
+    except (OSError, ValueError, TypeError, AttributeError):
         return None
 
 
@@ -168,7 +168,7 @@ def _proof(document: Any) -> str:
     The path is empty if the configuration mounts no file there: the container was then made without its CDI spec.
 
     Raises:
-        AttributeError: the document has another form.
+        AttributeError, TypeError: the document has another form.
     """
     mounts = document.get("mounts") or []
     return next((str(mount.get("source")) for mount in mounts if mount.get("destination") in PROOFS), "")

@@ -322,9 +322,10 @@ _NOWHERE: tuple[Ints, Ints] = (np.zeros(0, np.int64), np.zeros((0, 2), np.int64)
 
 
 def _number(text: Any) -> int | None:
-    """Returns a label's value as a whole number; None for another text, or for an absolute value of 2^62 or more.
+    """Returns a text of digits, perhaps with a sign, as a whole number; None for any other text, such as `1_000`.
 
-    kube-scheduler takes no other texts for a number, such as `1_000`
+    The text is a label's value, or the value of a requirement. kube-scheduler takes the same texts for numbers. It also
+    takes absolute values of 2^62 and more, for which the result is None
     (https://github.com/kubernetes/kubernetes/blob/v1.34.2/staging/src/k8s.io/component-helpers/scheduling/corev1/nodeaffinity/nodeaffinity.go).
     """
     if not isinstance(text, str) or _WHOLE.fullmatch(text) is None:

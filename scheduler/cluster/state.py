@@ -580,7 +580,8 @@ class State:
     def fitting(self, pod: WaitingPod, rows: Ints) -> Ints:
         """Returns the indexes in the fleet of the nodes on which the GPUs that a pod requests are free now.
 
-        Processor time and memory of the nodes are not checked.
+        Processor time and memory of the nodes are not checked. A node where the search for devices reached its limit is
+        left out.
 
         Args:
             rows: the indexes in the fleet of the nodes to look at; the answer has some of them.

@@ -338,10 +338,15 @@ def _definite(error: ApiError) -> bool:
 def _fate(pods: Pods, path: str, arguments: BindArguments, text: str, failed: Attempts) -> tuple[Fate, Json | None]:
     """Returns the outcome of a Binding whose last attempt failed, and the pod (JSON) if another Binding has bound it.
 
-    Another Binding has bound the pod if the pod has another node or another allocation. For any other pod, the second
-    value is None. The pod is read only if the last attempt was refused for certain. If it was not, the failed attempts
-    decide: the outcome is UNKNOWN if one of them may still succeed, and else NOT_BOUND. If the pod cannot be read, the
-    outcome is UNKNOWN.
+    The pod is read if the last attempt was refused for certain. The outcome is then:
+
+    - BOUND if the pod has the node and the allocation of this Binding;
+    - NOT_BOUND, with the pod, if it has another node or another allocation;
+    - NOT_BOUND if the pod is deleted, or another pod (uid) has its name;
+    - UNKNOWN if the API server does not answer.
+
+    If the pod has no node, or the last attempt was not refused for certain, the outcome is UNKNOWN while an attempt may
+    still succeed, and else NOT_BOUND. The second value is None in all cases but the second one.
 
     Args:
         pods: the client of the API server.

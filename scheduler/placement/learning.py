@@ -78,7 +78,9 @@ def _simulate(
 ) -> Floats:
     """Runs the simulation once; returns the mean percent that stayed free, for each level from 0 to 100 percent free.
 
-    A level's mean is over the GPUs that had that much free at some time.
+    A level's mean is over the GPUs that had that much free at some time. A level that no GPU had gets a mean on the
+    line between those of the nearest levels that some had, or that of the lowest such level if it lies below. No mean
+    is above its level.
 
     Args:
         demands: pairs of a percent of a GPU that requests need, and its weight: how frequent it is beside the others.
@@ -117,6 +119,6 @@ def _simulate(
         for passed in gpus_at:
             total[passed] += level
             passes[passed] += 1
-    # A level that no GPU passed is like the next one above that some did.
+    # A level that no GPU passed lies between those that some did, or below them all.
     known = np.flatnonzero(passes)
     return np.minimum(np.interp(np.arange(101), known, total[known] / passes[known]), np.arange(101))

@@ -125,8 +125,9 @@ class Report(_Reported):
     """The body of `POST /v1/reports`: the GPU use of a pod's containers, as the pod's sidecar has seen it.
 
     `v` is the version of the format, and `boot` an id of the sidecar's start. A report is ignored if its `seq` is not
-    above that of every earlier report of the same `boot`. A pod may report once a second, and sooner if `last` is true:
-    the report is then the final one of this `boot`.
+    above that of every earlier report of the same `boot`. A pod may report once a second; a sooner report is answered
+    429. The first report of a `boot` need not wait, nor the final one, which has `last` true; only a few of these are
+    taken in a row.
     """
 
     v: Literal[1]

@@ -210,7 +210,11 @@ def whole(text: str | None) -> int | None:
 
 
 def read_amount(text: str) -> SessionAmount | None:
-    """Parses a session's amount in a snapshot, `epoch counter amount posted flag`; returns None for any other text."""
+    """Parses a session's amount in a snapshot: `epoch counter amount posted flag`, and what the store adds to it.
+
+    Epoch, counter and what is added (see `timekeeper.ledger.keys`) are left out. Returns None for a text that does not
+    begin so.
+    """
     match = _AMOUNT.fullmatch(text)
     return SessionAmount(int(match[3]), int(match[4]), match[5]) if match else None
 

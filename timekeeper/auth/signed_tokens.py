@@ -315,7 +315,7 @@ class PodAuthenticator:
         return pod
 
     def close(self) -> None:
-        """Ends the thread that fetches keys; a fetch that has not begun is dropped."""
+        """Ends the thread that fetches keys, without waiting for a fetch that runs; drops one that has not begun."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     async def _fetch_keys(self, seconds: float | None) -> None:

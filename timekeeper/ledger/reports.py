@@ -91,15 +91,16 @@ def write_report_limits(
 ) -> None:
     """Writes the limits of sessions' reports, and the phases of the sessions' coming periods.
 
-    Limits that the store holds stay, because earlier reports were priced by them. They are replaced if use is billed
-    now and was not before, or the reverse. GPU time that an earlier version of FairGPU stored without a bound is
-    reduced to the most that the session can have used. Nothing is written for a session whose limits or phases a later
-    leader has written, or whose stored reports are broken; the latter is logged.
+    Limits that the store holds stay, because earlier reports were priced by them, unless use is billed now and was not
+    before, or the reverse. Limits and phases that a later leader has written stay in any case. GPU time that an earlier
+    version of FairGPU stored without a bound is reduced to the most that the session can have used. For a session whose
+    stored reports are broken, nothing is written, and the error is logged.
 
     Args:
         limits: the limits, keyed by the session's uid.
-        phases: keyed by the session's uid, the nanoseconds after a full quarter of an hour at which periods can begin.
-        replace: whether to replace limits that the store holds in any case, as for limits that cannot be read.
+        phases: keyed by the session's uid, the nanoseconds after a full quarter of an hour at which periods can begin;
+            0 alone for a session that is not in it.
+        replace: whether limits that the store holds are replaced, too, since they cannot be read.
 
     Raises:
         StoreError: Redis does not answer, or does not run the script.

@@ -484,7 +484,9 @@ def test_a_leader_that_ends_between_two_steps_of_a_restoration_leaves_the_rest_t
     assert [audited(harness, period=start).differences for start in (NOON, NOON + 6 * HOUR)] == [(), ()]
 
 
-def test_sessions_in_a_leaders_memory_alone_are_not_lost_with_the_leader_after_a_restoration(harness: LedgerHarness) -> None:
+def test_sessions_in_a_leaders_memory_alone_are_not_lost_with_the_leader_after_a_restoration(
+    harness: LedgerHarness,
+) -> None:
     ends = list[str]()
 
     def step(name: str) -> None:

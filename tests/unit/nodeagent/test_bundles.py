@@ -52,6 +52,7 @@ def test_containers_that_run_with_gpus_are_looked_at() -> None:
         (json.dumps({}), False),
         ("{", None),
         ("[]", None),
+        ('{"mounts": 5}', None),
     ],
 )
 def test_a_container_has_its_device_if_its_configuration_mounts_it(

@@ -58,8 +58,9 @@ class ReconcileContext:
         held_back: the uids of the sessions that are not opened until the store has memory.
         resumed: the fields that are to be removed from the store's hash `keys.UNMETERED`, since the pods of their
             sessions are observed again. The hash keeps ends of sessions apart from the sessions.
-        noted_ends: keyed by a field of that hash, the stored end of a session that holds nothing by another stack, if
-            the end is not settled yet.
+        noted_ends: the entries of that hash about sessions that hold nothing by another stack, keyed by field: a
+            session's uid, or the uid and `keys.SEEN`. `note_ends` removes them from the hash, except the ends that the
+            store still lacks.
         store_time: the time by the store's clock when the reconciliation began.
     """
 

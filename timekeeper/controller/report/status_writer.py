@@ -183,10 +183,11 @@ class StatusWriter:
         return written
 
     def _note(self, draft: _Draft, error: BaseException | None) -> bool:
-        """Records the outcome of writing a budget's status, `error` or None; returns whether it was written.
+        """Records the outcome of writing a budget's status, `error` or None; returns whether the API server took it.
 
-        A status that was refused counts as written from then on: it is not sent again before it changes or is due to be
-        confirmed.
+        A refused status is remembered as if it were written: it is not sent again before it changes or is due to be
+        confirmed. After any other error it is sent again in the next pass. With a status that was taken, the account
+        gets its checkpoint.
         """
         if isinstance(error, RefusedError):
             _log.warning("budget's status refused", budget=draft.name, error=str(error))
