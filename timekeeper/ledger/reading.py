@@ -49,6 +49,7 @@ FINALIZED = "g"
 FENCING_TOKEN_LIMIT = 10**15
 """A bound above all fencing tokens: a script's numbers are doubles, which must hold a token exactly."""
 _WHOLE = re.compile(r"[0-9]{1,40}")
+_TWO_NUMBERS = re.compile(rb"([0-9]{1,40}) (-?[0-9]{1,40})")
 SUMS = ["total", "granted", "gone", "exhausted", "struck", "terms"]
 
 
@@ -592,9 +593,9 @@ class StoredAccount:
         credits: the credits of its latest periods, keyed by the period's start, then by name.
         burn: the samples of its recent spending; None without any.
         restoring: the start of the latest period that the store had when a leader began to restore the account from a
-            checkpoint, 0 for none; None if no restoration is under way.
+            checkpoint, 0 for none or if it cannot be read; None if no restoration is under way.
         restored: the start of a period that was restored, and the microGPU-seconds that the period before it had spent;
-            None if that period does not lack any spending.
+            None if that period does not lack any spending, or the numbers cannot be read.
     """
 
     name: str
@@ -685,7 +686,7 @@ def _with_totals(
                 orders_by_name(item.corrections),
                 {start: credits_by_name(found) for start, _, found in latest if found},
                 decode_burn(burn) if burn else None,
-                None if restoring is None else int(restoring),
+                None if restoring is None else whole(restoring) or 0,
                 None if restored is None else _two_numbers(restored),
             )
         )
@@ -704,9 +705,9 @@ def _bound(text: Any) -> Instant:
     return instant
 
 
-def _two_numbers(text: bytes) -> tuple[int, int]:
-    one, other = map(int, text.split())
-    return one, other
+def _two_numbers(text: bytes) -> tuple[int, int] | None:
+    match = _TWO_NUMBERS.fullmatch(text)
+    return None if match is None else (int(match[1]), int(match[2]))
 
 
 class _StoredPeriod(NamedTuple):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import redis
@@ -18,14 +18,16 @@ from tests.support.ledger.steps import KilledError, stepping
 from timekeeper.audit.difference import Figure
 from timekeeper.controller.leader_tasks import LeaderTasks, TaskEnvironment
 from timekeeper.controller.metrics import JobMeasures
+from timekeeper.controller.reconcile import recovery
 from timekeeper.controller.report.status_writer import OrderAnswers, StatusWriter
 from timekeeper.controller.state.books import ControllerRules
 from timekeeper.domain.money import GPU_HOUR, GPU_SECOND
 from timekeeper.domain.pricing import Bill
 from timekeeper.domain.timestamps import HOUR, format_instant
 from timekeeper.ledger import keys, reading
-from timekeeper.ledger.client import FencedError
+from timekeeper.ledger.client import FencedError, StoreUnavailableError
 from timekeeper.ledger.reading import highest_fencing_token
+from timekeeper.ledger.writing import note_restoring
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -588,3 +590,129 @@ def test_a_checkpoint_stays_as_it_is_while_the_store_lacks_a_part_of_it(harness:
     after = books.budgets.objects["a"]["status"]
     assert after["checkpoint"] == before["checkpoint"]
     assert after["spent"] != before["spent"]
+
+
+def failing_at(failures: list[tuple[str, BaseException]]) -> Callable[[str], None]:
+    """A hook that raises the first of these errors before its step, then the next one."""
+
+    def step(name: str) -> None:
+        if failures and failures[0][0] == name:
+            raise failures.pop(0)[1]
+
+    return step
+
+
+def test_a_session_that_ended_is_charged_once_by_a_leader_that_restores_its_account_twice(
+    harness: LedgerHarness,
+) -> None:
+    failures = list[tuple[str, BaseException]]()
+    harness.budget("a", ["team-a"])
+    harness.lead(step=failing_at(failures))
+    harness.pod("early", "team-a")
+    harness.reconcile()
+    harness.reconcile(3600)
+    harness.finish(harness.source_pod("early"))
+    harness.refresh()
+    harness.reconcile()
+    backup = Replica(harness.client)
+    harness.remove("early")
+    harness.reconcile()
+    harness.reconcile(100)
+    spend_an_hour(harness)
+    write_statuses(harness)
+    backup.promote()
+    failures.append(("settle", redis.ConnectionError("the store is away")))
+    with pytest.raises(StoreUnavailableError):
+        harness.reconcile(1)
+    Replica(harness.client).promote()
+    for _ in range(3):
+        harness.reconcile(1)
+    assert harness.spent("a") == 2 * GPU_HOUR
+    write_statuses(harness)
+    assert audited(harness).differences == ()
+
+
+@pytest.mark.parametrize("step", ["restore", "settle"])
+def test_sessions_in_a_leaders_memory_alone_are_not_lost_where_it_begins_the_restoration_again_and_dies(
+    harness: LedgerHarness, step: str
+) -> None:
+    failures = list[tuple[str, BaseException]]()
+    harness.budget("a", ["team-a"])
+    harness.lead(step=failing_at(failures))
+    harness.reconcile()
+    backup = Replica(harness.client)
+    spend_an_hour(harness)
+    write_statuses(harness)
+    backup.promote()
+    failures.append((step, redis.ConnectionError("the store is away")))
+    with pytest.raises(StoreUnavailableError):
+        harness.reconcile()
+    Replica(harness.client).promote()
+    failures.append(("settle", KilledError()))
+    with pytest.raises(KilledError):
+        harness.reconcile()
+    harness.lead()
+    harness.reconcile()
+    harness.reconcile(1)
+    assert harness.spent("a") == GPU_HOUR
+
+
+def test_the_note_of_a_restoration_is_removed_at_last_though_the_store_was_away(
+    harness: LedgerHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harness.budget("a", ["team-a"], 10, period={"cron": "0 */6 * * *"})
+    harness.pod("stays", "team-a", core=1)
+    harness.reconcile()
+    backup = Replica(harness.client)
+    spend_an_hour(harness)
+    harness.reconcile(5 * 3600)
+    write_statuses(harness)
+    backup.promote()
+    harness.lead()
+    is_away = [False, False, True]
+
+    def flaky(*arguments: Any) -> None:
+        if is_away and is_away.pop(0):
+            raise redis.ConnectionError("the store is away")
+        note_restoring(*arguments)
+
+    monkeypatch.setattr(recovery, "note_restoring", flaky)
+    with pytest.raises(StoreUnavailableError):
+        harness.reconcile()
+    for _ in range(3):
+        harness.reconcile(10)
+    assert not {b"restoring", b"restored"} & harness.client.hgetall(keys.AccountKeys("a").head).keys()
+
+
+@pytest.mark.parametrize(("restoring", "restored"), [("soon", "1"), ("", ""), ("-", "1 2 3"), (b"\xff", b"\xff \xff")])
+def test_a_note_of_a_restoration_that_cannot_be_read_begins_it_again(
+    harness: LedgerHarness, restoring: str | bytes, restored: str | bytes
+) -> None:
+    harness.budget("a", ["team-a"], 10)
+    spend_an_hour(harness)
+    write_statuses(harness)
+    head = keys.AccountKeys("a").head
+    harness.client.hset(head, mapping={"restoring": restoring, "restored": restored})
+    harness.lead()
+    harness.reconcile()
+    assert harness.spent("a") == GPU_HOUR
+    assert not {b"restoring", b"restored"} & harness.client.hgetall(head).keys()
+
+
+def test_payers_that_changed_stand_in_the_checkpoint_of_an_account_whose_restoration_goes_on(
+    harness: LedgerHarness,
+) -> None:
+    harness.budget("a", ["team-a", "team-x"], 10)
+    harness.pod("stays", "team-x", core=1)
+    harness.reconcile()
+    harness.reconcile(60)
+    write_statuses(harness)
+    harness.budget("a", ["team-a"], 10)
+    harness.budget("b", ["team-x"], 10)
+    harness.reconcile(10)
+    harness.reconciler.books.accounts["a"].restoring = MONTH
+    write_statuses(harness)
+    harness.refresh()
+    harness.reconciler.books.budgets.refresh(harness.source.mirrors, harness.reconciler.books.rules.overhead)
+    checkpoint = harness.reconciler.books.budgets.objects["a"]["status"]["checkpoint"]
+    assert [each["namespace"] for each in checkpoint["moves"]] == ["team-x"]

@@ -127,30 +127,32 @@ def _sessions_that_are_over(
     return named, sum(amount.amount for uid, amount in stored.items() if amount.flag == "g" and uid in again)
 
 
-def _begin_restoring(context: ReconcileContext, kept: Mapping[str, Json]) -> tuple[set[str], set[str], set[str]]:
+def _begin_restoring(context: ReconcileContext, kept: Mapping[str, Json]) -> tuple[set[str], set[str]]:
     """Finds the accounts to restore, and notes in the store, before it changes, that their restoration is under way.
 
     The restoration itself raises the version of an account. If this leader ends before the restoration is complete, the
     next leader therefore begins it again by the note. Each step may be repeated.
 
     Returns:
-        The accounts that the store does not hold, those that it holds in an earlier state, and those for which the
-        leader's memory alone has ended sessions.
+        The accounts that the store does not hold, and those that it holds in an earlier state.
     """
     books = context.books
     lost, behind = take_checkpoints(books, kept)
-    incomplete = bring_back(context.client, books, behind)
+    bring_back(context.client, books, behind)
     for account in (books.accounts[name] for name in behind):
         if account.restoring is None:
             account.restoring = account.periods[-1].start
     _for_each_account(context, behind, partial(_note_restoring, context))
-    return lost, behind, incomplete
+    return lost, behind
 
 
-def _end_restoring(context: ReconcileContext, incomplete: Container[str]) -> None:
-    """Notes in the store which accounts have what their checkpoints have: all but the failed ones and `incomplete`."""
+def _end_restoring(context: ReconcileContext) -> None:
+    """Notes in the store which accounts have what their checkpoints have.
+
+    These are all but the failed ones, and those for which the leader's memory alone has ended sessions.
+    """
     accounts = {name: each for name, each in context.books.accounts.items() if each.restoring is not None}
-    whole = {name for name in accounts if name not in incomplete} - context.books.failed.keys()
+    whole = accounts.keys() - context.books.in_memory_alone - context.books.failed.keys()
     for name in whole:
         accounts[name].restoring = None
     _for_each_account(context, whole, partial(_note_restoring, context))
@@ -211,14 +213,16 @@ def restore_periods_before(context: ReconcileContext, now: Instant, names: Itera
         StoreError: the store refused, or does not answer.
         ValueError: the totals of a period in the store cannot be read.
     """
-    accounts = {name: context.books.accounts[name] for name in sorted(names)}
-    for account in accounts.values():
+    accounts = [context.books.accounts[name] for name in sorted(names)]
+    for account in accounts:
         missing = _missing_before(context, account)
         if missing is not None:
             shared.note_restored(context.client, context.fencing_token, [account.name])
             _restore(context, now, account, missing)
+    note_restoring(context.client, context.fencing_token, [RestoringNote(each.name, None, None) for each in accounts])
+    for account in accounts:
         account.restoring = account.restored = None
-    _note_restoring(context, accounts)
+        context.books.in_memory_alone.discard(account.name)
 
 
 def _missing_before(context: ReconcileContext, account: Account) -> Restoration | None:
@@ -243,7 +247,8 @@ def _drop_sessions(context: ReconcileContext, account: Account, finalized: Itera
     left = [
         metered
         for uid, _, _ in finalized
-        if (metered := sessions.get(uid)) and metered.acknowledged.open_under == account.name
+        if (metered := sessions.get(uid))
+        and account.name in (metered.acknowledged.open_under, metered.acknowledged.ended_under)
     ]
     for metered in left:
         sessions.drop(metered)
@@ -292,7 +297,7 @@ def take_over(context: ReconcileContext, now: Instant, stored_past: Instant | No
     context.note_silent_nodes()
     assign(context, now)
     _mark_unreadable(books)
-    lost, behind, incomplete = _begin_restoring(context, kept)
+    lost, behind = _begin_restoring(context, kept)
     there = {name for name in behind if _is_there(books.accounts[name])}
     _for_each_account(context, set(books.accounts), lambda names: open_due_periods(context, now, names))
     rules = replace(context.meter_rules(), decided=read_holdings(kept))
@@ -304,7 +309,7 @@ def take_over(context: ReconcileContext, now: Instant, stored_past: Instant | No
     books.claims.refresh(mirrors, books.pods, rules, context.silent, context.clocks)
     _for_each_account(context, there, lambda names: restore_accounts(context, names, now))
     _for_each_account(context, behind, lambda names: finalize_last_periods(context, now, names))
-    _end_restoring(context, incomplete)
+    _end_restoring(context)
     books.pods.end_missing(context.silent, context.reported, noted, last_seen, now)
     context.resumed = frozenset(name for name in unmetered if name.removesuffix(keys.SEEN) in books.pods.facts)
     shared.note_unmetered(

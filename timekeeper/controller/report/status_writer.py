@@ -216,12 +216,12 @@ class StatusWriter:
         if account is not None and figures is not None:
             status = budget_status(account, figures, now)
             moves = recorded_moves(self._moves.get(name, {}), figures.period.start)
-            if moves:
-                status["checkpoint"]["moves"] = moves
             if account.restoring is None:
                 checkpoint = checkpoint_of(account, figures, now)
-            else:  # a later leader restores the account from the checkpoint that it has now
-                status["checkpoint"] = written.get("checkpoint") or status["checkpoint"]
+            elif written.get("checkpoint"):  # a later leader restores the account from the checkpoint that it has now
+                status["checkpoint"] = dict(written["checkpoint"])
+            if moves:
+                status["checkpoint"]["moves"] = moves
         yields = books.rules.gives_classes or account is None or not deprioritizes(account.budget)
         idle = frozenset() if account is None else self._idle_quotas & account.budget.namespaces
         conflicts = books.conflicts.get(name, {})

@@ -164,6 +164,8 @@ class Books:
         published: keyed by namespace, the state that was last published.
         finalized: pairs of an instant and a session that was finalized at that instant and that perhaps no
             checkpoint includes yet.
+        in_memory_alone: the accounts that lack spending of finalized sessions, which only this leader remembers, in a
+            store that returned to an earlier state; their restoration is not complete.
         snapshot: the state before the store was read again; None once it is not needed.
         unanswered: the namespaces whose payers were sent to the store without an answer. The store may hold other
             payers than `assignments`, so they are sent again.
@@ -190,6 +192,7 @@ class Books:
     figures: dict[str, Figures] = field(default_factory=dict)
     published: dict[str, NamespaceState] = field(default_factory=dict)
     finalized: list[tuple[int, MeteredSession]] = field(default_factory=list)
+    in_memory_alone: set[str] = field(default_factory=set)
     snapshot: RecoverySnapshot | None = None
     unanswered: set[str] = field(default_factory=set)
     payers_unreadable: dict[str, str] = field(default_factory=dict)

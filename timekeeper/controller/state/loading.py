@@ -348,23 +348,19 @@ def take_checkpoints(books: Books, kept: Mapping[str, dict[str, Any]]) -> tuple[
     return lost, behind
 
 
-def bring_back(client: Store, books: Books, behind: set[str]) -> set[str]:
+def bring_back(client: Store, books: Books, behind: set[str]) -> None:
     """Puts back into memory the finalized sessions that the checkpoint of an account to be restored does not contain.
 
     The leader settles these sessions again. Their reports are deleted, so their use cannot be computed again. If usage
     is billed, they therefore keep the amounts that the leader remembers or the store holds. `books.finalized` is empty
-    afterwards.
+    afterwards. The accounts that have spending of these sessions are added to `books.in_memory_alone`.
 
     Args:
         behind: the accounts that the store holds in an earlier state.
 
-    Returns:
-        The accounts that have spending of these sessions.
-
     Raises:
         redis.RedisError: the store does not answer.
     """
-    concerned = set[str]()
     for left_at, metered in books.finalized:
         names = {account for account, _ in metered.acknowledged.periods}
         started = [books.accounts[name] for name in names if name in behind or not books.accounts[name].periods]
@@ -373,9 +369,8 @@ def bring_back(client: Store, books: Books, behind: set[str]) -> set[str]:
             known = last_amounts_alone(metered.acknowledged)
             metered.acknowledged = known._replace(periods={**_stored_of(client, books, metered), **known.periods})
             _replace(books.pods.sessions, metered)
-            concerned |= names
+            books.in_memory_alone |= names
     books.finalized = []
-    return concerned
 
 
 def _stored_of(client: Store, books: Books, metered: MeteredSession) -> dict[Key, AcknowledgedAmount]:

@@ -35,7 +35,7 @@ end
 local function figure(text)
   text = text or ''
   if #text <= 15 then  -- a double holds it exactly
-    local whole = text ~= '' and text ~= '-' and text + 0 or 0
+    local whole = tonumber(text) or 0
     local low = whole % LIMB
     return (whole - low) / LIMB, low
   end
