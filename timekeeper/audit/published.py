@@ -364,6 +364,10 @@ def _check_checkpoint(snapshot: Snapshot, sums: Sums, published: Json) -> Iterat
     if previous != balance:
         reason = "the closing balance of the period before"
         yield _difference(snapshot, "checkpoint.previous", shown(previous), shown(balance), reason)
+    corrected, expected = published.get("previousCorrectedMicroGPUSeconds"), str(_corrected_before(snapshot))
+    if corrected is not None and corrected != expected:
+        reason = "the corrections of the period before"
+        yield _difference(snapshot, "checkpoint.previousCorrected", shown(corrected), expected, reason)
     shown_credits = {
         (credit.get("grant", ""), bool(credit.get("lapsed"))): credit
         for credit in published.get("pots") or ()
@@ -375,6 +379,12 @@ def _check_checkpoint(snapshot: Snapshot, sums: Sums, published: Json) -> Iterat
         if credit is not None and credit.get("microGPUSeconds") != amount:
             stored = shown(credit.get("microGPUSeconds"))
             yield _difference(snapshot, f"checkpoint.pots {name}".rstrip(), stored, amount, "what the grant brought")
+
+
+def _corrected_before(snapshot: Snapshot) -> int:
+    before = {start for start, end in snapshot.periods.items() if end == str(snapshot.start)}
+    stored = [text.split() for text in snapshot.corrections.values()]
+    return sum(whole(amount) or 0 for start, amount in stored if start in before)
 
 
 def _check_spent(

@@ -17,9 +17,10 @@ named by its start.
                                               restoring start of the latest period that the store had when a leader
                                                         began to restore the account from a checkpoint, 0 for none;
                                                         absent once the store has what the checkpoint has
-                                              restored  "START SPENT": the period START was restored from a checkpoint,
-                                                        by which the period before had spent SPENT; absent once the
-                                                        store has that spending
+                                              restored  "START SPENT CORRECTED": the period START was restored from a
+                                                        checkpoint, by which the period before had spent SPENT, of which
+                                                        CORRECTED is from corrections (left out if it is not known);
+                                                        absent once the store has that spending
                                               summary   the account's figures for readers, as JSON
                                               burn      samples of spending over the last day, as JSON
                                               An absent key means that this shard was emptied: only

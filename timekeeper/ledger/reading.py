@@ -49,7 +49,7 @@ FINALIZED = "g"
 FENCING_TOKEN_LIMIT = 10**15
 """A bound above all fencing tokens: a script's numbers are doubles, which must hold a token exactly."""
 _WHOLE = re.compile(r"[0-9]{1,40}")
-_TWO_NUMBERS = re.compile(rb"([0-9]{1,40}) (-?[0-9]{1,40})")
+_RESTORED = re.compile(rb"([0-9]{1,40}) (-?[0-9]{1,40})(?: (-?[0-9]{1,40}))?")
 SUMS = ["total", "granted", "gone", "exhausted", "struck", "terms"]
 
 
@@ -594,8 +594,9 @@ class StoredAccount:
         burn: the samples of its recent spending; None without any.
         restoring: the start of the latest period that the store had when a leader began to restore the account from a
             checkpoint, 0 for none or if it cannot be read; None if no restoration is under way.
-        restored: the start of a period that was restored, and the microGPU-seconds that the period before it had spent;
-            None if that period does not lack any spending, or the numbers cannot be read.
+        restored: the start of a period that was restored, the microGPU-seconds that the period before it had spent, and
+            the part of them that is from corrections, None if it is not known; None if that period does not lack any
+            spending, or the numbers cannot be read.
     """
 
     name: str
@@ -608,7 +609,7 @@ class StoredAccount:
     credits: Mapping[int, Mapping[str, Credit]]
     burn: BurnRecord | None = None
     restoring: Instant | None = None
-    restored: tuple[Instant, int] | None = None
+    restored: tuple[Instant, int, int | None] | None = None
 
 
 def load_accounts(
@@ -687,7 +688,7 @@ def _with_totals(
                 {start: credits_by_name(found) for start, _, found in latest if found},
                 decode_burn(burn) if burn else None,
                 None if restoring is None else whole(restoring) or 0,
-                None if restored is None else _two_numbers(restored),
+                None if restored is None else _restored(restored),
             )
         )
     return accounts
@@ -705,9 +706,9 @@ def _bound(text: Any) -> Instant:
     return instant
 
 
-def _two_numbers(text: bytes) -> tuple[int, int] | None:
-    match = _TWO_NUMBERS.fullmatch(text)
-    return None if match is None else (int(match[1]), int(match[2]))
+def _restored(text: bytes) -> tuple[int, int, int | None] | None:
+    match = _RESTORED.fullmatch(text)
+    return None if match is None else (int(match[1]), int(match[2]), None if match[3] is None else int(match[3]))
 
 
 class _StoredPeriod(NamedTuple):

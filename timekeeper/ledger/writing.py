@@ -554,13 +554,13 @@ class RestoringNote(NamedTuple):
         account: the account's name.
         restoring: the start of the latest period that the store had when a leader began to restore the account, 0 for
             none; None once the store has what the checkpoint has.
-        restored: the start of a restored period, and the microGPU-seconds that the period before it had spent; None
-            once the store has that spending.
+        restored: the start of a restored period, the microGPU-seconds that the period before it had spent, and the part
+            of them that is from corrections, None if it is not known; None once the store has that spending.
     """
 
     account: str
     restoring: Instant | None
-    restored: tuple[Instant, int] | None
+    restored: tuple[Instant, int, int | None] | None
 
 
 def note_restoring(client: Store, fencing_token: FencingToken, notes: Sequence[RestoringNote]) -> None:
@@ -571,7 +571,8 @@ def note_restoring(client: Store, fencing_token: FencingToken, notes: Sequence[R
     """
     calls = []
     for note in notes:
-        fields = (encode_optional(note.restoring), " ".join(map(str, note.restored or ())))
+        restored = " ".join(str(part) for part in note.restored or () if part is not None)
+        fields = (encode_optional(note.restoring), restored)
         calls.append(Call("note_restoring", (keys.AccountKeys(note.account).head,), (fencing_token, *fields)))
     for answer in run(client, calls):
         if isinstance(answer, StoreError):

@@ -199,6 +199,10 @@ OF_A_LATER_PERIOD: dict[str, tuple[Change, tuple[Figure, str]]] = {
         figure_of_status("checkpoint", "previousMicroGPUSeconds"),
         (Figure.STATUS, "status.checkpoint.previous"),
     ),
+    "the status's corrections of the period before": (
+        figure_of_status("checkpoint", "previousCorrectedMicroGPUSeconds"),
+        (Figure.STATUS, "status.checkpoint.previousCorrected"),
+    ),
 }
 
 

@@ -716,3 +716,31 @@ def test_payers_that_changed_stand_in_the_checkpoint_of_an_account_whose_restora
     harness.reconciler.books.budgets.refresh(harness.source.mirrors, harness.reconciler.books.rules.overhead)
     checkpoint = harness.reconciler.books.budgets.objects["a"]["status"]["checkpoint"]
     assert [each["namespace"] for each in checkpoint["moves"]] == ["team-x"]
+
+
+@pytest.mark.parametrize("gpu_hours", ["-0.5", "0.5"])
+def test_a_correction_of_the_period_before_counts_though_no_leader_saw_it_before_the_restoration(
+    harness: LedgerHarness, gpu_hours: str
+) -> None:
+    harness.budget("a", ["team-a"], 10, period={"cron": "0 */6 * * *"})
+    harness.pod("stays", "team-a", core=1)
+    harness.reconcile()
+    spend_an_hour(harness, "first")
+    harness.correct("earlier", "a", "-0.25", NOON)
+    harness.reconcile()
+    backup = Replica(harness.client)
+    spend_an_hour(harness, "second")
+    harness.reconcile(5 * 3600)
+    harness.correct("seen", "a", "-0.25", NOON)
+    harness.reconcile()
+    spend_an_hour(harness, "third")
+    write_statuses(harness)
+    before = harness.spent("a", NOON)
+    harness.correct("unseen", "a", gpu_hours, NOON)
+    backup.promote()
+    harness.lead()
+    for _ in range(3):
+        harness.reconcile(10)
+    assert harness.spent("a", NOON) == before + int(float(gpu_hours) * GPU_HOUR)
+    write_statuses(harness)
+    assert audited(harness, period=NOON).differences == ()

@@ -268,7 +268,8 @@ def restore_credits(context: ReconcileContext, now: Instant, accounts: Iterable[
     for (account, change), answer in zip(balances, answers, strict=True):
         take(account, change, checked(answer))
         if account.period_before(change.period) is not None and change.previous_spent is not None:
-            account.restored = Restored(change.period, change.previous_spent)
+            corrected = None if account.checkpoint is None else account.checkpoint.previous_corrected
+            account.restored = Restored(change.period, change.previous_spent, corrected)
 
 
 Json = dict[str, Any]

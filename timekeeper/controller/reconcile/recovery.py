@@ -236,8 +236,12 @@ def _missing_before(context: ReconcileContext, account: Account) -> Restoration 
     totals = account.period_totals.get(before.start) or reading.period_totals(
         context.client, account.name, before.start
     )
-    missing = 0 if totals is None else account.restored.previous_spent - totals.total
-    if totals is None or missing <= 0:
+    if totals is None:
+        return None
+    start, spent, corrected = account.restored
+    later_corrections = 0 if corrected is None else account.corrected_before(start) - corrected
+    missing = spent + later_corrections - totals.total
+    if missing <= 0:
         return None
     return Restoration(account.name, before.start, before.end, totals.finalized + missing, 0, 0, [], NOTE)
 

@@ -75,6 +75,7 @@ def checkpoint_status(account: Account, figures: Figures, now: Instant) -> Json:
     }
     if totals.previous_spent is not None:
         checkpoint["previousMicroGPUSeconds"] = str(totals.previous_spent)
+        checkpoint["previousCorrectedMicroGPUSeconds"] = str(account.corrected_before(figures.period.start))
     if period_credits:
         checkpoint["pots"] = [_credit(credit) for _, credit in sorted(period_credits.items())]
     period = {"start": format_instant(figures.period.start), "end": format_instant(figures.period.end)}
@@ -97,6 +98,7 @@ def checkpoint_of(account: Account, figures: Figures, now: Instant) -> Checkpoin
         tuple(period_credits.values()),
         totals.previous_spent,
         totals.version,
+        account.corrected_before(figures.period.start),
     )
 
 

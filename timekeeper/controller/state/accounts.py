@@ -106,6 +106,7 @@ class Checkpoint:
         previous_spent: the amount that the preceding period had spent; None if it is not known.
         version: the number of changes of the account when the checkpoint was taken. A store with a lower number has
             returned to an earlier state.
+        previous_corrected: the part of `previous_spent` that is from corrections; None if it is not known.
     """
 
     period: Period
@@ -115,6 +116,7 @@ class Checkpoint:
     credits: tuple[Credit, ...] = ()
     previous_spent: int | None = None
     version: int = 0
+    previous_corrected: int | None = None
 
 
 class Restored(NamedTuple):
@@ -124,10 +126,12 @@ class Restored(NamedTuple):
         start: the restored period's start.
         previous_spent: the amount that the period before had spent by the checkpoint, in microGPU-seconds. The store
             forgets that amount with each grant of the earlier period.
+        corrected: the part of `previous_spent` that is from corrections; None if it is not known.
     """
 
     start: Instant
     previous_spent: int
+    corrected: int | None = None
 
 
 @dataclass(slots=True)
@@ -272,6 +276,15 @@ class Account:
     def period_before(self, start: Instant) -> Period | None:
         """Returns the open period that ends where another one starts; None if there is none."""
         return next((period for period in reversed(self.periods) if period.end == start), None)
+
+    def corrected_before(self, start: Instant) -> int:
+        """Returns the sum of the corrections of the period that ends where another one starts, in microGPU-seconds."""
+        before = self.period_before(start)
+        return (
+            0
+            if before is None
+            else sum(each.amount for each in self.corrections.values() if each.period == before.start)
+        )
 
     def period_at(self, instant: Instant) -> Period | None:
         """Returns the open period that contains an instant; None if there is none."""

@@ -312,7 +312,7 @@ def snapshot_of(books: Books) -> RecoverySnapshot:
             finalized = max(totals.finalized - computed.get((name, start), 0), 0)
             sums = (finalized, totals.exhausted_at, period_credits, totals.previous_spent)
             # Without a time: a session that has left is restored whole.
-            checkpoints[name] = Checkpoint(period, 0, *sums, account.version)
+            checkpoints[name] = Checkpoint(period, 0, *sums, account.version, account.corrected_before(start))
     return RecoverySnapshot(checkpoints, frozenset(metered.session.uid for metered in again))
 
 
@@ -423,10 +423,13 @@ def read_checkpoint(item: dict[str, Any], rule: PeriodRule) -> Checkpoint | None
         exhausted_at = parse_instant(exhausted) if exhausted and ours else None
         period_credits = tuple(_read_credit(credit) for credit in document.get("pots") or ())
         previous_spent = int(document["previousMicroGPUSeconds"]) if "previousMicroGPUSeconds" in document else None
+        corrected = document.get("previousCorrectedMicroGPUSeconds")
+        previous_corrected = None if corrected is None else int(corrected)
         version = int(document.get("version", 0))
     except (TimeError, KeyError, TypeError, ValueError, AttributeError, ArithmeticError):
         return None
-    return Checkpoint(Period(start, end), time, amount, exhausted_at, period_credits, previous_spent, version)
+    sums = (amount, exhausted_at, period_credits, previous_spent, version, previous_corrected)
+    return Checkpoint(Period(start, end), time, *sums)
 
 
 def _read_credit(fields: dict[str, Any]) -> Credit:
