@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from fairgpu.faults import Fault, explain, show
 from fairgpu.json_values import mapping
 from timekeeper.domain.money import GPU_HOUR, MoneyError, from_signed_gpu_hours
-from timekeeper.domain.timestamps import Instant, TimeError, parse_instant
+from timekeeper.domain.timestamps import Instant, TimeError, instant_or_none, parse_instant
 
 MAX_REASON = 1024
 MAX_NAME = 253
@@ -232,6 +232,7 @@ class Correction:
         namespace: the namespace whose use is corrected; empty for the budget as a whole.
         reason: the reason, for readers of the ledger.
         requested_by: the author; may be empty.
+        created: the object's creation by the API server's clock; 0 if it is not known.
         applied: whether the object's status says that the ledger holds the correction.
         refused: the reason for which the ledger refused the correction for good, from the object's status; empty if
             it did not.
@@ -244,6 +245,7 @@ class Correction:
     namespace: str
     reason: str
     requested_by: str
+    created: Instant = 0
     applied: bool = False
     refused: str = ""
 
@@ -282,6 +284,7 @@ def parse_correction(item: Mapping[str, Any]) -> Correction:
         namespace=str(spec.get("namespace", "")),
         reason=spec["reason"],
         requested_by=str(spec.get("requestedBy", "")),
+        created=instant_or_none(metadata.get("creationTimestamp")) or 0,
         applied=mapping(item.get("status")).get("applied") is True,
         refused=refusal(item),
     )

@@ -116,6 +116,29 @@ def test_a_grant_that_is_made_after_an_expiry_changes_nothing_of_what_expired_wh
     assert lapsed == -left
 
 
+@pytest.mark.parametrize("gpu_hours", ["-0.01", "0.01"])
+@pytest.mark.parametrize("away", [False, True])
+def test_a_correction_that_is_made_after_an_expiry_changes_nothing_of_what_expired_while_no_leader_ran(
+    harness: LedgerHarness, gpu_hours: str, *, away: bool
+) -> None:
+    harness.budget("a", ["team-a"], HUNDRED, period=HOURLY)
+    harness.pod("p", "team-a", core=10)
+    harness.reconcile()
+    expiring(harness, "soon", HUNDRED, 600)
+    for seconds in (0, 300, 300, 1):
+        harness.pass_time(seconds)
+        if not away:
+            harness.reconcile()
+    harness.pass_time(60)
+    harness.correct("later", "a", gpu_hours, harness.now)
+    if away:
+        harness.lead()
+    harness.reconcile()
+    harness.reconcile(1)
+    (lapsed,) = [amount for kind, _, amount in money(harness, "a") if kind == "lapse"]
+    assert lapsed == 60 * GPU_SECOND - (ALLOWANCE + 800)
+
+
 def test_a_grant_that_outlives_its_period_begins_the_next_one_with_what_was_left_of_it(harness: LedgerHarness) -> None:
     harness.budget("a", ["team-a"], HUNDRED, period=HOURLY)
     harness.reconcile()

@@ -361,8 +361,9 @@ def spending(context: ReconcileContext, now: Instant) -> SpentBy:
     """Returns a function that computes the amount that an account had spent in a period by an instant.
 
     The function's arguments are the account, the period and the instant (nanoseconds since 1970). Its result is in
-    microGPU-seconds. The result is exact if reservations are billed. If usage is billed, the result is the amount at
-    the last settlement, since reports do not state when usage happened.
+    microGPU-seconds. For an instant before the period's end, corrections that were made after the instant do not count.
+    The result is exact if reservations are billed. If usage is billed, the result is the amount at the last settlement,
+    since reports do not state when usage happened.
     """
     books = context.books
     by_account: dict[str, list[MeteredSession]] = {}
@@ -372,6 +373,8 @@ def spending(context: ReconcileContext, now: Instant) -> SpentBy:
             context.client, account.name, period.start
         )
         settled = known.total if known is not None else 0
+        if instant < period.end:  # a correction that is made after the period's end changes what is carried over
+            settled -= _corrected_after(books, account, period, instant)
         if books.rules.bill is not Bill.RESERVED:
             return settled
         if not by_account:
@@ -381,6 +384,16 @@ def spending(context: ReconcileContext, now: Instant) -> SpentBy:
         return settled + sum(map(partial(_since_settled, books, account, period), sessions, instants))
 
     return spent_by
+
+
+def _corrected_after(books: Books, account: Account, period: Period, instant: Instant) -> int:
+    """Returns the sum of the corrections of a period that were made after an instant and that the store holds.
+
+    The result is in microGPU-seconds. Corrections whose objects are deleted are left out.
+    """
+    made = [each for each in books.budgets.corrections.values() if each.budget == account.name]
+    later = [account.corrections.get(each.name) for each in made if each.created > instant]
+    return sum(entry.amount for entry in later if entry is not None and entry.period == period.start)
 
 
 def _is_unsettled(metered: MeteredSession, period: Period) -> bool:
