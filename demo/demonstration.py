@@ -51,7 +51,7 @@ def run(keep: str | None) -> int:
         except (StepError, subprocess.SubprocessError, OSError, ValueError) as error:
             screen.verdict(f"This step did not happen: {error}", good=False)
             return 1
-        except LookupError as error:
+        except KeyError as error:
             screen.verdict(f"This step did not happen: an answer or an object lacks {error}", good=False)
             return 1
     screen.verdict("Every step above was checked as it happened.", good=True)

@@ -134,8 +134,8 @@ def rewrite(client: Store, place: Destination, month: str) -> tuple[Export, str 
     Raises:
         UndecidableError: the store holds nothing of that month.
         ExportError: the destination cannot be read or written, or the file has changed meanwhile.
+        UnreadableUseError: the use of some accounts cannot be read.
         redis.RedisError, StoreError: the store does not answer, or refuses.
-        ValueError: a value of the store cannot be read.
     """
     name = file_name(month)
     change = exports.load(client).changes.get(month, 0)

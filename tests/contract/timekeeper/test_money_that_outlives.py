@@ -91,6 +91,15 @@ def test_the_amount_that_expires_is_the_same_under_every_leader(harness: LedgerH
     assert money(harness, "a")[1:] == [("lapse", "tonight", spent_meanwhile - GPU_HOUR)]
 
 
+def let_it_expire(harness: LedgerHarness, *, led: bool) -> None:
+    """Passes the ten minutes of a grant and a minute more, in which a leader reconciles if `led`."""
+    for seconds in (0, 300, 300, 1):
+        harness.pass_time(seconds)
+        if led:
+            harness.reconcile()
+    harness.pass_time(60)
+
+
 @pytest.mark.parametrize("later", [HUNDRED, "-0.01"])
 @pytest.mark.parametrize("away", [False, True])
 def test_a_grant_that_is_made_after_an_expiry_changes_nothing_of_what_expired_while_no_leader_ran(
@@ -101,11 +110,7 @@ def test_a_grant_that_is_made_after_an_expiry_changes_nothing_of_what_expired_wh
     harness.reconcile()
     harness.reconcile(1200)
     expiring(harness, "soon", HUNDRED, 600)  # pays the 20 GPU-seconds that are owed, and then the pod
-    for seconds in (0, 300, 300, 1):
-        harness.pass_time(seconds)
-        if not away:
-            harness.reconcile()
-    harness.pass_time(60)
+    let_it_expire(harness, led=not away)
     harness.grant("later", "a", later)
     if away:
         harness.lead()
@@ -125,11 +130,7 @@ def test_a_correction_that_is_made_after_an_expiry_changes_nothing_of_what_expir
     harness.pod("p", "team-a", core=10)
     harness.reconcile()
     expiring(harness, "soon", HUNDRED, 600)
-    for seconds in (0, 300, 300, 1):
-        harness.pass_time(seconds)
-        if not away:
-            harness.reconcile()
-    harness.pass_time(60)
+    let_it_expire(harness, led=not away)
     harness.correct("later", "a", gpu_hours, harness.now)
     if away:
         harness.lead()
