@@ -54,7 +54,7 @@ from nodeagent.runtime.devices import (
 )
 from nodeagent.settings import Nodeagent
 from nodeagent.starting import StartEnvironment, Starter
-from nodeagent.whole_gpus import WholeGpus, counted_until_ns
+from nodeagent.whole_gpus import WholeGpus
 from nodeagent.writer_process import WriterProcess
 
 _log = structlog.get_logger(__name__)
@@ -225,7 +225,7 @@ class Agent:
             self._starter.recover()
         except OSError as error:
             self._not_published(error)
-        counted_ns = counted_until_ns(self._folders.root)
+        counted_ns = handover.noted_ns(self._folders.root / handover.AGENT)
         self._whole_gpus.go_on(self._starter.records(), counted_ns, time.monotonic_ns(), time.time_ns())
         for thread in (*watches, plugin):
             thread.start()
@@ -630,7 +630,7 @@ class Agent:
             self._publish_figures()
             now_ns = time.monotonic_ns()
             self._whole_gpus.write(self._starter.records(), seen, now_ns, time.time_ns())
-            handover.note(self._lock, now_ns)  # after the figures, with whose time `counted_until_ns` compares it
+            handover.note(self._lock, now_ns)
             for uuid, stray in self._gpu_watch.reportable():
                 self._warn_of(uuid, stray)
             if self._settings.unslotted_processes == "kill":

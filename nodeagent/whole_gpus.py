@@ -18,7 +18,6 @@ from pathlib import Path
 import structlog
 
 from fairgpu import names
-from nodeagent import figures_file, handover
 from nodeagent.containers.records import Record
 from nodeagent.gpu_watch import Observation
 
@@ -215,22 +214,6 @@ class WholeGpus:
                 if self._refused.get(key) != refused[key]:
                     _log.warning("use not written", uid=record.uid, container=record.container, error=str(error))
         self._refused = refused
-
-
-def counted_until_ns(root: Path) -> int:
-    """Returns until when the last agent counted the use of whole GPUs, in ns of CLOCK_MONOTONIC; 0 if it is not known.
-
-    An agent of an earlier version notes no time. It writes the driver's figures, as each agent does, before
-    the time would be noted: where the figures are newer, such an agent has acted since.
-
-    Args:
-        root: the agent's folder.
-    """
-    try:
-        is_earlier = (root / figures_file.NAME).stat().st_mtime_ns > (root / handover.AGENT).stat().st_mtime_ns
-    except FileNotFoundError:
-        is_earlier = False
-    return 0 if is_earlier else handover.noted_ns(root / handover.AGENT)
 
 
 def _start(record: Record) -> Start:

@@ -10,12 +10,11 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from nodeagent import figures_file, handover
 from nodeagent.containers.records import GivenDevice, Record
 from nodeagent.driver_figures import Figure
 from nodeagent.gpu_watch import Observation
 from nodeagent.turns import Policy
-from nodeagent.whole_gpus import MOST_MEASURED_NS, WholeGpus, counted_until_ns, put
+from nodeagent.whole_gpus import MOST_MEASURED_NS, WholeGpus, put
 from sidecar.tally import Tally, advance
 from sidecar.usage_record import DeviceUsage, read_usage
 
@@ -142,25 +141,6 @@ def test_an_agent_that_does_not_know_until_when_the_last_one_counted_counts_from
     whole.go_on([record()], since_ns, 100 * SECOND, 1)
     whole.write([record()], seen(0, 0), 100 * SECOND, 1)
     assert used(pods).busy_ns == 0
-
-
-def test_the_last_agent_says_until_when_it_counted_unless_one_of_an_earlier_version_came_after_it(
-    tmp_path: Path,
-) -> None:
-    """An agent that was rolled back has counted the use, and noted no time."""
-    assert counted_until_ns(tmp_path) == 0
-    lock = handover.lock(tmp_path / handover.AGENT)
-    assert lock is not None
-    figures = tmp_path / figures_file.NAME
-    figures.write_bytes(figures_file.encode({}))
-    handover.note(lock, 7 * SECOND)
-    os.close(lock)
-    assert counted_until_ns(tmp_path) == 7 * SECOND
-    noted_at_ns = (tmp_path / handover.AGENT).stat().st_mtime_ns
-    os.utime(figures, ns=(noted_at_ns + SECOND, noted_at_ns + SECOND))
-    assert counted_until_ns(tmp_path) == 0
-    figures.unlink()
-    assert counted_until_ns(tmp_path) == 7 * SECOND
 
 
 def test_a_container_that_starts_again_counts_from_zero_in_an_epoch_of_its_own(pods: Path) -> None:
